@@ -3,7 +3,8 @@
     python deploy/gpu_report.py [--output gpu_report.md] [--quick]
 
 Runs the tests that are marked `gpu` (tests/, in a process of their own), then times blocks and fits on GPU and CPU and
-compares their results, and writes the machine, the tests and the measurements as one page of Markdown. Exits with 1 if
+compares their results and the GPU's own limits (the rate of its bus and of its products, measured beside), and writes
+the machine, the tests and the measurements as one page of Markdown, each with "pass" or "falls short". Exits with 1 if
 a test fails, with 2 and a sentence where there is no GPU: no page is written then.
 """
 
@@ -78,9 +79,12 @@ def page(rows: list[tuple[str, str]], tests: Tests, speeds: list[Speed]) -> str:
     counts = ", ".join(f"{number} {outcome}" for outcome, number in tests.counts.items())
     lines = ["# dkl on a GPU", "", *(f"- {name}: {value}" for name, value in rows), ""]
     lines += ["## Tests", "", counts, "", *(f"- {message}" for message in tests.messages), ""]
-    lines += ["## Measurements", "", "| | CPU, s | GPU, s | times as fast | difference |", "|---|---|---|---|---|"]
+    lines += ["## Measurements", "", "| | CPU, s | GPU, s | times as fast | difference | of the GPU's own limit |"]
+    lines.append("|---|---|---|---|---|---|")
     for one in speeds:
-        figures = f"{one.cpu_seconds:.4g} | {one.gpu_seconds:.4g} | {one.ratio:.1f} | {one.difference:.1e}"
+        figures = (
+            f"{one.cpu_seconds:.4g} | {one.gpu_seconds:.4g} | {one.ratio:.1f} | {one.difference:.1e} | {one.verdict}"
+        )
         lines.append(f"| {one.name} | {figures} |")
     return "\n".join([*lines, ""])
 

@@ -1,8 +1,9 @@
-"""The main job on real rows, in a minute or two: every learner against plain random features of the same size."""
+"""The main job on real rows: the machine beside models of scikit-learn, or every learner beside plain features."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.machine import KernelMachine
 from dkl.methods.random_features import RandomFeatures
 from dkl.model_selection.comparing import compare as compare_learners
 from dkl.model_selection.comparing import entries_of, learners_for
-from dkl.model_selection.comparison import Comparison
+from dkl.model_selection.comparison import Compared, Comparison
+from dkl.model_selection.evaluation import fitted_to, score_of
+from dkl.model_selection.rivals import LINEAR, rivals
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
@@ -30,6 +34,69 @@ NARROW_FACTOR = 1.0 / 3.0
 # So few that fifty fits end within minutes; by default a machine takes more steps on so few rows.
 EPOCHS = 8
 SPLITS = {"train": 0.75, "test": 0.25}
+
+
+def parity_dataset(store: str | Path) -> Dataset:
+    """scikit-learn's handwritten digits (1,797 rows, 64 columns) as even and odd ones: a store with splits."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    parity = np.where(labels % 2 == 0, "even", "odd")
+    dataset = create_dataset(str(store), images.astype(np.float32), parity, shuffle=True, overwrite=True)
+    return dataset.split(SPLITS, seed=0)
+
+
+def beside_rivals(
+    dataset: Dataset, *, seed: int = 0, said: Callable[[Compared], None] = lambda compared: None
+) -> tuple[Comparison, KernelMachine]:
+    """The machine that chooses for itself, with the least effort, beside scikit-learn's models; one fit each.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With splits "train" and "test".
+    seed : int
+    said : callable
+        Called with each score as soon as it is there.
+
+    Returns
+    -------
+    Comparison
+    KernelClassifier or KernelRegressor
+        Fitted.
+    """
+    train, test = dataset["train"], dataset["test"]
+    own: KernelMachine = KernelClassifier() if train.task == "classification" else KernelRegressor()
+    own.set_params(effort="fast", random_state=seed, progress=False)
+    results: list[Compared] = []
+    for name, model in {**rivals(train, seed=seed), type(own).__name__: own}.items():
+        started = time.perf_counter()
+        fitted_to(model, train)
+        seconds = time.perf_counter() - started
+        results.append(Compared(name, None, float(score_of(model, test, None)), 0.0, seconds))
+        said(results[-1])
+    rows = f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns"
+    measure = "accuracy" if train.task == "classification" else "R^2"
+    return Comparison(rows, measure, test.total_weight, tuple(results)), own
+
+
+def verdict(comparison: Comparison, own: str) -> str:
+    """A sentence that says which of the models to take: the machine `own`, or one that does as well or better."""
+    fastest, error = comparison.fastest.learner, f"a standard error ({comparison.standard_error:.2g})"
+    level = [result.learner for result in comparison.reaching()]
+    if own not in level:
+        return f"Take the {comparison.best.learner}: on these rows {own} stays more than {error} behind it."
+    if len(level) == 1:
+        return f"Take {own}: it is ahead of all others by more than {error}."
+    if LINEAR in level:
+        return f"Take the {LINEAR}: nothing gains more than {error} over it, and it is the easiest to read."
+    others = ", ".join(name for name in level if name != own)
+    if fastest == own:
+        return f"Take {own}: it takes the least time of those that are level within {error}, which are {others}, too."
+    return (
+        f"Take {own}, or {others}: they are level within {error}. On so few rows {fastest} takes the least time; {own} "
+        "goes on where rows no longer fit into memory."
+    )
 
 
 @dataclass(frozen=True)

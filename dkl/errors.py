@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +34,56 @@ class ClusterError(RuntimeError):
 
 class TableDifferenceWarning(UserWarning):
     """Rows are unlike those of fit (values that are missing, categories, columns) and are answered all the same."""
+
+
+class DklHint(UserWarning):
+    """Another setting, or another way to hold rows out, may suit the rows better; nothing is wrong with the fit.
+
+    Each hint is given once a process, by the fit that the user calls and none inside it, and not where "auto" decides.
+    ``warnings.filterwarnings("ignore", category=dkl.DklHint)`` turns them off.
+    """
+
+
+# What was hinted at in this process. It has no lock: a hint that two threads give at once harms nobody.
+_HINTED: set[str] = set()
+_HINTS: ContextVar[bool] = ContextVar("hints", default=True)
+
+
+def hint(message: str, topic: str = "") -> None:
+    """Give a hint, unless one on the same topic was given in this process, or a search fits many models here.
+
+    Parameters
+    ----------
+    message : str
+    topic : str
+        Empty is the message itself.
+
+    Warns
+    -----
+    DklHint
+    """
+    if not _HINTS.get() or (topic or message) in _HINTED:
+        return
+    _HINTED.add(topic or message)
+    warnings.warn(message, DklHint, stacklevel=users_level())
+
+
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """No hints inside the block: fits of a search, of folds, of learners beside each other."""
+    token = _HINTS.set(False)
+    try:
+        yield
+    finally:
+        _HINTS.reset(token)
+
+
+def users_level() -> int:
+    """The stack level of the caller's own code, for a warning of the function that calls this one."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class Problems:

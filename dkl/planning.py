@@ -24,6 +24,8 @@ from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 from dkl.protocols.records import Cost, Record, RowSample
 
+# Kinds of passes that a short plan names: those that take longest.
+_NAMED = 4
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
@@ -71,7 +73,7 @@ class PassPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What fitting a learner on a dataset will take; print it.
+    """What fitting a learner on a dataset will take; print it, and `cells()` for every pass.
 
     Parameters
     ----------
@@ -150,25 +152,60 @@ class Plan:
             "device": self.device,
         }
 
-    def cells(self) -> list[list[str]]:
-        """A table as texts: the heads, a row for each kind of pass and one for what is held beside them, the sums."""
+    def cells(self, *, verbose: bool = True) -> list[list[str]]:
+        """A table as texts: the heads, a row for each kind of pass and one for what is held beside them, the sums.
+
+        Parameters
+        ----------
+        verbose : bool
+            Every kind of pass, in the order in which they run; else passes of one name are one row, of which the four
+            that take longest are named.
+        """
         table = [["pass", "times", "reads", "flops", "time", "peak a process"]]
-        for kind in self.passes:
-            cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", format_time(kind.seconds)]
-            # A pass of many rounds is named after its first one, and stands for all of them here.
-            name = kind.name if kind.calls == 1 else kind.name.removesuffix(" 1")
-            table.append([name, str(kind.calls), *cost, format_bytes(kind.memory.total)])
+        table += self._verbose_rows() if verbose else self._brief_rows()
         if self.held:
             table.append(["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))])
         totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
         return [*table, ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]]
+
+    def _verbose_rows(self) -> list[list[str]]:
+        """A row for each kind of pass; what it reads and takes is that of one of them."""
+        rows = []
+        for kind in self.passes:
+            cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", format_time(kind.seconds)]
+            # A pass of many rounds is named after its first one, and stands for all of them here.
+            name = kind.name if kind.calls == 1 else kind.name.removesuffix(" 1")
+            rows.append([name, str(kind.calls), *cost, format_bytes(kind.memory.total)])
+        return rows
+
+    def _brief_rows(self) -> list[list[str]]:
+        """A row for all passes of one name, the longest first, with the sums over them; the others are one row."""
+        named: dict[str, list[PassPlan]] = {}
+        for kind in self.passes:
+            # A pass may answer several questions at once: the first one names it.
+            named.setdefault(kind.name.split(" + ")[0].removesuffix(" 1"), []).append(kind)
+        longest = sorted(named.items(), key=lambda item: -sum(kind.calls * kind.seconds for kind in item[1]))
+        groups = longest[:_NAMED]
+        if rest := [kind for _, kinds in longest[_NAMED:] for kind in kinds]:
+            groups.append((f"{len(longest) - _NAMED} other kinds", rest))
+        rows = []
+        for name, kinds in groups:
+            reads, flops, seconds = (
+                sum(kind.calls * getattr(kind, what) for kind in kinds) for what in ("bytes_read", "flops", "seconds")
+            )
+            peak = max(kind.memory.total for kind in kinds)
+            calls = sum(kind.calls for kind in kinds)
+            rows.append(
+                [name, str(calls), format_bytes(reads), f"{flops:.1e}", format_time(seconds), format_bytes(peak)]
+            )
+        return rows
 
     @property
     def speed(self) -> str:
         return f"({self.slots} at once, each {self.flops_per_second / 1e9:.0f} GFLOP/s, measured on this machine)"
 
     def __repr__(self) -> str:
-        table = self.cells()
+        table = self.cells(verbose=False)
         widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
         # Columns are padded to their widest cell.
         lines = [

@@ -70,12 +70,14 @@ LEARNERS = (
 _FAMILIES = dict.fromkeys(
     ("Gaussian", "Laplacian", "Cauchy", "Matern", "ArcCosine", "Coordinates"), "dkl.features.families"
 ) | {"SphericalHarmonics": "dkl.features.harmonics", "SparseFrequencies": "dkl.features.sparse_frequencies"}
+_DICTIONARIES = dict.fromkeys(("Steps", "Landmarks"), "dkl.features.dictionaries")
 _META_KERNELS = dict.fromkeys(
     ("RBFMetaKernel", "MaternMetaKernel", "PolynomialMetaKernel", "SumMetaKernel", "DeltaMetaKernel"),
     "dkl.methods.density.meta_kernels",
 )
 _ESTIMATORS = {
     **{entry.name: entry.module for entry in LEARNERS},
+    "CombinedFeatures": "dkl.methods.combined.learner",
     "TunedClassifier": "dkl.methods.density.learner",
     "TunedRegressor": "dkl.methods.density.learner",
     "KernelClassifier": "dkl.machines.kernel_machines",
@@ -93,6 +95,7 @@ PUBLIC = {
     "NpzFormat": "dkl.data.ingest.npz_files",
     "Dataset": "dkl.data.dataset",
     **_FAMILIES,
+    **_DICTIONARIES,
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     **_ESTIMATORS,
@@ -103,10 +106,16 @@ PUBLIC = {
     "plan": "dkl.planning",
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
+    "drift": "dkl.uncertainty.drifting",
+    "agree": "dkl.federated.agreement",
+    "Agreement": "dkl.federated.agreement",
+    "export_sums": "dkl.federated.exporting",
+    "fit_from_sums": "dkl.federated.fitting",
     "load_model": "dkl.model_io",
     "Predictor": "dkl.export.predictor",
     "Event": "dkl.events",
     "StopRequested": "dkl.events",
+    "DklHint": "dkl.errors",
 }
 
 # The short names that a model file may hold, and where their classes live. A file never names a module: otherwise
@@ -114,6 +123,8 @@ PUBLIC = {
 STORED = {
     **_ESTIMATORS,
     **_FAMILIES,
+    **_DICTIONARIES,
+    "Dictionaries": "dkl.features.dictionaries",
     **_META_KERNELS,
     "FeatureMap": "dkl.features.feature_map",
     "DenseProjection": "dkl.features.projections",
@@ -125,11 +136,17 @@ STORED = {
     "HarmonicProjection": "dkl.features.harmonic_projection",
     "NystromProjection": "dkl.features.nystrom_projection",
     "StepProjection": "dkl.features.step_projection",
+    "CombinedProjection": "dkl.features.feature_map",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
     "FittedEncoding": "dkl.encodings.fitted",
+    "CoefficientPosterior": "dkl.uncertainty.posterior",
+    "HeldOutScores": "dkl.uncertainty.order_statistics",
     "PassStats": "dkl.passes.session",
     "Provenance": "dkl.methods.provenance",
+    "Agreement": "dkl.federated.agreement",
+    "SiteSums": "dkl.federated.exporting",
+    "Schema": "dkl.data.schema",
     "SGDClassifier": "sklearn.linear_model",
     "SGDRegressor": "sklearn.linear_model",
     "Ridge": "sklearn.linear_model",

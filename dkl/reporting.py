@@ -215,6 +215,10 @@ class _Page:
         if features is not model:
             endings["linear model ended"] = getattr(model, "message_", "")
         endings["penalty"] = getattr(model, "alpha_", None)
+        # what predictions of numbers are worth, where the fit knows
+        posterior, kept = getattr(model, "posterior_", None), getattr(model, "conformal_", None)
+        endings["noise"] = None if posterior is None else posterior.describe()
+        endings["coverage"] = None if kept is None else kept.describe()
         return facts | {name: value for name, value in endings.items() if value not in ("", None)}
 
     def hashes(self) -> dict[str, str]:

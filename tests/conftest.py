@@ -25,6 +25,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(autouse=True)
+def hints_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process of its own to the hints, which are given once a process."""
+    monkeypatch.setattr("dkl.errors._HINTED", set())
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[object]:
     """Two worker processes of one thread each; started when the first test asks for them."""

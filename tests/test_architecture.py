@@ -23,9 +23,9 @@ import dkl
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 
-# Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods and heads
-# have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no rows) and what
-# knows datasets and passes (learners).
+# Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods, heads and
+# uncertainty have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no
+# rows) and what knows datasets and passes (learners).
 FOUNDATION = {"errors", "events", "process", "version"}
 ARROW: dict[str, set[str]] = {
     "errors": set(),
@@ -41,14 +41,16 @@ ARROW: dict[str, set[str]] = {
     "solvers": FOUNDATION | {"kernels"},
     "data": FOUNDATION | {"progress", "protocols"},
 }
-ARROW["linear, pure"] = FOUNDATION | {"protocols", "features", "kernels", "solvers"}
+ARROW["uncertainty, pure"] = FOUNDATION | {"protocols", "features", "kernels", "solvers"}
+ARROW["linear, pure"] = ARROW["uncertainty, pure"] | {"uncertainty, pure"}
 ARROW["methods, pure"] = ARROW["linear, pure"] | {"linear, pure"}
 ARROW["bounds"] = FOUNDATION | {"solvers"}
 ARROW["passes"] = FOUNDATION | {"progress", "protocols", "kernels", "data"}
 ARROW["linear"] = ARROW["linear, pure"] | ARROW["passes"] | {"passes", "linear, pure"}
 ARROW["encodings"] = ARROW["linear"] | {"linear"}
 ARROW["methods"] = ARROW["linear"] | {"linear", "encodings", "methods, pure", "bounds", "registry"}
-ARROW["machines"] = ARROW["methods"] | {"methods"}
+ARROW["uncertainty"] = ARROW["methods"] | {"methods"}
+ARROW["machines"] = ARROW["uncertainty"] | {"uncertainty"}
 ARROW["testing"] = ARROW["machines"] | {"machines"}
 TOP = {
     "cli",
@@ -62,6 +64,8 @@ TOP = {
     "model_io",
     "demo",
     "bench",
+    "drift",
+    "federated",
 }
 ARROW.update(dict.fromkeys(TOP, ARROW["testing"] | TOP))
 ARROW["__main__"] = {"cli"}
@@ -80,12 +84,19 @@ BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
     ("steps", "margin"): "rows that only judge are told apart as in the rounds of MarginFeatures",
+    ("dictionaries", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
+    ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
+    ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",
+    ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
 KITS = {"preparation", "frequency_search"}
 # Modules of methods and heads that know datasets and passes; every other one there loads neither Dask nor zarr.
 LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
+IMPURE_UNCERTAINTY = {"predicting", "conformal"}
+# Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
+DRIFT = {"drifting", "drift_result"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
@@ -175,6 +186,10 @@ def layer_of(module: str) -> str:
         return "methods, pure" if pure else "methods"
     if parts[0] == "linear" and len(parts) > 1:
         return "linear" if parts[-1] in IMPURE_HEADS else "linear, pure"
+    if parts[0] == "uncertainty" and len(parts) > 1:
+        if parts[-1] in DRIFT:
+            return "drift"
+        return "uncertainty" if parts[-1] in IMPURE_UNCERTAINTY else "uncertainty, pure"
     return parts[0]
 
 
@@ -354,7 +369,7 @@ def test_one_module_alone_knows(package: str, home: str) -> None:
     assert importers <= {home}
 
 
-PURE = ("protocols", "features", "kernels", "solvers", "methods, pure", "linear, pure")
+PURE = ("protocols", "features", "kernels", "solvers", "methods, pure", "linear, pure", "uncertainty, pure")
 
 
 def test_arithmetic_drivers_and_problems_load_neither_dask_nor_zarr() -> None:

@@ -627,7 +627,12 @@ FITS = [
         ("sample_weight",),
     ),
     Case("predict before fit", lambda f: classifier().predict(X), ValueError, ("fit",)),
-    Case("partial_fit before fit", lambda f: classifier().partial_fit(X, Y), ValueError, ("fit",)),
+    Case(
+        "partial_fit of an exact machine",
+        lambda f: classifier(solver="newton", loss="squared_hinge").partial_fit(X, Y),
+        AttributeError,
+        ("partial_fit",),
+    ),
     Case("columns missing at predict", lambda f: classifier().fit(X, Y).predict(X[:, :3]), ValueError, ("3", "4")),
     Case(
         "NaN at predict",

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,7 +28,7 @@ import dkl
 from dkl.cli.app import app
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Result, Running, _report
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
 
@@ -82,6 +83,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "score",
         "predict",
         "report",
+        "explain",
+        "export",
+        "tune",
         "compare",
         "demo",
         "bench",
@@ -155,6 +159,72 @@ def test_info_is_the_description_as_json(folder: Path) -> None:
     assert (facts["rows"], facts["columns"], facts["task"]) == (900, 5, "classification")
 
 
+def test_info_says_the_target_the_classes_and_the_columns_first(folder: Path) -> None:
+    facts = facts_of("info", folder / "labels.zarr")
+    assert facts["target"] == "label"
+    shown = dkl_command("info", folder / "labels.zarr").stdout
+    for text in ("label: classes", "no 4", "3 (5 encoded)", "colour: one-hot, 3 categories", "train: 721"):
+        assert text in shown
+    assert "crc32c" not in shown
+    assert "crc32c" in dkl_command("info", folder / "labels.zarr", "--verbose").stdout
+
+
+def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tmp_path: Path) -> None:
+    options = (folder / "labels.model", folder / "labels.zarr", "--output", tmp_path / "out")
+    row = int(open_dataset(folder / "labels.zarr")["test"].row_id.compute()[0])
+    facts = facts_of("explain", *options, "--row", row)
+    assert set(facts["importance"]) == {"a", "b", "colour"}
+    parts = facts["row"]
+    assert parts["base"] + sum(parts["contributions"].values()) == pytest.approx(parts["decision"])
+    model = load_model(str(folder / "labels.model"))
+    assert parts["decision"] == pytest.approx(
+        model.decision_function(open_dataset(folder / "labels.zarr")).compute()[row]
+    )
+    for picture in ("importance.png", "dependence.png", "row.png"):
+        assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "█" in dkl_command("explain", *options).stdout
+    missing = dkl_command("explain", *options[:2], "--row", 10**9)
+    assert (missing.exit_code, "has the row_id" in missing.stderr) == (1, True)
+
+
+def test_export_writes_files_that_answer_without_dkl_and_replaces_its_own_alone(folder: Path, tmp_path: Path) -> None:
+    graph, pipeline = tmp_path / "m.onnx", tmp_path / "m.joblib"
+    assert facts_of("export", folder / "labels.model", graph)["bytes"] == graph.stat().st_size
+    facts_of("export", folder / "labels.model", graph, "--overwrite")
+    facts_of("export", folder / "labels.model", pipeline)
+    model, rows = load_model(str(folder / "labels.model")), pd.read_csv(folder / "new.csv")
+    np.testing.assert_array_equal(joblib.load(pipeline).predict(rows), model.predict(rows))
+    (tmp_path / "own.onnx").write_bytes(b"mine")
+    refused = dkl_command("export", folder / "labels.model", tmp_path / "own.onnx", "--overwrite")
+    assert (refused.exit_code, (tmp_path / "own.onnx").read_bytes()) == (1, b"mine")
+    assert ".onnx or .joblib" in dkl_command("export", folder / "labels.model", tmp_path / "m.txt").stderr
+
+
+def test_predictions_carry_ids_as_they_stand_in_the_files(folder: Path, tmp_path: Path) -> None:
+    new = pd.read_csv(folder / "new.csv").head(5)
+    ids = ["0012345678901234567890", "007", "", "1.10", "x"]
+    new.assign(id=ids).to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", folder / "labels.model", tmp_path / "new.csv")
+    for output in ("p.csv", "p.parquet"):
+        run = dkl_command(*command, tmp_path / output, "--id", "id", "--id", "a")
+        assert (run.exit_code, run.stderr) == (0, "")
+    table = pd.read_csv(tmp_path / "p.csv", dtype=str, keep_default_na=False)
+    assert list(table) == ["row_id", "id", "a", "prediction"]
+    assert table.id.tolist() == ids
+    assert pd.read_parquet(tmp_path / "p.parquet").a.tolist() == new.a.tolist()
+    assert dkl_command(*command, tmp_path / "p.csv", "--id", "id", "--overwrite").exit_code == 0
+    whole = pd.DataFrame({**new, "key": pd.array([2**62 + 1, None, 3, 4, 5], dtype="Int64")})
+    whole.to_parquet(tmp_path / "new.parquet")
+    facts_of("predict", folder / "labels.model", tmp_path / "new.parquet", tmp_path / "q.parquet", "--id", "key")
+    assert pd.read_parquet(tmp_path / "q.parquet").key[0] == str(2**62 + 1)
+    facts_of("predict", folder / "labels.model", tmp_path / "new.parquet", tmp_path / "q.zarr", "--id", "key")
+    group = zarr.open_group(str(tmp_path / "q.zarr"), mode="r")
+    assert group.attrs["key_labels"][group["key"][0]] == str(2**62 + 1)
+    missing = dkl_command(*command, tmp_path / "z.csv", "--id", "nothing")
+    assert (missing.exit_code, "has no column 'nothing'" in " ".join(missing.stderr.split())) == (1, True)
+    assert dkl_command("predict", folder / "labels.model", folder / "labels.zarr", "z.csv", "--id", "a").exit_code == 2
+
+
 def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:
     dkl_command("ingest", folder / "labels.csv", tmp_path / "rows.zarr", "--target", "label")
     assert facts_of("verify", tmp_path / "rows.zarr")["faults"] == 0
@@ -179,8 +249,7 @@ def test_suggest_gives_reasons_and_the_command_that_fits_what_it_suggests(folder
         group(**{field.name: options[field.name] for field in fields(group) if field.name in options})
         for group in (FeatureOptions, MachineOptions)
     )
-    given = {"task": "classification", "compute": Compute(), "running": Running()}
-    estimator = estimator_from(learner_from(features, seed=0, **given), machine, **given)
+    estimator = estimator_from(features, machine, task="classification", compute=Compute(), running=Running())
     assert settings_of(estimator) == settings_of(dkl.suggest(open_dataset(store)["train"], progress=False).estimator)
 
 
@@ -230,6 +299,47 @@ def test_features_that_are_searched_for_take_exact_steps_unless_told_otherwise(
     facts_of("fit", rows, tmp_path / "sgd.model", *options, "--epochs", "2")
     stochastic = load_model(str(tmp_path / "sgd.model"))
     assert (stochastic.solver_, stochastic.loss_) == ("sgd", "hinge")
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_without_options_the_shell_has_the_machine_of_python(task: str) -> None:
+    given = {"task": task, "compute": Compute(), "running": Running()}
+    machine = dkl.KernelClassifier if task == "classification" else dkl.KernelRegressor
+    plain = estimator_from(FeatureOptions(), MachineOptions(), **given)
+    assert settings_of(plain) == settings_of(machine(random_state=0))
+    assert (plain.features, plain.loss, plain.alpha, plain.solver) == ("auto", None, None, None)
+    pinned = FeatureOptions(features=300, scaling="none", sigma="2"), MachineOptions(effort="fast", time_limit=60.0)
+    wanted = machine(n_features=300, scaling=None, sigma=2.0, effort="fast", time_limit=60.0, random_state=0)
+    assert settings_of(estimator_from(*pinned, **given)) == settings_of(wanted)
+    described = estimator_from(FeatureOptions(candidates=50), MachineOptions(), **given)
+    assert (type(described.features).__name__, described.features.n_candidates) == ("AlignedFeatures", 50)
+
+
+def test_a_fit_ends_with_metrics_on_held_out_rows_beside_a_baseline(folder: Path, tmp_path: Path) -> None:
+    options = ("--learner", "random", "--features", "40", "--calibrate")
+    run = dkl_command("fit", folder / "labels.zarr", tmp_path / "m.zarr", *options)
+    assert "rows of test, which the fit has not seen" in run.stdout
+    assert "without the columns" in run.stdout
+    scores = facts_of("score", tmp_path / "m.zarr", folder / "labels.zarr")
+    held_out = facts_of("fit", folder / "labels.zarr", tmp_path / "n.zarr", *options)["held_out"]
+    assert {name: scores[name] for name in held_out} == held_out
+    assert scores["baseline"]["accuracy"] < 0.6 < scores["accuracy"]
+    assert scores["standard_errors"]["accuracy"] == pytest.approx(
+        np.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / scores["rows"])
+    )
+    one = facts_of("score", tmp_path / "m.zarr", folder / "labels.zarr", "--scoring", "roc_auc")
+    assert (one["roc_auc"], "accuracy" in one) == (scores["roc_auc"], False)
+    refused = dkl_command("score", tmp_path / "m.zarr", folder / "labels.zarr", "--scoring", "rmse")
+    assert (refused.exit_code, "expected one of accuracy" in " ".join(refused.stderr.split())) == (1, True)
+    dkl_command("ingest", folder / "labels.csv", tmp_path / "whole.zarr", "--target", "label", "--split", "")
+    run = dkl_command("fit", tmp_path / "whole.zarr", tmp_path / "w.zarr", *options)
+    assert "No rows are held out" in run.stdout
+
+
+def test_a_plan_is_ten_lines_and_more_on_request(folder: Path) -> None:
+    brief = dkl_command("plan", folder / "labels.zarr").stdout.splitlines()
+    assert len(brief) <= 12
+    assert len(dkl_command("plan", folder / "labels.zarr", "--verbose").stdout.splitlines()) > 30
 
 
 def test_a_column_of_landmark_features_is_a_landmark(folder: Path, tmp_path: Path) -> None:
@@ -360,9 +470,9 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
-        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number or 'auto'"),
+        (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),
-        (["info", "rows.zarr", "--verbose"], "No such option"),
+        (["info", "rows.zarr", "--frobnicate"], "No such option"),
         (["score", "{labels.model}", "{labels.zarr}", "--workers", "1", "--scheduler", "x"], "give one"),
         (["demo", "--target", "label"], "--data"),
         (["bench", "--gigabytes", "1"], "--memory"),
@@ -489,6 +599,20 @@ def test_tune_searches_and_saves_the_best_model(folder: Path, tmp_path: Path) ->
     model = load_model(str(tmp_path / "best.model"))
     assert model.alpha == facts["best_params"]["alpha"]
     assert model.features_.n_features == facts["best_params"]["features__n_features"]
+
+
+def test_tune_has_a_space_of_its_own(folder: Path, tmp_path: Path) -> None:
+    budget = ("--trials", "2", "--folds", "0.3")
+    facts = facts_of("tune", folder / "numbers.zarr", tmp_path / "a.model", *budget)
+    assert set(facts["best_params"]) == {
+        "alpha",
+        "features__n_features",
+        "features__scaling",
+        "features__sigma_factor",
+    }
+    facts = facts_of("tune", folder / "numbers.zarr", tmp_path / "b.model", *budget, "--learner", "random", *SMALL[:2])
+    assert set(facts["best_params"]) == {"alpha", "features__n_features", "features__scaling", "features__family"}
+    assert 20 <= facts["best_params"]["features__n_features"] <= 80
 
 
 @pytest.mark.parametrize("space", ["alpha", "alpha=1", "alpha=a:b", "alpha=[1,"])

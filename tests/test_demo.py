@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import resource
+import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +19,11 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.data.dataset import open_dataset
-from dkl.demo import BASELINE, MEDIAN, NARROW, compare, digits_dataset, learners
+from dkl.demo import BASELINE, MEDIAN, NARROW, compare, digits_dataset, learners, verdict
 from dkl.features.families import Gaussian
 from dkl.methods.base import FeatureLearner
+from dkl.model_selection.comparison import Compared, Comparison
+from dkl.model_selection.rivals import LINEAR, SVM, TREES
 from dkl.plots import ComparisonDisplay
 
 
@@ -55,7 +61,7 @@ def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: objec
     rows = pd.DataFrame(generator.normal(size=(300, 3)), columns=list("abc"))
     rows["kind"] = np.where(rows.a * rows.b > 0, "like", "unlike")
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    arguments = ["demo", "--data", tmp_path / "rows.csv", "--target", "kind", "--output", tmp_path / "out"]
+    arguments = ["demo", "--all", "--data", tmp_path / "rows.csv", "--target", "kind", "--output", tmp_path / "out"]
     arguments += ["--features", 10, "--scheduler", cluster.scheduler_address]  # type: ignore[attr-defined]
     run = CliRunner().invoke(app, [str(argument) for argument in (*arguments, "--json")])
     assert run.exit_code == 0, run.output
@@ -65,6 +71,58 @@ def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: objec
     picture = Path(facts["picture"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(facts["store"]).n_rows == 300
+
+
+def test_the_demo_speaks_at_once_and_ends_with_what_to_take_and_what_to_type(tmp_path: Path) -> None:
+    """Through a pipe, as a person who has just installed it would run it."""
+    started, told = time.monotonic(), []
+    command = [sys.executable, "-m", "dkl", "demo"]
+    # The cores are shared with other tests: what a demo takes is counted in processor time.
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        for line in run.stdout or ():
+            told.append((time.monotonic() - started, line.rstrip()))
+    assert run.returncode == 0
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 15.0
+    assert told[0][0] < 3.0 + told[-1][0] / 3.0
+    lines = [line for _, line in told]
+    scores = {line[:18].strip(): float(line[18:].split()[0]) for line in lines if line.startswith("  ")}
+    assert list(scores) == [LINEAR, SVM, TREES, "KernelClassifier"]
+    assert scores["KernelClassifier"] > scores[LINEAR] + 0.04
+    assert lines[-4].startswith("Take ")
+    assert (tmp_path / "dkl-demo" / "dkl-demo.png").read_bytes().startswith(b"\x89PNG")
+    following = shlex.split(lines[-1].removeprefix("Next: "))
+    assert following[:2] == ["dkl", "report"]
+    subprocess.run([sys.executable, "-m", *following], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / following[-1]).exists()
+
+
+def test_a_verdict_takes_the_machine_where_nothing_else_does_as_well() -> None:
+    def said(**scores: tuple[float, float]) -> str:
+        named = {"linear": LINEAR, "own": "K", "trees": TREES}
+        results = [Compared(named[name], None, score, 0.0, seconds) for name, (score, seconds) in scores.items()]
+        return verdict(Comparison("rows", "accuracy", 400.0, tuple(results)), "K")
+
+    assert said(linear=(0.8, 1.0), own=(0.95, 2.0), trees=(0.9, 1.0)).startswith("Take K: it is ahead")
+    assert said(linear=(0.8, 1.0), own=(0.9, 2.0), trees=(0.95, 1.0)).startswith(f"Take the {TREES}: on these rows K")
+    assert said(linear=(0.95, 1.0), own=(0.95, 2.0), trees=(0.9, 1.0)).startswith(f"Take the {LINEAR}: nothing gains")
+    assert f"{TREES} takes the least time" in said(linear=(0.8, 1.0), own=(0.95, 2.0), trees=(0.95, 1.0))
+    assert said(linear=(0.8, 1.0), own=(0.95, 1.0), trees=(0.95, 2.0)).startswith("Take K: it takes the least time")
+
+
+def test_the_quick_demo_runs_on_own_numbers(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 3))
+    rows = pd.DataFrame(X, columns=list("abc")).assign(y=X[:, 0] * X[:, 1])
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    arguments = ["demo", "--data", tmp_path / "rows.csv", "--target", "y", "--output", tmp_path / "out", "--json"]
+    run = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert run.exit_code == 0, run.output
+    facts = json.loads(run.stdout)
+    assert (facts["measure"], facts["scores"][-1]["learner"]) == ("R^2", "KernelRegressor")
+    assert facts["reasons"][0].startswith("Features")
+    assert dkl.load_model(facts["model"]).score(open_dataset(facts["store"])) > 0.5
+    refused = CliRunner().invoke(app, ["demo", "--features", "10"])
+    assert (refused.exit_code, "--all" in refused.output) == (2, True)
 
 
 def test_learners_of_classes_are_left_out_where_targets_are_numbers(tmp_path: Path) -> None:

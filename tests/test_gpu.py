@@ -19,7 +19,8 @@ from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
-from dkl.kernels import device
+from dkl.features.harmonics import SphericalHarmonics
+from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.maps import map_rows
@@ -33,9 +34,11 @@ from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -57,6 +60,10 @@ FEATURES: dict[str, Any] = {
     "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
     "corrective": MarginFeatures(n_features=12),
     "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),
+    "structured": RandomFeatures(Gaussian(2.0, sampling="structured"), n_features=20),
+    "harmonics": AlignedFeatures(SphericalHarmonics(max_degree=3, project=True), n_features=10),
+    "steps": StepFeatures(n_features=12),
+    "nystrom": NystromFeatures(Gaussian(2.0), n_features=12),
 }
 
 
@@ -91,6 +98,19 @@ def test_a_gpu_is_strict(gpu: str) -> None:
     for mixed in (lambda: there + np.ones(2), lambda: cupy.matmul(there, np.ones(2)), lambda: np.asarray(there)):
         with pytest.raises(TypeError):
             mixed()
+
+
+def test_a_played_gpu_has_the_names_and_arguments_of_every_cupy_that_is_admitted(gpu: str) -> None:
+    if gpu == "real":
+        pytest.skip("the real CuPy has its own names")
+    import cupy
+
+    assert cupy.concat([cupy.asarray(np.ones(2)), cupy.asarray(np.ones(1))]).shape == (3,)
+    with pytest.raises(AttributeError, match=r"CuPy 14\.0\.0 has no 'matrix_transpose'"):
+        cupy.matrix_transpose(cupy.asarray(np.ones((2, 2))))
+    # NumPy knows `where`, CuPy does not
+    with pytest.raises(TypeError, match="'where'"):
+        cupy.sum(cupy.asarray(np.ones(2)), where=True)
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -238,7 +258,34 @@ def test_workers_with_and_without_a_gpu_share_a_fit() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_frequencies_go_to_the_gpu_once_and_leave_it_with_their_map(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, _ = rows(600)
+    feature_map = Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 14))
+    there, before = device.rows_on(X, "gpu"), len(generic._placed)
+    first = device.map_rows(there, feature_map, "float64")
+    (sent,) = generic._placed[feature_map.projection].values()
+    device.map_rows(there, feature_map, "float64")
+    assert next(iter(generic._placed[feature_map.projection].values())) is sent
+    np.testing.assert_allclose(first.get(), map_rows(X, feature_map, "float64"), rtol=1e-11, atol=1e-12)
+    del feature_map
+    assert len(generic._placed) == before
+
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        MemoryError("out of memory"),
+        RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED: out of memory"),
+    ],
+    ids=str,
+)
+def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(
+    full: Exception, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, _ = rows(600)
     feature_map = Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
     sizes: list[int] = []
@@ -246,16 +293,16 @@ def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(gpu: str, monke
     def angles(xp: Any, tile: Any, *rest: Any) -> Any:
         sizes.append(len(tile))
         if len(tile) > 300:
-            raise MemoryError("out of memory")
+            raise full
         return projected(xp, tile, *rest)
 
     monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 16))
     monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 13)
     monkeypatch.setattr(device.generic, "projected", angles)
-    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(out of memory\): this block again in tiles"):
+    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(.*out of memory\): this block again in tiles"):
         found = device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
     np.testing.assert_allclose(found.get(), map_rows(X, feature_map, "float64"), rtol=1e-11, atol=1e-12)
     assert sizes == [600, 256, 256, 88]
     monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 16)
-    with pytest.raises(MemoryError):
+    with pytest.raises(type(full)):
         device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")

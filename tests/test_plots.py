@@ -232,6 +232,51 @@ def test_the_names_of_many_learners_stand_beside_their_lines(learners: int, besi
     assert names.x1 <= drawn.figure_.bbox.x1
 
 
+def test_one_size_is_a_bar_chart_with_scores_errors_and_seconds() -> None:
+    drawn = ComparisonDisplay(
+        [100],
+        {"one": {"plain": [0.8], "found": [0.9]}},
+        measure="accuracy",
+        baseline="plain",
+        spread={"one": {"plain": [0.02], "found": [0.01]}},
+        references={"one": {"svm": 0.85}},
+        seconds={"one": {"plain": [0.1], "found": [3.0]}},
+        reference_seconds={"one": {"svm": 30.0}},
+    ).plot()
+    scores, times = drawn.axes_
+    assert [label.get_text() for label in scores.get_yticklabels()] == ["plain", "svm", "found"]
+    ends = [bar.get_x() + bar.get_width() for bar in scores.patches]
+    np.testing.assert_allclose(ends, [0.8, 0.85, 0.9])
+    assert scores.get_title() == "one, 100 features"
+    assert "the axis begins at 0.7" in scores.get_xlabel()
+    np.testing.assert_allclose(times.collections[0].get_offsets()[:, 0], [0.1, 30.0, 3.0])
+    assert times.get_xscale() == "log"
+
+
+def test_points_in_time_have_their_sizes_and_outside_baselines_beside() -> None:
+    drawn = ComparisonDisplay(
+        [50, 200],
+        {"one": {"found": [0.8, 0.9]}},
+        references={"one": {"svm": 0.85}},
+        seconds={"one": {"found": [0.1, 0.4]}},
+        reference_seconds={"one": {"svm": 0.2}},
+    ).plot()
+    time = drawn.axes_[1]
+    assert [text.get_text() for text in time.texts] == ["50", "200"]
+    assert [line.get_label() for line in time.get_lines()] == ["found", "svm"]
+    assert time.get_xlabel() == "seconds to learn and fit"
+    assert [text.get_text() for text in time.get_legend().get_texts()] == ["found", "svm"]
+
+
+def test_a_history_is_three_panels_at_most_unless_more_is_asked_for() -> None:
+    names = ("objective", "loss", "held_out_loss", "score", "duality_gap", "residual", "margin", "support")
+    history = [{"round": 1, **dict.fromkeys(names, 1.0)}, {"round": 2, **dict.fromkeys(names, 0.5)}]
+    panels = HistoryDisplay(history).panels
+    assert [panel[0] for panel in panels] == ["loss", "score", "duality gap"]
+    assert panels[0][2] == ("held_out_loss", "loss")
+    assert len(HistoryDisplay(history, ["margin", "support"]).panels) == 2
+
+
 def displays(rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier) -> dict[str, Any]:
     sphere, labels = sphere_checkerboard(50)
     return {
@@ -244,6 +289,8 @@ def displays(rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier)
         "importance": dkl.plots.ImportanceDisplay.from_estimator(machine, rows[0]),
         "dependence": dkl.plots.DependenceDisplay.from_estimator(machine, rows[0], [0, (0, 1)], resolution=9),
         "contributions": dkl.plots.ContributionsDisplay.from_estimator(machine, rows[0][:3], rows[0], row=2),
+        "bars": ComparisonDisplay([1], {"one": {"a": [0.1], "b": [-0.2]}}, seconds={"one": {"a": [1.0], "b": [2.0]}}),
+        "drift": dkl.plots.DriftDisplay(["a", "b"], np.array([0.2, 0.1]), np.array([True, False]), "a picture"),
         "comparison": ComparisonDisplay([1, 2], {"one": {"a": [0.1, 0.2]}, "two": {"a": [0.1, 0.2]}}),
     }
 

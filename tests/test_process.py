@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +25,32 @@ from dkl.kernels.blas import one_blas_thread, threads_at_work
 from dkl.kernels.threads import Crew
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.passes.backends import choose_backend, current_client
-from dkl.process import usable_cores
+from dkl.process import leave_quickly, usable_cores
 
 SOON_S = 60.0
 
 
 def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+# The end of a process ----------------------------------------------------------------------------------------------
+
+ENDING = """
+import atexit, gc
+from dkl.process import leave_quickly
+atexit.register(lambda: print(gc.get_freeze_count() > 10_000))
+leave_quickly()
+"""
+
+
+def test_a_worker_leaves_without_a_last_search_for_unreachable_objects(client: Any, rows: Dataset) -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "True"
+    fitted(rows)
+    called = client.run(lambda: leave_quickly.cache_info().currsize)
+    assert 1 in called.values()
+    assert leave_quickly.cache_info().currsize == 0
 
 
 # CPUs ------------------------------------------------------------------------------------------------------------

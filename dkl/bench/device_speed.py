@@ -19,6 +19,29 @@ from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.protocols.arrays import Rows
 
+# A block that takes at most twice the time that its transfer or its products take at the least, passes.
+PASSING_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device does at most, as measured here: no computation of a block can be faster.
+
+    Parameters
+    ----------
+    bytes_a_second : float
+        Of rows on their way from the host to the device.
+    flops_a_second : float
+        Of a product of two float32 matrices.
+    """
+
+    bytes_a_second: float
+    flops_a_second: float
+
+    def seconds(self, nbytes: float, flops: float) -> float:
+        """The least time of a computation that moves so many bytes and multiplies so much, one beside the other."""
+        return max(nbytes / self.bytes_a_second, flops / self.flops_a_second)
+
 
 @dataclass(frozen=True)
 class Speed:
@@ -31,17 +54,28 @@ class Speed:
         The least of the repetitions; the CPU with all of its threads.
     difference : float
         The largest difference of the results, relative to the largest number of the CPU's.
+    limit_seconds : float or None
+        What the GPU would need for the transfers and the products alone; None for a whole fit.
     """
 
     name: str
     cpu_seconds: float
     gpu_seconds: float
     difference: float
+    limit_seconds: float | None = None
 
     @property
     def ratio(self) -> float:
         """How many times as fast the GPU is."""
         return self.cpu_seconds / self.gpu_seconds
+
+    @property
+    def verdict(self) -> str:
+        """How near the GPU comes to its limit, and whether that is near enough; empty where there is no limit."""
+        if self.limit_seconds is None:
+            return ""
+        share = self.limit_seconds / self.gpu_seconds
+        return f"{share:.2f} of the limit: {'pass' if share >= PASSING_SHARE else 'falls short'}"
 
 
 def device_speeds(
@@ -69,16 +103,31 @@ def device_speeds(
         model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
         return model.partial_fit(map_rows(rows[:8_192], feature_map), labels[:8_192], classes=np.array([0, 1])).coef_
 
-    computations: dict[str, Callable[[Rows], np.ndarray]] = {
-        "sums of features": lambda rows: feature_sums(rows, signs, feature_map),
-        "sums of squared features": lambda rows: feature_squares(rows, np.abs(signs), feature_map),
-        "sums of gradients, 1,024 rows": lambda rows: gradient_sums(rows[:1_024], signs[:1_024], feature_map),
-        "map of 8,192 rows": lambda rows: on_host(map_rows(rows[:8_192], feature_map)),
-        "map and steps of 8,192 rows": steps,
+    # Each computation with the numbers that it moves over the bus, beside its rows' own, and its multiplications and
+    # additions a row.
+    product = 2.0 * n_columns * n_frequencies
+    computations: dict[str, tuple[Callable[[Rows], np.ndarray], int, int, float]] = {
+        "sums of features": (lambda rows: feature_sums(rows, signs, feature_map), n_rows, 0, product),
+        "sums of squared features": (
+            lambda rows: feature_squares(rows, np.abs(signs), feature_map),
+            *(n_rows, 0, product),
+        ),
+        "sums of gradients, 1,024 rows": (
+            lambda rows: gradient_sums(rows[:1_024], signs[:1_024], feature_map),
+            *(1_024, 0, 3.0 * product),
+        ),
+        "map of 8,192 rows": (
+            lambda rows: on_host(map_rows(rows[:8_192], feature_map)),
+            *(8_192, feature_map.n_features, product),
+        ),
+        "map and steps of 8,192 rows": (steps, 8_192, 0, product + 4.0 * feature_map.n_features),
     }
-    for name, compute in computations.items():
+    limits = device_limits(gpu, size=n_frequencies)
+    for name, (compute, used, returned, flops) in computations.items():
+        used = min(used, n_rows)
+        limit = limits.seconds(X.nbytes + 4.0 * used * returned, flops * used)
         # Moving the rows to the device is part of the time, as it is in a pass.
-        yield _speed(name, partial(_computed_on, compute, X), gpu, repeats)
+        yield _speed(name, partial(_computed_on, compute, X), gpu, repeats, limit)
     for solver in ("sgd", "newton"):
         machine = _machine(solver, n_frequencies)
 
@@ -86,6 +135,22 @@ def device_speeds(
             return machine.set_params(device=device).fit(X, labels).decision_function(X[:1_000])
 
         yield _speed(f"fit of aligned features, solver={solver!r}", fitted, gpu, 1)
+
+
+def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> Limits:
+    """Measure what a device does at most: the least time of a transfer, and of a product, of matrices of this size."""
+    numbers = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
+    there = rows_on(numbers, device)
+
+    def moved(where: Device) -> np.ndarray:
+        # One number back says that all have arrived; on a CPU nothing moves, and a copy stands for it.
+        return on_host(rows_on(numbers.copy(), where)[0, :1])
+
+    def multiplied(where: Device) -> np.ndarray:
+        return on_host((there @ there)[0, :1])
+
+    seconds = [_timed(compute, device, repeats)[0] for compute in (moved, multiplied)]
+    return Limits(numbers.nbytes / seconds[0], 2.0 * size**3 / seconds[1])
 
 
 def _computed_on(compute: Callable[[Rows], np.ndarray], X: np.ndarray, device: Device) -> np.ndarray:
@@ -100,13 +165,15 @@ def _machine(solver: str, n_frequencies: int) -> KernelClassifier:
     return KernelClassifier(features, solver=solver, loss=loss, epochs=2, random_state=0)
 
 
-def _speed(name: str, compute: Callable[[Device], np.ndarray], gpu: Device, repeats: int) -> Speed:
+def _speed(
+    name: str, compute: Callable[[Device], np.ndarray], gpu: Device, repeats: int, limit: float | None = None
+) -> Speed:
     """The times of one computation on both devices, and how far its results are apart."""
     cpu_seconds, expected = _timed(compute, "cpu", repeats)
     gpu_seconds, result = _timed(compute, gpu, repeats)
     # Relative to the largest number: entries near 0 are differences of large ones, on both devices.
     difference = np.abs(result - expected).max() / max(np.abs(expected).max(), np.finfo(float).tiny)
-    return Speed(name, cpu_seconds, gpu_seconds, float(difference))
+    return Speed(name, cpu_seconds, gpu_seconds, float(difference), limit)
 
 
 def _timed(compute: Callable[[Device], np.ndarray], device: Device, repeats: int) -> tuple[float, np.ndarray]:

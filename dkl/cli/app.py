@@ -12,11 +12,16 @@ from dkl.cli import (
     compare_command,
     data_commands,
     demo_command,
+    drift_command,
+    explain_command,
+    export_command,
     model_commands,
     report_command,
     suggest_command,
+    sums_commands,
     tune_command,
 )
+from dkl.process import leave_quickly
 from dkl.version import __version__
 
 # Columns of the narrowest terminal that is taken for one.
@@ -60,8 +65,12 @@ def _program(
 data_commands.register(app)
 model_commands.register(app)
 suggest_command.register(app)
+explain_command.register(app)
+drift_command.register(app)
 report_command.register(app)
+export_command.register(app)
 tune_command.register(app)
+sums_commands.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)
@@ -69,6 +78,7 @@ bench_command.register(app)
 
 def main() -> None:
     """Run the command line."""
+    leave_quickly()
     columns = os.environ.get("COLUMNS", str(_NARROWEST))
     if not columns.isdigit() or int(columns) < _NARROWEST:
         # No terminal is so narrow: some programs that start others leave 0 there, and every line would break after a

@@ -17,6 +17,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dkl.errors import DklHint
+
 # 130 is 128 plus the number of SIGINT, as shells have it.
 FAILED, INTERRUPTED = 1, 130
 
@@ -118,7 +120,8 @@ def _report(work: Callable[[], Result], running: Running) -> None:
     def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
         # Warnings of libraries about their own future are not for the person who runs a command.
         if issubclass(category, UserWarning | RuntimeWarning):
-            stderr().print(Text.assemble(("Warning: ", "yellow"), str(message)))
+            word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
+            stderr().print(Text.assemble(word, str(message)))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ class EntryOptions:
 
     learner: Annotated[
         list[str] | None,
-        typer.Option(help="Compare this one, as --learner of dkl fit (default: all). May be repeated."),
+        typer.Option(help="Compare this one, as --learner of dkl fit (default: auto and all). May be repeated."),
     ] = None
     features: Annotated[
         list[int] | None,
@@ -44,13 +44,18 @@ class EntryOptions:
         typer.Option(help="Scaling of the columns before anything else; quantile for heavy tails."),
     ] = "standard"
 
+    rivals: Annotated[
+        bool,
+        typer.Option(help="scikit-learn's linear model, boosted trees, and an SVM for up to 10,000 rows, beside them."),
+    ] = True
+
     def choices(self) -> dict[str, Any]:
         """As `dkl.compare` takes them."""
         # What is not given stays out, so that the defaults of `dkl.compare` hold here too.
         sizes = {} if self.features is None else {"n_features": self.features}
         family = family_from(FeatureOptions(family=self.family, sigma=self.sigma))
         scaling = None if self.scaling == "none" else self.scaling
-        return {"learners": self.learner, "family": family, "scaling": scaling, **sizes}
+        return {"learners": self.learner, "family": family, "scaling": scaling, "rivals": self.rivals, **sizes}
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +82,7 @@ def compare(
         str | None, typer.Option(help="Folder or URL: a comparison that was broken off goes on from here.")
     ] = None,
 ) -> Result:
-    """Fit every learner at several sizes, score them on held-out rows, and say which one to take.
+    """Fit every learner at several sizes, beside models of scikit-learn, score all on other rows, say which to take.
 
     Learns on the split train and scores on test; rows without splits are split 3 to 1. Each fit runs alone, so that its
     time is its own. Leaves a table here, and scores.csv and a picture in the output folder.
@@ -111,7 +116,7 @@ def compare(
         "dataset": comparison.rows,
         "held_out": f"the split test{f': {kind_of_split(dataset)}' if drawn else ''}",
         "measure": comparison.measure,
-        "scores": comparison.table.to_dict("records"),
+        "scores": score_facts(comparison),
         "advice": comparison.advice,
         "table": str(table),
         "picture": picture,
@@ -124,6 +129,14 @@ def compare(
     return Result(
         facts, Group(scores_table(comparison, f"{comparison.measure} by number of features, {comparison.rows}"), *lines)
     )
+
+
+def score_facts(comparison: Comparison) -> list[dict[str, Any]]:
+    """The results as JSON values: null where an estimator has no size, or a fit no score."""
+    return [
+        {name: None if value != value else value for name, value in asdict(result).items()}
+        for result in comparison.results
+    ]
 
 
 def saved_picture(display: Display, path: Path) -> str | None:

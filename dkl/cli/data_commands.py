@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
 
 # The names are those of `dkl.data.ingest.paths`.
+# Classes, and columns, that a person is shown.
+_MOST_SHOWN = 20
 FileFormat = Literal["csv", "parquet", "libsvm", "npz"]
 ZeroBased = Annotated[
     bool | None,
@@ -195,11 +198,16 @@ def ingest(
     return description_of(dataset, seconds=round(time.perf_counter() - started, 3))
 
 
-def info(store: Store, running: Running) -> Result:
-    """Show what is in a store, without reading its rows."""
+def info(
+    store: Store,
+    running: Running,
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Blocks, checksums, codecs and rules, too.")] = False,
+) -> Result:
+    """Show what is in a store, without reading its rows: the target, the classes and the columns."""
     from dkl.data.dataset import open_dataset
 
-    return description_of(open_dataset(store))
+    return description_of(open_dataset(store), verbose=verbose)
 
 
 def verify(store: Store, running: Running) -> Result:
@@ -217,8 +225,41 @@ def verify(store: Store, running: Running) -> Result:
     return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})
 
 
-def description_of(dataset: Dataset, **more: object) -> Result:
-    """What `info` shows of a dataset."""
-    # Facts of a description are JSON values: the table and --json show the same.
+def description_of(dataset: Dataset, *, verbose: bool = False, **more: object) -> Result:
+    """What `info` shows of a dataset; every fact is in the JSON."""
+    # Facts of a description are JSON values: with --verbose the table and --json show the same.
     facts = {**dataset.describe().facts, **more}
-    return Result(facts, Panel(facts_table(facts), title=Text(str(dataset.store or dataset)), title_align="left"))
+    shown = facts if verbose else {**short_facts(dataset, facts), **more}
+    return Result(facts, Panel(facts_table(shown), title=Text(str(dataset.store or dataset)), title_align="left"))
+
+
+def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person wants to know of rows first: how many, the target and its classes, the splits, the columns."""
+    schema = dataset.schema
+    encoding = schema.encoding
+    width = schema.n_columns if encoding is None else len(encoding.rules)
+    encoded = "" if width == schema.n_columns else f" ({schema.n_columns} encoded)"
+    shown: dict[str, Any] = {"rows": f"{facts['rows']:,}", "columns": f"{width:,}{encoded}"}
+    name = facts.get("target")
+    kind = {"classification": "classes", "regression": "numbers", None: "none"}[schema.task]
+    shown["target"] = kind if name is None else f"{name}: {kind}"
+    weights = facts.get("classes")
+    if weights:
+        total = sum(weights.values()) or 1
+        counts = [f"{label} {weight:,} ({100 * weight / total:.0f} %)" for label, weight in weights.items()]
+        shown["classes"] = _listed(counts, ", ")
+    shown |= {label: value for label, value in facts.items() if label.startswith(("splits", "first index"))}
+    shown |= {label: value for label, value in facts.items() if label in ("group column", "time column")}
+    if encoding is not None:
+        # The last line of the rules says the layout; what becomes of gaps stands behind the first semicolon.
+        rules = encoding.describe().splitlines()[:-1]
+        shown["what they are"] = _listed([rule.split("; none missing")[0] for rule in rules], "\n")
+    elif schema.column_names is not None:
+        shown["what they are"] = list(schema.column_names)
+    return shown
+
+
+def _listed(items: Sequence[str], between: str) -> str:
+    """The first of many items; the others are counted."""
+    more = [f"and {len(items) - _MOST_SHOWN} more"] if len(items) > _MOST_SHOWN else []
+    return between.join([*items[:_MOST_SHOWN], *more])

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
-from dkl.cli.command import Result, Running, command
+from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.data_commands import HeldOptions, ZeroBased
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
+    from dkl.machines.machine import KernelMachine
+    from dkl.methods.base import FeatureLearner
+    from dkl.model_selection.held_out_scores import Metric
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
@@ -28,9 +31,9 @@ Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrot
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the program."""
-    command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --features 1000 --memory-limit '1 GiB'[/bold]")(plan)
-    command(app, "fit", epilog="Example: [bold]dkl fit rows.zarr model.zarr --features 300 --workers 2[/bold]")(fit)
-    command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --split test[/bold]")(score)
+    command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --memory-limit '1 GiB'[/bold]")(plan)
+    command(app, "fit", epilog="Example: [bold]dkl fit rows.zarr model.zarr[/bold]")(fit)
+    command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --scoring accuracy[/bold]")(score)
     command(
         app,
         "predict",
@@ -57,18 +60,17 @@ def plan(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
 ) -> Result:
     """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
     from dkl.planning import plan as plan_of
 
     dataset = chosen_split(store, split, "train")
     with computing_on(compute):
-        learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-        estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+        estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
-    # A tuned machine is its own learner, and is named once.
-    names = " on ".join(dict.fromkeys((type(estimator).__name__, type(learner).__name__)))
-    head, *rows = planned.cells()
+    names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
+    head, *rows = planned.cells(verbose=verbose)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(head[0])
     # Numbers are aligned to the right, names to the left.
@@ -97,19 +99,20 @@ def fit(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
 ) -> Result:
-    """Learn features and a linear model on them, out of core, and save the model.
+    """Learn features and a linear model on them, out of core, save the model, and score it on held-out rows.
 
-    The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
+    Without options everything is chosen from the rows, as `dkl.KernelClassifier()` does in Python, and what was chosen
+    is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     """
     from dkl.model_io import is_part_of_a_model
+    from dkl.model_selection.held_out_scores import held_out_answers, scores_of
 
     # A fixed place beside the model, so that the same command line finds it again.
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
     dataset = held.of(chosen_split(store, split, "train"))
-    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
@@ -119,9 +122,11 @@ def fit(
     with computing_on(compute), _advice_on_interruption(checkpoint), listening(tally):
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
-    facts = {
+    seconds = time.perf_counter() - started
+    features = getattr(estimator, "features_", estimator)
+    facts: dict[str, Any] = {
         "model": model,
-        "learner": type(learner).__name__,
+        "learner": type(features).__name__,
         "rows": dataset.n_rows,
         "split": dataset.name or "all",
         "columns": dataset.n_columns,
@@ -129,9 +134,60 @@ def fit(
         "passes": tally.passes,
         "bytes_read": tally.bytes,
         "cache_hits": tally.cache_hits,
-        "seconds": round(time.perf_counter() - started, 3),
+        "seconds": round(seconds, 3),
     }
-    return Result(facts)
+    table, reasons = facts_table(facts), getattr(estimator, "reasons_", ())
+    chosen = [Text(f"  {reason}") for reason in reasons]
+    # The model is saved by now, so that nothing is lost where the score is interrupted.
+    test = held_out_beside(store, dataset, held)
+    if test is None:
+        said: list[RenderableType] = [Text("No rows are held out, so there is no score: ingest with --split.")]
+    else:
+        with computing_on(compute):
+            metrics = scores_of(held_out_answers(estimator, test, memory_limit=compute.memory_limit))
+        facts["held_out"] = {"split": test.name, "rows": test.n_rows} | metric_facts(metrics)
+        said = [Text(f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"), metric_table(metrics)]
+    return Result(facts | {"reasons": list(reasons)}, Group(table, *chosen, *said))
+
+
+def features_of(estimator: FeatureLearner | KernelMachine) -> str:
+    """What an estimator that is not fitted is on: the class of its features, or that it chooses them."""
+    # A tuned machine is its own learner.
+    features = getattr(estimator, "features", estimator)
+    return "features that it chooses" if features == "auto" else type(features).__name__
+
+
+def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset | None:
+    """The split test beside the split train that was fitted, where there is one that has rows."""
+    from dkl.data.dataset import open_dataset
+
+    whole = open_dataset(store)
+    if fitted.name != "train" or "test" not in whole.splits:
+        return None
+    test = held.of(whole["test"])
+    return test if test.n_rows else None
+
+
+def metric_facts(metrics: Sequence[Metric]) -> dict[str, Any]:
+    """Metrics as JSON values: each by its name, with the standard errors and the baseline beside."""
+    return {
+        **{metric.name: metric.value for metric in metrics},
+        "standard_errors": {metric.name: metric.standard_error for metric in metrics},
+        "baseline": {metric.name: metric.baseline for metric in metrics if metric.baseline is not None},
+    }
+
+
+def metric_table(metrics: Sequence[Metric]) -> Table:
+    """A row a metric: its value, its standard error, and what an answer without the columns would reach."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("metric")
+    for head in ("score", "± standard error", "without the columns"):
+        table.add_column(head, justify="right")
+    for metric in metrics:
+        baseline = "" if metric.baseline is None else f"{metric.baseline:.4g}"
+        name = metric.name.replace("_", " ")
+        table.add_row(name, Text(f"{metric.value:.4g}", style="bold"), f"{metric.standard_error:.2g}", baseline)
+    return table
 
 
 @contextmanager
@@ -155,20 +211,29 @@ def score(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
+    scoring: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2. May be repeated.",
+            show_default="all that the model has",
+        ),
+    ] = None,
 ) -> Result:
-    """Accuracy (labels) or R^2 (numbers) of a model on held-out rows."""
+    """Metrics of a model on held-out rows, with standard errors, beside those of an answer without the columns.
+
+    For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (these two need probabilities;
+    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2.
+    """
     from dkl.model_io import load_model
+    from dkl.model_selection.held_out_scores import held_out_answers, scores_of
 
     dataset = chosen_split(store, split, "test")
     estimator = load_model(model)
-    # Rows may be unlabelled, and scores need labels: the remedy is another command.
-    if dataset.task is None:
-        raise ValueError(f"{store!r} has no target to score against; use dkl predict")
     with computing_on(compute):
-        value = float(estimator.score(dataset))
-    # The names are those of scikit-learn's scorers.
-    measure = "accuracy" if dataset.task == "classification" else "r2"
-    return Result({"model": model, "rows": dataset.n_rows, "split": dataset.name or "all", measure: value})
+        answers = held_out_answers(estimator, dataset, memory_limit=compute.memory_limit)
+    metrics = scores_of(answers, scoring or ())
+    facts = {"model": model, "rows": dataset.n_rows, "split": dataset.name or "all"}
+    return Result(facts | metric_facts(metrics), Group(facts_table(facts), metric_table(metrics)))
 
 
 def predict(
@@ -182,34 +247,53 @@ def predict(
     *,
     split: Annotated[str | None, typer.Option(help="Rows of the store to predict (default: all).")] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Write the probability of each class too.")] = False,
+    std: Annotated[
+        bool, typer.Option("--std", help="Write the deviation of each number too, its noise included.")
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            metavar="COVERAGE",
+            help="Write the ends of intervals, or which classes are in the set, that cover such a share of rows: 0.9.",
+        ),
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
     ] = False,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="A column of the files that goes along, as it stands there. May be repeated."),
+    ] = None,
     zero_based: ZeroBased = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
 
-    Each prediction carries the row_id of its row: its number in the files (ingest shuffles).
+    Each prediction carries the row_id of its row, its number in the files (ingest shuffles), and the columns that --id
+    names.
     """
-    from dkl.cli.predictions import check_predictions, open_writer, predict_files, predict_store
+    from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
     from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
-    estimator = load_model(model)
-    # Asked before the first row: the hinge loss has no probabilities, and calibration needs a fit.
-    if proba and not hasattr(estimator, "predict_proba"):
-        raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
+    answers = Answers(load_model(model), proba, std, interval)
+    answers.check(model)
+    carried = tuple(dict.fromkeys(ids or ()))
+    if set(carried) & {"row_id", "prediction"}:
+        raise typer.BadParameter("--id names a column that predictions have of their own: row_id or prediction")
+    stored = data.rstrip("/").endswith(".zarr") or is_store(data)
+    if stored and carried:
+        raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
     with computing_on(compute):
-        if data.rstrip("/").endswith(".zarr") or is_store(data):
-            parts = predict_store(estimator, chosen_split(data, split, ""), proba=proba, compute=compute)
+        if stored:
+            parts = predict_store(answers, chosen_split(data, split, ""), compute)
         else:
             told = Differences(strict, "--strict")
-            parts = predict_files(estimator, data, proba=proba, zero_based=zero_based, told=told)
+            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
             for part in parts:

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     LearnerName = str
 else:
     # The names that the shell completes and checks are those of the registry.
-    LearnerName = Literal[(*learner_keys(), "tuned")]
+    LearnerName = Literal[("auto", *learner_keys(), "tuned")]
 FamilyName = Literal["gaussian", "laplacian", "cauchy", "matern", "arc-cosine", "coordinates", "harmonics"]
 # The panels of the help: thirty options in one list would be unreadable.
 FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Linear model"
+# Columns of the mapped rows, for learners that are named without a number.
+_FEATURES = 1_000
+# Options about features that the machine has, too, whatever features it chooses.
+KNOBS = ("features", "scaling", "sigma")
 
 
 @dataclass(frozen=True)
@@ -34,19 +38,28 @@ class FeatureOptions:
     learner: Annotated[
         LearnerName,
         typer.Option(
-            help="How features are found: drawn, chosen, searched for, or weighed with the machine (tuned).",
+            help="How features are found: auto judges several kinds on held-out rows; or drawn, chosen, searched for, "
+            "weighed with the machine (tuned). Options about candidates and families alone are of aligned.",
             rich_help_panel=FEATURES,
         ),
-    ] = "aligned"
+    ] = "auto"
     features: Annotated[
-        int, typer.Option(min=1, help="Columns of the mapped rows, at most.", rich_help_panel=FEATURES)
-    ] = 1_000
-    scaling: Annotated[
-        Literal["standard", "minmax", "unit", "quantile", "none"],
+        int | None,
         typer.Option(
-            help="Scaling of the columns before anything else; quantile for heavy tails.", rich_help_panel=FEATURES
+            min=1,
+            help="Columns of the mapped rows, at most.",
+            rich_help_panel=FEATURES,
+            show_default="by the rows, or 1,000",
         ),
-    ] = "standard"
+    ] = None
+    scaling: Annotated[
+        Literal["standard", "minmax", "unit", "quantile", "none"] | None,
+        typer.Option(
+            help="Scaling of the columns before anything else; quantile for heavy tails.",
+            rich_help_panel=FEATURES,
+            show_default="by the rows, or standard",
+        ),
+    ] = None
     max_rows: Annotated[
         int | None,
         typer.Option(min=1, help="Learn the features on this many rows only.", rich_help_panel=FEATURES),
@@ -70,7 +83,12 @@ class FeatureOptions:
     family: Annotated[
         FamilyName, typer.Option(help="The kernel whose features are the candidates.", rich_help_panel=FAMILY)
     ] = "gaussian"
-    sigma: Annotated[str, typer.Option(help="Bandwidth: a number, or 'median'.", rich_help_panel=FAMILY)] = "median"
+    sigma: Annotated[
+        str | None,
+        typer.Option(
+            help="Bandwidth: a number, or 'median'.", rich_help_panel=FEATURES, show_default="by the rows, or median"
+        ),
+    ] = None
     nu: Annotated[float, typer.Option(help="Smoothness of --family matern.", rich_help_panel=FAMILY)] = 1.5
     order: Annotated[int, typer.Option(help="Order of --family arc-cosine: 0, 1 or 2.", rich_help_panel=FAMILY)] = 1
     degree: Annotated[
@@ -100,7 +118,10 @@ class MachineOptions:
     ] = None
     alpha: Annotated[
         str | None,
-        typer.Option(help="Strength of the ridge, or auto with --solver newton.", rich_help_panel=MACHINE),
+        typer.Option(
+            help="Strength of the ridge; auto (held-out rows) or evidence (numbers) with --solver newton.",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
     epochs: Annotated[
         int | None, typer.Option(min=1, help="How often all rows are read for the fit.", rich_help_panel=MACHINE)
@@ -109,7 +130,7 @@ class MachineOptions:
         Literal["sgd", "newton"] | None,
         typer.Option(
             help="Stochastic steps, or exact Newton steps for a few thousand features "
-            "(the default for --learner peaks and margin, with --alpha auto).",
+            "(the default of auto, peaks, margin, steps and nystrom, with --alpha auto).",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -119,8 +140,29 @@ class MachineOptions:
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Probabilities for any loss, in one more pass.", rich_help_panel=MACHINE)
     ] = False
+    conformal_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the rows that the fit does not see, so that dkl predict --interval keeps its promise.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
     class_weight: Annotated[
         Literal["balanced"] | None, typer.Option(help="Give each class the same weight.", rich_help_panel=MACHINE)
+    ] = None
+    effort: Annotated[
+        Literal["fast", "balanced", "best"] | None,
+        typer.Option(
+            help="How much work auto may take to choose: about 1, 5 and at most some hundred seconds on usual tables.",
+            rich_help_panel=MACHINE,
+            show_default="balanced",
+        ),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds, from 10 on, that auto may take; else no clock decides anything.", rich_help_panel=MACHINE
+        ),
     ] = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same model, bit for bit.")] = 0
     set: Annotated[
@@ -136,7 +178,7 @@ def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
     # Parameters that the families of shift-invariant kernels share.
     spread: dict[str, Any] = {
-        "sigma": _bandwidth(options.sigma),
+        "sigma": _bandwidth(options.sigma or "median"),
         "sampling": options.sampling,
         "pairing": options.pairing,
     }
@@ -164,10 +206,15 @@ def _bandwidth(text: str) -> float | str:
 
 def learner_from(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
-) -> FeatureLearner:
-    """The feature learner that the options describe, not yet fitted."""
+) -> FeatureLearner | None:
+    """The feature learner that the options describe, not yet fitted; None where the machine is to choose."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
+    knobs = {name: getattr(options, name) for name in KNOBS}
+    if options == FeatureOptions(**knobs):
+        return None
+    # What is said of candidates and families alone describes chosen waves, as the shell has always taken it.
+    name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
         "rho": options.rho,
         "beta": options.beta,
@@ -177,30 +224,29 @@ def learner_from(
     }
     # Tuned machines are learners of their own, one for each task, and no entry of the registry.
     learner_class: type[FeatureLearner]
-    if options.learner == "tuned":
+    if name == "tuned":
         learner_class = TunedRegressor if task == "regression" else TunedClassifier
     else:
-        learner_class = learner_entry(options.learner).learner_class
+        learner_class = learner_entry(name).learner_class
     known = learner_class().get_params(deep=False)
     parameters = _given(given)
     # An option that the learner does not have would be ignored without a word, so it is refused.
-    for name in parameters:
-        if name not in known:
-            raise typer.BadParameter(
-                f"--{name.removeprefix('n_').replace('_', '-')} has no meaning for --learner {options.learner}"
-            )
+    for parameter in parameters:
+        if parameter not in known:
+            option = parameter.removeprefix("n_").replace("_", "-")
+            raise typer.BadParameter(f"--{option} has no meaning for --learner {name}")
     # These learners have a default of their own: all candidates of the joint problem are solved for, and coordinates
     # are counted.
-    has_default = options.learner in ("landmarks", "leverage", "joint") or options.family == "coordinates"
+    has_default = name in ("landmarks", "leverage", "joint") or options.family == "coordinates"
     if "n_candidates" in known and options.candidates is None and not has_default:
-        parameters["n_candidates"] = 20 * options.features
+        parameters["n_candidates"] = 20 * size
     # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
-    parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = options.features
+    parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = size
     # steps have neither a family of waves nor a scale
     if "family" in known:
         parameters |= {
             "family": family_from(options),
-            "scaling": None if options.scaling == "none" else options.scaling,
+            "scaling": None if options.scaling == "none" else options.scaling or "standard",
         }
     return learner_class(
         device=compute.device,
@@ -210,10 +256,25 @@ def learner_from(
     )
 
 
+def knobs_from(options: FeatureOptions) -> dict[str, Any]:
+    """The options about features that were given to a machine which chooses the rest, as its parameters."""
+    given = {
+        "n_features": options.features,
+        "sigma": None if options.sigma is None else _bandwidth(options.sigma),
+    }
+    # None is a scaling of its own, so that it cannot stand for one that was not given.
+    scaling = {} if options.scaling is None else {"scaling": None if options.scaling == "none" else options.scaling}
+    return _given(given) | scaling
+
+
 def estimator_from(
-    learner: FeatureLearner, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
+    features: FeatureOptions, options: MachineOptions, *, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | KernelMachine:
-    """The kernel machine on `learner` for the dataset's task, or the learner itself where it is one."""
+    """The kernel machine on the features that are described, or the learner itself where it is one; not yet fitted.
+
+    Where they are left open the machine has the defaults that it has in Python: it chooses features, solver, loss and
+    penalty.
+    """
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.methods.density.tuned_learner import TunedLearner
 
@@ -224,12 +285,16 @@ def estimator_from(
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
         "calibrate": options.calibrate or None,
+        "conformal_fraction": options.conformal_fraction,
         "class_weight": options.class_weight,
+        "effort": options.effort,
+        "time_limit": options.time_limit,
         "device": compute.device,
         "memory_limit": compute.memory_limit,
     }
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
         # Tuned machines call the ridge of their linear model lam, as their paper does.
@@ -237,7 +302,8 @@ def estimator_from(
         estimator, parameters = learner, _given(given)
     else:
         machine = KernelClassifier if task == "classification" else KernelRegressor
-        estimator = machine(features=learner, random_state=options.seed, progress=running.progress)
+        estimator = machine(random_state=options.seed, progress=running.progress)
+        estimator.set_params(**({"features": learner} if learner is not None else knobs_from(features)))
         parameters = _given(given)
         loss = "squared_hinge" if task == "classification" else "squared_error"
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)
@@ -262,13 +328,13 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _penalty(text: str | None) -> float | str | None:
-    """The value of --alpha, "auto" or a number, or an error that names the option."""
-    if text is None or text == "auto":
+    """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+    if text in (None, "auto", "evidence"):
         return text
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number or 'auto'") from None
+        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number, 'auto' or 'evidence'") from None
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:

@@ -2,16 +2,17 @@
 
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes, and nothing beside ``row_id``, ``prediction`` and ``probability_...``.
+its quotes: ``row_id``, columns that were asked for, ``prediction``, ``probability_...``, ``std``, ``lower``, ``upper``
+and ``set_...``.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dkl.data.dataset import Dataset
+    from dkl.uncertainty.order_statistics import HeldOutScores
 
     Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
 
@@ -45,18 +47,31 @@ MARK = "dkl_predictions"
 _SUFFIXES = (".parquet", ".csv", ".zarr")
 # Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
-_CSV_HEADER = re.compile(rb'"row_id","prediction"(,"probability_([^"]|"")*")*\r?\n')
+_CSV_HEADER = re.compile(
+    rb'"row_id"(,"([^"]|"")*")*,"prediction"(,"probability_([^"]|"")*")*(,"std")?'
+    rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
+)
 
-Part = Mapping[str, np.ndarray]
+# Columns of answers are arrays, those that are only carried along stay Arrow's, which has gaps in whole numbers.
+Part = Mapping[str, Any]
 
 
 class PredictingModel(FittedModel, Protocol):
-    """A fitted machine; `classes_` and `predict_proba` are those of a classifier."""
+    """A fitted machine; `classes_`, `predict_proba` and `predict_set` are those of a classifier."""
 
     classes_: np.ndarray
+    conformal_: HeldOutScores
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each class, (n, K)."""
+        ...
+
+    def predict_interval(self, X: Any, coverage: float) -> Any:
+        """Lower and upper ends, (n, 2) or (n, t, 2)."""
+        ...
+
+    def predict_set(self, X: Any, coverage: float) -> Any:
+        """Which classes are likely, (n, K)."""
         ...
 
 
@@ -70,10 +85,10 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def predict_store(estimator: PredictingModel, dataset: Dataset, *, proba: bool, compute: Compute) -> Iterator[Part]:
+def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
-    dataset = checked_dataset(estimator, dataset)
-    operands = {"answers": Answers(estimator, proba).without_names()}
+    dataset = checked_dataset(answers.estimator, dataset)
+    operands = {"answers": answers.without_names()}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -85,20 +100,28 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
 
 
 def predict_files(
-    estimator: PredictingModel, path: str, *, proba: bool, zero_based: bool | None, told: Differences
+    answers: Answers, path: str, *, zero_based: bool | None, told: Differences, ids: Sequence[str] = ()
 ) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
 
-    What is unlike the rows of fit in all files goes to `told`, which says it in the end or refuses it at once.
+    Columns that `ids` names go along as they stand in the files. What is unlike the rows of fit in all files goes to
+    `told`, which says it in the end or refuses it at once.
     """
     from dkl.data.ingest.paths import file_format, find_files
 
-    answers = Answers(estimator, proba)
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
+    if is_libsvm and ids:
+        raise ValueError(f"{path!r} is libsvm text, whose columns have no names: --id {ids[0]} is not among them")
     # Files have no row ids of their own: a row is known by its number in the order of the files.
     start = 0
-    for answer, X in answers.libsvm_rows(path, zero_based) if is_libsvm else answers.table_rows(path, told):
-        yield answer(X, np.arange(start, start + X.shape[0]))
+    parts = (
+        ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
+        if is_libsvm
+        else answers.table_rows(path, told, ids)
+    )
+    for answer, X, carried in parts:
+        found = dict(answer(X, np.arange(start, start + X.shape[0])))
+        yield {"row_id": found.pop("row_id"), **carried, **found}
         start += X.shape[0]
     told.say()
 
@@ -112,40 +135,104 @@ class Answers:
     estimator : fitted classifier or regressor
     proba : bool
         The probability of each class too.
+    std : bool
+        The deviation of each number too.
+    interval : float or None
+        Of this coverage the ends of an interval, or which classes are in the set.
     """
 
     estimator: PredictingModel
-    proba: bool
+    proba: bool = False
+    std: bool = False
+    interval: float | None = None
+
+    def check(self, model: str) -> None:
+        """Refuse, before the first row, what the model of that name does not say.
+
+        Raises
+        ------
+        ValueError
+        """
+        # The hinge loss has no probabilities, and calibration needs a fit.
+        if self.proba and not hasattr(self.estimator, "predict_proba"):
+            raise ValueError(f"the model {model!r} has no probabilities; fit it with --loss log_loss, or --calibrate")
+        if self.std and not hasattr(self.estimator, "posterior_"):
+            raise ValueError(
+                f"the model {model!r} has no deviations; fit numbers with --solver newton, which leaves a Gram matrix"
+            )
+        if self.interval is None:
+            return
+        if not 0.0 < self.interval < 1.0:
+            raise ValueError(f"--interval is {self.interval:g}; expected a share between 0 and 1, such as 0.9")
+        kept = getattr(self.estimator, "conformal_", None)
+        if kept is None:
+            raise ValueError(
+                f"the model {model!r} has no scores of held-out rows, which a coverage is promised by; fit it with "
+                "--conformal-fraction 0.1"
+            )
+        if kept.groups is not None:
+            raise ValueError(
+                f"the model {model!r} promises its coverage by group, and the shell knows no groups of rows; use "
+                "predict_interval(X, groups=...) in Python"
+            )
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
-        """The columns row_id and prediction, and a probability a class where they are asked for."""
-        columns = {"row_id": np.asarray(row_id, dtype=np.int64), "prediction": np.asarray(self.estimator.predict(X))}
+        """The columns row_id and prediction, and those that are asked for beside them."""
+        columns = {"row_id": np.asarray(row_id, dtype=np.int64)}
+        if self.std:
+            model: Any = self.estimator
+            predicted, std = model.predict(X, return_std=True)
+            columns |= {"prediction": np.asarray(predicted)}
+        else:
+            columns |= {"prediction": np.asarray(self.estimator.predict(X))}
         if self.proba:
-            shares = np.asarray(self.estimator.predict_proba(X))
-            labels = self.estimator.classes_.tolist()
             # Labels name the columns, since their order alone would have to be looked up.
-            columns |= {f"probability_{label}": shares[:, k] for k, label in enumerate(labels)}
+            columns |= self._by_class("probability", self.estimator.predict_proba(X))
+        if self.std:
+            columns["std"] = std
+        if self.interval is not None and hasattr(self.estimator, "classes_"):
+            columns |= self._by_class("set", self.estimator.predict_set(X, self.interval))
+        elif self.interval is not None:
+            ends = self.estimator.predict_interval(X, self.interval)
+            columns |= {"lower": ends[..., 0], "upper": ends[..., 1]}
         return columns
+
+    def _by_class(self, name: str, values: Any) -> dict[str, np.ndarray]:
+        """A column a class."""
+        labels = self.estimator.classes_.tolist()
+        return {f"{name}_{label}": np.asarray(values)[:, k] for k, label in enumerate(labels)}
 
     def without_names(self) -> Answers:
         """The same for rows whose columns have been matched by name before, and which carry no names themselves."""
         nameless = copy.copy(self.estimator)
         vars(nameless).pop("feature_names_in_", None)
-        return Answers(nameless, self.proba)
+        return replace(self, estimator=nameless)
 
-    def table_rows(self, path: str, told: Differences) -> Iterator[tuple[Answers, Rows]]:
-        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names."""
+    def table_rows(
+        self, path: str, told: Differences, ids: Sequence[str]
+    ) -> Iterator[tuple[Answers, Rows, Mapping[str, pa.ChunkedArray]]]:
+        """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names.
+
+        Beside them the columns `ids`, which are no difference to the rows of fit where the model does not know them.
+        """
         from dkl.data.ingest.ingest import read_tables
 
         encoding = getattr(self.estimator, "encoding_", None)
+        known = (
+            {rule.name for rule in encoding.rules}
+            if encoding
+            else set(getattr(self.estimator, "feature_names_in_", ()))
+        )
         start = 0
-        for table in read_tables(path, encoding=encoding):
+        for whole in read_tables(path, encoding=encoding, ids=ids):
+            carried = {name: whole.column(name) for name in ids}
+            table = whole.drop_columns([name for name in ids if name not in known])
             if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
-                yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy()
+                yield self, X if hasattr(self.estimator, "feature_names_in_") else X.to_numpy(), carried
             else:
                 # Encoded columns have no names, and the encoding has checked those of the raw table.
-                yield self.without_names(), encoding.transform(table, first_row=start, differences=told)
+                yield self.without_names(), encoding.transform(table, first_row=start, differences=told), carried
             start += table.num_rows
 
     def libsvm_rows(self, path: str, zero_based: bool | None) -> Iterator[tuple[Answers, Rows]]:
@@ -243,6 +330,13 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
         writer.close()
 
 
+def _arrow_array(values: np.ndarray) -> Any:
+    """Answers as Arrow takes them: flat arrays of numbers and texts; several targets a row become lists."""
+    import pyarrow as pa
+
+    return pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
+
+
 class _TableWriter:
     """What the two table formats share: a schema from the first part."""
 
@@ -255,10 +349,9 @@ class _TableWriter:
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
-        # Arrow takes flat arrays of numbers and texts; several targets a row become lists, objects what they are.
         table = pa.table(
             {
-                name: pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
+                name: values if isinstance(values, pa.ChunkedArray) else _arrow_array(values)
                 for name, values in part.items()
             }
         )
@@ -323,8 +416,10 @@ class _ZarrWriter:
         with writing(self._location):
             self._group.attrs[MARK] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
 
-    def _numbers(self, name: str, values: np.ndarray) -> np.ndarray:
+    def _numbers(self, name: str, values: Any) -> np.ndarray:
         """Numbers as they are, labels as codes: positions in a list that grows with the parts."""
+        if not isinstance(values, np.ndarray):
+            values = np.array(["" if value is None else value for value in values.to_pylist()])
         if values.dtype.kind in "biuf":
             return values
         known = self._labels.get(name, np.array([], dtype=object))

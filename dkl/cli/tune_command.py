@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,15 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
-from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from, learner_from
+from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole
+from dkl.protocols.estimators import Estimator
 
+# Bandwidths that are tried beside the median one, in units of a usual median distance.
+_BANDWIDTHS = (0.35, 2.5)
+# Landmarks about which sizes are searched.
+_LANDMARKS = 400
 # Trials that are shown, the best first.
 _SHOWN = 5
 # What a table of trials begins with: such a file may be replaced.
@@ -36,6 +42,7 @@ class TuneOptions:
         typer.Option(
             metavar="NAME=RANGE",
             help="What to search: NAME=LOW:HIGH, NAME=LOW:HIGH:log (int, log-int), or a JSON list. Repeat it.",
+            show_default="by the model: see below",
         ),
     ] = None
     trials: Annotated[int, typer.Option(help="Sets of parameters to try.")] = 30
@@ -72,7 +79,9 @@ def tune(
 ) -> Result:
     """Search for the hyper-parameters of a model by cross-validation, fit it with the best, and save it.
 
-    A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials.
+    A Gaussian process on the scores so far says what is tried next. The same seed gives the same trials. Without
+    --space: the penalty, the number of features, and where the learner has them scaling and bandwidth. Without
+    --learner these are those of a kernel at landmarks (nystrom), since auto chooses all of this by itself.
     """
     from dkl.data.together.telling import kind_of_split
     from dkl.model_io import is_part_of_a_model
@@ -83,15 +92,16 @@ def tune(
         read = [store, model, checkpoint]
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
     dataset = held.of(chosen_split(store, split, "train"))
-    learner = learner_from(features, seed=machine.seed, task=dataset.task, compute=compute, running=running)
-    estimator = estimator_from(learner, machine, task=dataset.task, compute=compute, running=running)
+    if features == FeatureOptions():
+        features = replace(features, learner="nystrom", features=max(1, min(_LANDMARKS, dataset.n_rows // 4)))
+    estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The estimator is made here, so that options with no meaning are refused before the search begins.
     started = time.perf_counter()
     with computing_on(compute):
         tuning = search_for(
             estimator,
             dataset,
-            space=space_from(search.space or []),
+            space=space_from(search.space) if search.space else default_space(estimator, dataset.n_columns),
             n_trials=search.trials,
             timeout=search.timeout,
             # The option is a number with a point, and `dkl.tune` tells folds from a share by the type.
@@ -151,8 +161,36 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
         if values is None:
             raise typer.BadParameter(f"--space takes NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=[...], not {pair!r}")
         space[name] = values
-    if not space:
-        raise typer.BadParameter("--space says what to search, for example --space alpha=1e-7:1e-2:log")
+    return space
+
+
+def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
+    """What is searched of a model where nobody says it: what most changes its score, in ranges that hold for most rows.
+
+    Parameters
+    ----------
+    estimator : kernel machine on a learner, or a tuned machine
+    n_columns : int
+        d, of the rows.
+    """
+    known = estimator.get_params(deep=True)
+    penalty = "lam" if "lam" in known else "alpha"
+    space: dict[str, Any] = {penalty: (1e-7, 1e-2, "log")}
+    prefix = "features__" if "features__random_state" in known else ""
+    for name in ("n_features", "n_landmarks"):
+        size = known.get(f"{prefix}{name}")
+        if isinstance(size, int):
+            # Half and twice as many as were asked for: sizes are what a fit costs, so that the user's own decides.
+            space[f"{prefix}{name}"] = (max(1, size // 2), 2 * size, "log-int")
+    if "scaling" in {name.removeprefix(prefix) for name in known}:
+        space[f"{prefix}scaling"] = ["standard", "quantile"]
+    if isinstance(usual_factor := known.get(f"{prefix}sigma_factor"), int | float):
+        space[f"{prefix}sigma_factor"] = (0.25 * usual_factor, 4.0 * usual_factor, "log")
+    elif getattr(known.get(f"{prefix}family"), "needs_bandwidth", False):
+        family = known[f"{prefix}family"]
+        # Two rows of d columns of variance 1 are sqrt(2 d) from each other: such is the median distance, about.
+        usual = math.sqrt(2.0 * n_columns)
+        space[f"{prefix}family"] = [family, *(replace(family, sigma=factor * usual) for factor in _BANDWIDTHS)]
     return space
 
 

@@ -75,6 +75,8 @@ def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitS
     facts: dict[str, Any] = {"place": source.place, "rows": int(source.block_rows.sum()), "columns": source.n_columns}
     if name:
         facts["view"] = name
+    if "target" in schema.provenance:
+        facts["target"] = schema.provenance["target"]
     facts |= {"dtype": str(source.dtype), "sparse": source.is_sparse, "task": schema.task or "none"}
     weights = source.counts.class_weights if schema.classes is not None else None
     if schema.classes is not None and weights is not None:

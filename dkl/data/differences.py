@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dkl.data.checks import spoken_names
-from dkl.errors import TableDifferenceWarning
+from dkl.errors import TableDifferenceWarning, users_level
 
 
 @dataclass
@@ -88,12 +87,4 @@ class Differences:
             raise ValueError("\n".join([f"rows are unlike those of fit, which {self.option} refuses:", *self.lines()]))
         refuses = f" ({self.option} refuses them)" if self.option else ""
         text = f"rows are unlike those of fit, and are taken all the same{refuses}:"
-        warnings.warn("\n".join([text, *self.lines()]), TableDifferenceWarning, stacklevel=_users_level())
-
-
-def _users_level() -> int:
-    """The stack level of the caller's own code, for a warning of the function that calls this one."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
-        level, frame = level + 1, frame.f_back
-    return level
+        warnings.warn("\n".join([text, *self.lines()]), TableDifferenceWarning, stacklevel=users_level())

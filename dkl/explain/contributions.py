@@ -11,7 +11,7 @@ from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
+from dkl.explain.model import device_of, model_of, output_labels, parts_of, rows_to_explain, wave_amplitudes
 from dkl.explain.step_factors import StepFactors
 from dkl.explain.sums import ColumnWaves
 from dkl.explain.wave_pass import (
@@ -261,8 +261,17 @@ def background_of(
     """
     scorer, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
-    (result,) = reading.run(dataset, *background_records(scorer, columns))
-    a, outputs = wave_amplitudes(scorer), output_labels(model)
+    results = reading.run(dataset, *background_records(scorer, columns))
+    known = zip(parts_of(scorer), results, strict=True)
+    parts = [_background(part, columns, output_labels(model), result, random_state) for part, result in known]
+    return parts[0] if len(parts) == 1 else _Sum(columns, parts)
+
+
+def _background(
+    scorer: Scorer, columns: Columns, outputs: tuple[str, ...], result: Any, random_state: int
+) -> Background:
+    """What contributions of features of one kind are measured against, from the result of their record."""
+    a = wave_amplitudes(scorer)
     if (steps := StepFactors.of(scorer, columns)) is not None:
         return _Products(columns, outputs, steps, steps.means(result), scorer.intercept)
     if a is not None:
@@ -273,19 +282,40 @@ def background_of(
 
 
 def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
-    """What the pass of `background_of` computes."""
+    """What the pass of `background_of` computes: a record for each of the model's `parts_of`."""
+    return tuple(_background_record(part, columns) for part in parts_of(scorer))
+
+
+def _background_record(scorer: Scorer, columns: Columns) -> Record:
+    """What the pass computes for features of one kind."""
     if wave_amplitudes(scorer) is not None:
-        return (wave_record(_parts(scorer, columns), scorer.dtype),)
+        return wave_record(_parts(scorer, columns), scorer.dtype)
     if (steps := StepFactors.of(scorer, columns)) is not None:
-        return (steps.record(),)
+        return steps.record()
     if scorer.feature_map.activation == "identity":
-        return (column_record(scorer.feature_map.scaler, scorer.feature_map.n_columns),)
-    return (ROWS,)
+        return column_record(scorer.feature_map.scaler, scorer.feature_map.n_columns)
+    return ROWS
 
 
 def _parts(scorer: Scorer, columns: Columns) -> list[ColumnWaves]:
     """The waves exp(i w.x_c) of each column by itself."""
     return [part_of(scorer.feature_map, members) for members in columns.members]
+
+
+class _Sum(Background):
+    """A model on features of several kinds: Shapley values of a sum are the sums of those of its parts."""
+
+    def __init__(self, columns: Columns, parts: list[Background]) -> None:
+        self.parts = parts
+        super().__init__(columns, np.sum([part.base for part in parts], axis=0), parts[0].outputs)
+
+    def _tile_rows(self) -> int:
+        return min(part._tile_rows() for part in self.parts)
+
+    def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        values, errors = zip(*(part._contributions(rows) for part in self.parts), strict=True)
+        # one part at most is sampled
+        return np.sum(values, axis=0), next((error for error in errors if error is not None), None)
 
 
 class _Linear(Background):

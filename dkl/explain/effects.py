@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import model_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import model_of, parts_of, rows_to_explain, wave_amplitudes
 from dkl.explain.step_factors import ColumnSteps, StepFactors
 from dkl.explain.sums import ColumnWaves, unit_waves
 from dkl.explain.wave_pass import dense, part_of
@@ -44,7 +44,7 @@ class Effect:
         Of the columns.
     strength : float
         Standard deviation over the rows, in units of the decision values (of the targets for numbers).
-    factors : tuple of ColumnWaves or ColumnSteps
+    factors : tuple of ColumnWaves, ColumnSteps or ColumnFunctions
         e for each of the columns, m functions each.
     means : ndarray of shape (m, |T|), complex; of steps float64
         psi.
@@ -68,7 +68,7 @@ class Effect:
     columns: tuple[int, ...]
     names: tuple[str, ...]
     strength: float
-    factors: tuple[ColumnWaves | ColumnSteps, ...]
+    factors: tuple[ColumnWaves | ColumnSteps | ColumnFunctions, ...]
     means: np.ndarray
     coefficients: np.ndarray
 
@@ -159,19 +159,57 @@ def effects(
     """
     scorer = model_of(model)
     known = columns_of(model, names, groups)
-    a, steps = wave_amplitudes(scorer), StepFactors.of(scorer, known)
-    if a is None and steps is None:
+    parts = [(part, wave_amplitudes(part), StepFactors.of(part, known)) for part in parts_of(scorer)]
+    unknown = [part.feature_map.activation for part, a, steps in parts if a is None and steps is None]
+    if unknown:
         raise TypeError(
-            f"the features are {scorer.feature_map.activation!r}; effects are read off Fourier features and steps, as "
+            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, as "
             "of MarginFeatures and StepFeatures; dkl.explain.partial_dependence takes models on all features"
         )
     rows = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
     # Products of small matrices: several threads of BLAS would wait for each other most of the time.
     with one_blas_thread():
-        found = [] if steps is None else _step_effects(steps, known, rows, most_columns)
-        if a is not None:
-            found = _wave_effects(scorer.feature_map, a, known, rows, most_columns)
-    return sorted(found, key=lambda effect: -effect.strength)
+        found: dict[tuple[int, ...], list[Effect]] = {}
+        for part, a, steps in parts:
+            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns)
+            if a is not None:
+                of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
+            for effect in of_part:
+                found.setdefault(effect.columns, []).append(effect)
+        every = [_together(effects, known, rows) for effects in found.values()]
+    return sorted(every, key=lambda effect: -effect.strength)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnFunctions:
+    """Waves and products of steps of the same columns, one after the other."""
+
+    parts: tuple[ColumnWaves | ColumnSteps | ColumnFunctions, ...]
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The encoded columns that the functions see of a row."""
+        return self.parts[0].columns
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The functions at rows (n, k) of these columns, unscaled: (n, m)."""
+        return np.concatenate([part.values(rows) for part in self.parts], axis=1)
+
+
+def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect:
+    """The sum of the effects that several kinds of features have in the same columns, at dense rows (n, d)."""
+    if len(effects) == 1:
+        return effects[0]
+    first = effects[0]
+    total = replace(
+        first,
+        factors=tuple(ColumnFunctions(parts) for parts in zip(*(effect.factors for effect in effects), strict=True)),
+        means=np.concatenate([effect.means for effect in effects]),
+        coefficients=np.concatenate([effect.coefficients for effect in effects]),
+    )
+    own = [rows[:, known.members[c]] for c in first.columns]
+    values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
+    return replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
 
 
 def _step_effects(steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:

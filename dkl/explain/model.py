@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.features.feature_map import combined_map
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.methods.prediction import Scorer
@@ -60,6 +61,28 @@ def model_of(estimator: object) -> Scorer:
         return scorer
     # A similarity is a weighted sum of cosines, so that a linear form of similarities is one of the cosines.
     return replace(scorer, feature_map=wave_map(scorer.feature_map), coef=on_waves(scorer.feature_map, scorer.coef))
+
+
+def parts_of(scorer: Scorer) -> list[Scorer]:
+    """A model as a sum of models, each on features of one kind that explanations have a formula for.
+
+    All maps of a combination that have none are one part, the last. The intercept is the first part's.
+    """
+    parts, others = [], []
+    for feature_map, coef in scorer.feature_map.split(scorer.coef):
+        if isinstance(feature_map.projection, Similarities):
+            parts.append((wave_map(feature_map), on_waves(feature_map, coef)))
+        elif feature_map.is_fourier or feature_map.activation in ("steps", "identity"):
+            parts.append((feature_map, coef))
+        else:
+            others.append((feature_map, coef))
+    if len(others) > 1:
+        others = [(combined_map([part for part, _ in others]), np.concatenate([own for _, own in others], axis=1))]
+    intercepts = [scorer.intercept] + [np.zeros_like(scorer.intercept)] * len(parts)
+    return [
+        replace(scorer, feature_map=part, coef=coef, intercept=intercept)
+        for (part, coef), intercept in zip([*parts, *others], intercepts, strict=False)
+    ]
 
 
 def device_of(estimator: FittedModel) -> str:

@@ -24,7 +24,7 @@ def graph_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) ->
     xp : array namespace of `X`
     X : array of shape (n, d)
     feature_map : FeatureMap
-        Of similarities by a Gaussian, Laplacian or Matern(0.5) kernel.
+        Of similarities by a Gaussian, Laplacian or Matern kernel of smoothness 0.5, 1.5 or 2.5.
     dtype : dtype
         Of the result.
 
@@ -41,12 +41,15 @@ def graph_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) ->
         similarities = xp.exp(_distances(rows, Z, lambda gap: gap * gap) * -0.5)
     elif isinstance(kernel, Laplacian):
         similarities = xp.exp(-_distances(rows, Z, xp.abs))
-    elif isinstance(kernel, Matern) and kernel.nu == 0.5:
-        similarities = xp.exp(-xp.sqrt(_distances(rows, Z, lambda gap: gap * gap)))
+    elif isinstance(kernel, Matern) and kernel.nu in (0.5, 1.5, 2.5):
+        r = xp.sqrt(_distances(rows, Z, lambda gap: gap * gap)) * float(np.sqrt(2.0 * kernel.nu))
+        similarities = xp.exp(-r)
+        if kernel.nu > 0.5:
+            similarities = similarities * ((r + 1.0) if kernel.nu == 1.5 else (r * r * (1.0 / 3.0) + r + 1.0))
     else:
         raise TypeError(
             f"a graph has no operator for 'nystrom' features of {kernel!r}; fit NystromFeatures with a Gaussian, "
-            "Laplacian or Matern(0.5) kernel, or use model.predictor() in this process"
+            "Laplacian or Matern(0.5, 1.5 or 2.5) kernel, or use model.predictor() in this process"
         )
     return xp.asarray(xp.matmul(similarities, nystrom.whitening * feature_map.amplitudes), dtype=dtype)
 

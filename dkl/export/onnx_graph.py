@@ -20,6 +20,7 @@ from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
 from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
+from dkl.features.feature_map import FeatureMap
 from dkl.kernels.generic import mapped
 from dkl.kernels.tiles import checked_dtype
 from dkl.version import __version__
@@ -49,13 +50,8 @@ def to_onnx(
     refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
-    # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
-    # has no Hadamard transform.
-    size = feature_map.n_angles * feature_map.n_columns * compute.itemsize
-    if feature_map.activation == "nystrom":
-        # Landmarks and what whitens their similarities are in double precision, whatever the dtype of the graph.
-        size = feature_map.projection.nbytes
-    if feature_map.activation not in ("harmonics", "identity", "steps") and size > _MOST_BYTES:
+    size = sum(_written_bytes(part, compute) for part, _ in feature_map.split(np.ones(feature_map.n_features)))
+    if size > _MOST_BYTES:
         raise ValueError(
             f"the frequencies take {size / 1e9:.1f} GB as a matrix of {compute}, and an ONNX file holds 2 GB; use "
             "fewer features, or model.save(store)"
@@ -63,11 +59,7 @@ def to_onnx(
     # The arithmetic of dkl is run once with symbols in place of rows; what it does to them becomes the graph.
     inputs, rows = _rows(getattr(model, "encoding_", None), feature_map.n_columns, compute)
     xp = SymbolNamespace(inputs[0])
-    scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
-    if feature_map.activation == "nystrom":
-        features = graph_columns(xp, scaled, unscaled_map, compute)
-    else:
-        features = xp.concat(mapped(xp, scaled, unscaled_map, compute), axis=1)
+    features = _features(xp, rows, feature_map, compute)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
@@ -78,6 +70,29 @@ def to_onnx(
         with written_whole(path) as hidden:
             onnx.save(made, str(hidden))
     return made
+
+
+def _written_bytes(feature_map: FeatureMap, dtype: np.dtype) -> int:
+    """What the frequencies or landmarks of a map take in a file."""
+    # Harmonics, steps and single columns write no matrix of frequencies; structured ones are written out, since ONNX
+    # has no Hadamard transform.
+    if feature_map.activation in ("harmonics", "identity", "steps"):
+        return 0
+    # Landmarks and what whitens their similarities are in double precision, whatever the dtype of the graph.
+    if feature_map.activation == "nystrom":
+        return feature_map.projection.nbytes
+    return feature_map.n_angles * feature_map.n_columns * dtype.itemsize
+
+
+def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+    """The features of encoded rows, (n, m)."""
+    if feature_map.activation == "combined":
+        parts = feature_map.split(np.ones(feature_map.n_features))
+        return xp.concat([_features(xp, rows, part, dtype) * ones.astype(dtype) for part, ones in parts], axis=1)
+    scaled, unscaled_map = with_quantiles(xp, rows, feature_map)
+    if feature_map.activation == "nystrom":
+        return graph_columns(xp, scaled, unscaled_map, dtype)
+    return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
 
 
 def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:

@@ -15,7 +15,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
@@ -37,14 +37,8 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     """The fitted model as a Pipeline; see `dkl.methods.saving.SavingMixin.to_sklearn`."""
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
-    lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
-    if feature_map.activation in ("arc-cosine", "harmonics"):
-        lacking = f"{feature_map.activation} features"
-    if lacking:
-        raise TypeError(
-            f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
-            "model.predictor() answers rows in this process"
-        )
+    for part, _ in feature_map.split(np.ones(feature_map.n_features)):
+        _check_known(part)
     encoding = getattr(model, "encoding_", None)
     refuse_target_means(encoding, "a pipeline of scikit-learn")
     steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
@@ -53,6 +47,18 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     if hasattr(model, "feature_names_in_"):
         steps[0][1].feature_names_in_ = model.feature_names_in_
     return Pipeline(steps)
+
+
+def _check_known(feature_map: FeatureMap) -> None:
+    """Raise TypeError for features, or a scaling of their rows, that scikit-learn has no transformer for."""
+    lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
+    if feature_map.activation in ("arc-cosine", "harmonics"):
+        lacking = f"{feature_map.activation} features"
+    if lacking:
+        raise TypeError(
+            f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
+            "model.predictor() answers rows in this process"
+        )
 
 
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
@@ -65,6 +71,10 @@ def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
     if scorer.feature_map.activation == "nystrom":
         linear = _LinearStep(model, scorer.coef.astype(np.float64), scorer.intercept.astype(np.float64))
         return [*_scaling(scorer.feature_map), _kernel_step(scorer.feature_map), ("linear", linear.fitted())]
+    if scorer.feature_map.activation == "combined":
+        coef = np.concatenate([own for _, own in scorer.feature_map.split(scorer.coef)], axis=1)
+        linear = _LinearStep(model, coef.astype(np.float64), scorer.intercept.astype(np.float64))
+        return [*_side_by_side(scorer.feature_map), ("linear", linear.fitted())]
     forms = Forms.of(scorer)
     if forms.activation == "identity":
         linear = _LinearStep(model, forms.matrix.T, forms.intercept + forms.offset)
@@ -132,6 +142,10 @@ class _LinearStep:
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """The steps of a feature learner: the features themselves, amplitudes included."""
+    if feature_map.activation == "combined":
+        with np.errstate(divide="ignore"):
+            scale = 1.0 / feature_map.amplitudes
+        return [*_side_by_side(feature_map), ("amplitudes", affine_scaler(None, scale))]
     if feature_map.activation == "nystrom":
         return [*_scaling(feature_map), _kernel_step(feature_map)]
     if feature_map.activation == "steps":
@@ -159,6 +173,13 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     with np.errstate(divide="ignore"):
         scale = _factor(sampler) / amplitudes
     return [("waves", sampler), ("amplitudes", affine_scaler(None, scale))]
+
+
+def _side_by_side(feature_map: FeatureMap) -> list[tuple[str, Any]]:
+    """The columns of the maps of a combination, without its amplitudes; a first step knows the names of columns."""
+    parts = feature_map.split(np.ones(feature_map.n_features))
+    union = FeatureUnion([(f"features {i}", Pipeline(_transformers(part))) for i, (part, _) in enumerate(parts)])
+    return [("rows", FunctionTransformer(feature_names_out="one-to-one")), ("features", union)]
 
 
 def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from dkl.data.checks import check_rows
 from dkl.data.soundness import check_sound
 from dkl.explain.model import model_of
 from dkl.export.raw_rows import RowEncoder
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import Scaler
 from dkl.kernels.blas import one_blas_thread
@@ -163,7 +163,7 @@ class Forms:
     offset : ndarray of shape (m,), float64
     coef : ndarray of shape (m, K), or (2 m, K) for cosines and then sines; float64
     intercept : ndarray of shape (K,), float64
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "steps", "nystrom"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "steps", "nystrom", "combined"}
     order : int
         Of "arc-cosine".
     scaler : Scaler or None
@@ -186,9 +186,10 @@ class Forms:
         """Of a fitted linear model on single linear forms of a row, as `dkl.explain.model.model_of` makes it."""
         feature_map, coef = scorer.feature_map, scorer.coef.astype(np.float64)
         intercept = scorer.intercept.astype(np.float64)
-        if isinstance(feature_map.projection, NystromProjection):
-            feature_map, coef = _mixed(feature_map, feature_map.projection, coef), np.eye(len(coef))
-        if feature_map.activation in ("harmonics", "steps", "nystrom"):
+        parts = [_mixed(part, own) for part, own in feature_map.split(coef)]
+        feature_map = parts[0][0] if len(parts) == 1 else combined_map([part for part, _ in parts])
+        coef = np.concatenate([own for _, own in parts], axis=1)
+        if feature_map.activation in ("harmonics", "steps", "nystrom", "combined"):
             # These are no functions of single linear forms, and are mapped as the model maps them.
             empty = np.zeros((feature_map.n_columns, 0))
             return cls(empty, empty[0], coef.T, intercept, feature_map.activation, feature_map=feature_map)
@@ -248,10 +249,17 @@ def _waves(z: np.ndarray, n_columns: int) -> np.ndarray:
     return out
 
 
-def _mixed(feature_map: FeatureMap, projection: NystromProjection, coef: np.ndarray) -> FeatureMap:
-    """The map whose K features are the decision values: k(x, Z) (A coef^T) takes K products a landmark, not m."""
+def _mixed(feature_map: FeatureMap, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
+    """A map of kernels at landmarks as one whose K features are the decision values; any other map as it is.
+
+    k(x, Z) (A coef^T) takes K products a landmark, not m.
+    """
+    projection = feature_map.projection
+    if not isinstance(projection, NystromProjection):
+        return feature_map, coef
     mixing = projection.whitening @ (coef * feature_map.amplitudes).T
-    return replace(feature_map, projection=replace(projection, whitening=mixing), amplitudes=np.ones(len(coef)))
+    mixed = replace(feature_map, projection=replace(projection, whitening=mixing), amplitudes=np.ones(len(coef)))
+    return mixed, np.eye(len(coef))
 
 
 def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scaler | None]:

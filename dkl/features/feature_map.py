@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +14,9 @@ from dkl.features.landmark_projection import Similarities
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
-Activation = Literal["cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"]
+Activation = Literal[
+    "cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,15 +25,16 @@ class FeatureMap:
 
     Parameters
     ----------
-    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom"}
+    activation : {"cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"}
         "cos-sin": two columns a frequency, all cosines first, then all sines. "cos": cos(w.x + b).
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
         "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
-        "nystrom": similarities to landmarks by a kernel in closed form, whitened.
+        "nystrom": similarities to landmarks by a kernel in closed form, whitened. "combined": the columns of several
+        maps, one after the other, each behind its own scaler.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
         "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
-        StepProjection, which holds columns and thresholds.
+        StepProjection, which holds columns and thresholds; for "combined" a CombinedProjection, which holds maps.
     amplitudes : ndarray of shape (m,), float64
         The factor of each frequency (of both columns of a pair).
     phases : ndarray of shape (m,), float64, or None
@@ -88,6 +92,20 @@ class FeatureMap:
         """Columns of a row that comes out."""
         return self.columns_a_frequency * self.n_frequencies
 
+    def split(self, coef: np.ndarray) -> Iterator[tuple[FeatureMap, np.ndarray]]:
+        """The maps of a combination, each with its part of linear forms; a map that is none is its own only part.
+
+        Parameters
+        ----------
+        coef : ndarray of shape (..., n_features)
+            Those of a combination come back times its amplitudes.
+        """
+        if not isinstance(self.projection, CombinedProjection):
+            yield self, coef
+            return
+        for part, columns in self.projection.places():
+            yield part, coef[..., columns] * self.amplitudes[columns]
+
     @property
     def groups(self) -> np.ndarray:
         """The number of each frequency's block, int64 of shape (m,): frequencies of one block are chosen together."""
@@ -133,3 +151,95 @@ class FeatureMap:
             for part in (self, other)
         ]
         return kinds[0] == kinds[1] and same_scaling(self.scaler, other.scaler)
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedProjection:
+    """The columns of several maps of the same rows, one map after the other, stored where other maps store frequencies.
+
+    What a feature map counts as one frequency is one column here.
+
+    Parameters
+    ----------
+    maps : tuple of FeatureMap
+        None of them a combination itself; each scales the raw rows as it was learned to.
+    """
+
+    maps: tuple[FeatureMap, ...]
+
+    def validate(self) -> None:
+        """Raise ValueError if there is no map, or their rows have different numbers of columns."""
+        widths = {part.n_columns for part in self.maps}
+        if len(widths) != 1:
+            raise ValueError(f"maps to be combined take rows of the same columns; these take {sorted(widths)}")
+
+    @property
+    def n_frequencies(self) -> int:
+        """Columns of a mapped row."""
+        return sum(part.n_features for part in self.maps)
+
+    @property
+    def n_columns(self) -> int:
+        return self.maps[0].n_columns
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.projection.nbytes + part.amplitudes.nbytes for part in self.maps)
+
+    def places(self) -> Iterator[tuple[FeatureMap, slice]]:
+        """Each map with the place of its columns."""
+        start = 0
+        for part in self.maps:
+            yield part, slice(start, start + part.n_features)
+            start += part.n_features
+
+    def dense(self) -> np.ndarray:
+        """What the maps hold of each column of a row, below each other: frequencies, landmarks, columns of steps."""
+        return np.concatenate([part.projection.dense() for part in self.maps])
+
+    def take(self, index: np.ndarray) -> Projection:
+        """Not possible: the columns of a pair, and whitened ones, belong together.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError("single columns of combined features cannot be taken; take them of its maps")
+
+    def joined(self, other: Projection) -> CombinedProjection:
+        """These maps, then those of `other`.
+
+        Raises
+        ------
+        ValueError
+            If `other` holds no maps, or maps of rows of other columns.
+        """
+        if not isinstance(other, CombinedProjection) or other.n_columns != self.n_columns:
+            raise ValueError("combined features are joined with combined features of the same columns only")
+        return CombinedProjection((*self.maps, *other.maps))
+
+
+def combined_map(maps: Sequence[FeatureMap], factors: np.ndarray | None = None) -> FeatureMap:
+    """The columns of several maps side by side; combinations among them are taken apart.
+
+    Parameters
+    ----------
+    maps : sequence of FeatureMap
+        Of rows of the same columns.
+    factors : ndarray of shape (len(maps),) or None
+        Of the columns of each map; None is 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no map, or their rows have different numbers of columns.
+    """
+    parts, amplitudes = [], [np.zeros(0)]
+    for part, factor in zip(maps, np.ones(len(maps)) if factors is None else factors, strict=True):
+        for single, ones in part.split(np.ones(part.n_features)):
+            parts.append(single)
+            amplitudes.append(factor * ones)
+    projection = CombinedProjection(tuple(parts))
+    projection.validate()
+    return FeatureMap("combined", projection, np.concatenate(amplitudes))

@@ -36,6 +36,8 @@ _PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for: with more of them it would run out of registers.
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
+# What CUDA and its libraries call an allocation that failed.
+_ALLOCATION_FAILED = ("cudaErrorMemoryAllocation", "_ALLOC_FAILED")
 
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
@@ -176,11 +178,14 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
     def computed(*args: Any) -> Any:
         try:
             return compute(*args)
-        except MemoryError as error:
-            if _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
+        except (MemoryError, RuntimeError) as error:
+            # CuPy's own allocator raises MemoryError; CUDA and cuBLAS, which allocate beside it, name it in their text.
+            no_memory = isinstance(error, MemoryError) or any(name in str(error) for name in _ALLOCATION_FAILED)
+            if not no_memory or _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
                 raise
             # The warning and the second try come after this block, where the error no longer holds on to the memory.
             smaller, reason = _tile_bytes.get() // 8, str(error)
+            generic.forget_matrices()
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
             "whose sums differ in the last bits; give the GPU to fewer processes",
@@ -249,7 +254,7 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
 def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
-    W = xp.asarray(feature_map.projection.dense(), dtype=dtype)
+    W = generic.placed_matrix(xp, feature_map.projection, dtype)
     outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
     outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
     total = np.zeros((feature_map.n_columns, len(coef)))
@@ -268,7 +273,7 @@ def left_out_sums(
 ) -> np.ndarray:
     """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
-    W, m = xp.asarray(feature_map.projection.dense(), dtype=dtype), feature_map.n_frequencies
+    W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
     total = np.zeros((len(groups), 2, m))
     for rows, tile in _tiles(X, feature_map, dtype):
         # In turns, as the fused kernel takes angles.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
@@ -18,6 +19,26 @@ from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import similarity_values, wave_map
 from dkl.kernels.scale import linear_part, normal_scores
 from dkl.protocols.arrays import Array
+
+# The matrices of projections that are on a device: they stay as long as the feature map that they belong to, which on
+# a worker is as long as a pass, and longer where the next pass has the same map.
+_placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
+
+
+def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
+    """The matrix W of a projection, (m, d), where `xp` computes: it is sent once, not with every tile of rows."""
+    if xp is np:
+        return np.asarray(projection.dense(), dtype=dtype)
+    matrices = _placed.setdefault(projection, {})
+    kind = f"{xp.__name__} {dtype}"
+    if kind not in matrices:
+        matrices[kind] = xp.asarray(projection.dense(), dtype=dtype)
+    return matrices[kind]
+
+
+def forget_matrices() -> None:
+    """Let go of all matrices on a device, where its memory is needed for something else."""
+    _placed.clear()
 
 
 def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) -> list[Any]:
@@ -31,6 +52,9 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     dtype : dtype object of `xp`
     """
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    if isinstance(feature_map.projection, CombinedProjection):
+        of_parts = [phi for part in feature_map.projection.maps for phi in mapped(xp, X, part, dtype)]
+        return [xp.concat(of_parts, axis=1) * amplitudes]
     if feature_map.activation == "harmonics":
         # The recurrences of harmonics divide by the lengths of rows, and need float64 whatever the result's dtype is.
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
@@ -90,7 +114,7 @@ def projected(xp: ModuleType, rows: Array, projection: Projection, dtype: DTypeL
     if isinstance(projection, StructuredProjection):
         return _structured_product(xp, rows, projection, dtype)
     # In true float32: the tensor cores' shorter format would ruin the cosine of a large angle.
-    return xp.matmul(rows, xp.asarray(projection.dense(), dtype=dtype).T)
+    return xp.matmul(rows, placed_matrix(xp, projection, dtype).T)
 
 
 def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) -> Any:

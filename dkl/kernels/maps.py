@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
@@ -117,6 +117,8 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     if feature_map.activation == "steps":
         X = checked_rows(X, feature_map)
         return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
+    if isinstance(feature_map.projection, CombinedProjection):
+        return _combined_mapper(checked_rows(X, feature_map), feature_map, feature_map.projection, dtype)
     product = Product(X, feature_map, dtype)
     amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
 
@@ -139,6 +141,21 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     return RowMapper(mapped, product.tiles.step)
 
 
+def _combined_mapper(X: Rows, feature_map: FeatureMap, projection: CombinedProjection, dtype: np.dtype) -> RowMapper:
+    """The columns of several maps, each written into its place."""
+    parts = [(row_mapper(X, part, dtype), columns) for part, columns in projection.places()]
+    amplitudes = feature_map.amplitudes.astype(dtype)
+
+    def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
+        n_rows, n_features = rows.stop - rows.start, feature_map.n_features
+        out = np.empty((n_rows, n_features), dtype) if room is None else room[:n_rows]
+        for part, columns in parts:
+            np.multiply(part(rows), amplitudes[columns], out=out[:, columns])
+        return out[:, :n_features]
+
+    return RowMapper(mapped)
+
+
 def _kept(mapped: Array, room: np.ndarray | None) -> Array:
     """Mapped rows, in `room` if there is one."""
     if room is None:
@@ -150,6 +167,8 @@ def _kept(mapped: Array, room: np.ndarray | None) -> Array:
 
 def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     """Of mapping one row of so many columns."""
+    if isinstance(feature_map.projection, CombinedProjection):
+        return sum(mapping_flops(columns, part) for part in feature_map.projection.maps)
     if feature_map.activation == "harmonics":
         # Harmonics come from recurrences: their cost hardly depends on the number of columns.
         return HARMONIC_FLOPS * feature_map.n_features

@@ -8,10 +8,13 @@ from typing import Any, Literal
 
 import numba
 import numpy as np
+from scipy import sparse
 from scipy.linalg import blas
 
 from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import ColumnProjection
 from dkl.kernels.maps import map_spans
+from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 
@@ -23,6 +26,8 @@ _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
+# Sparse rows that are multiplied at once: scores of all models are written out for them.
+_SPARSE_ROWS = 8_192
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +96,32 @@ def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
     step = newton_tile(feature_map.n_features, dtype)
     room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
     yield from map_spans(X, feature_map, dtype, step, room)
+
+
+def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
+    """Whether mapped rows are columns of these rows, times an amplitude each."""
+    is_columns = feature_map.activation == "identity" and isinstance(feature_map.projection, ColumnProjection)
+    return is_columns and feature_map.scaler is None and sparse.issparse(X)
+
+
+def sparse_rows(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> sparse.csr_array:
+    """The mapped rows, of shape (n, m), for rows that are `is_plain_sparse`."""
+    projection = feature_map.projection
+    if not isinstance(projection, ColumnProjection):
+        raise TypeError(f"a map of {type(projection).__name__} has no columns of its rows")
+    columns, X = projection.columns, sparse.csr_array(X)
+    if not np.array_equal(columns, np.arange(X.shape[1])):
+        X = X[:, columns]
+    mapped = X.astype(dtype)
+    # each stored value times the amplitude of its column
+    mapped.data = mapped.data * feature_map.amplitudes.astype(dtype)[mapped.indices]
+    return mapped
+
+
+def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, sparse.csr_array]]:
+    """Spans of rows, and the mapped rows of each."""
+    for rows in spans(X.shape[0], _SPARSE_ROWS):
+        yield rows, sparse_rows(X[rows], feature_map, dtype)
 
 
 def newton_tile(n_features: int, dtype: str) -> int:
@@ -263,7 +294,9 @@ def newton_sums(
         sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((g, width))}
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
-    for rows, phi in mapped_tiles(X, feature_map, options.dtype):
+    stays_sparse = options.columns is None and is_plain_sparse(X, feature_map)
+    tiles = sparse_tiles if stays_sparse else mapped_tiles
+    for rows, phi in tiles(X, feature_map, options.dtype):
         tile_weight = weight[rows]
         losses, gradient, curvature = loss_sums(phi, targets[rows], tile_weight, trial, options)
         if options.first_order:
@@ -295,6 +328,34 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     values, weight = targets(block)
     weight = weight if seen is None or seen.all() else weight[:, None] * seen
     return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"])
+
+
+def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The products of Hessians with a vector a model, over a block: what conjugate gradients need of a Hessian.
+
+    Operands: "feature_map", "point" and "searches" (g, m + 1), "targets" (a `NewtonTargets`), "loss", "dtype".
+
+    Returns
+    -------
+    dict of ndarray
+        "product" (g, m + 1): sum_i s_i c_i (phi_i, 1) (phi_i, 1).p over the rows with curvature (c_i = 1) at the point.
+    """
+    targets, feature_map, dtype = operands["targets"], operands["feature_map"], operands["dtype"]
+    point, searches = operands["point"], operands["searches"]
+    seen = targets.seen(block.row_id if getattr(targets.folds, "samples", False) else block.held_with)
+    values, weight = targets(block)
+    weight = np.broadcast_to(weight[:, None], values.shape) if seen is None else weight[:, None] * seen
+    product = np.zeros(searches.shape)
+    tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
+    for rows, phi in tiles(block.X, feature_map, dtype):
+        moved = phi @ searches[:, :-1].T.astype(phi.dtype) + searches[:, -1]
+        share = weight[rows] * moved
+        if operands["loss"] == "squared_hinge":
+            scores = phi @ point[:, :-1].T.astype(phi.dtype) + point[:, -1]
+            share = share * (values[rows] * scores < 1.0)
+        product[:, :-1] += share.T.astype(phi.dtype) @ phi
+        product[:, -1] += share.sum(axis=0)
+    return {"product": product}
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels import device
 from dkl.kernels.generic import activate
@@ -79,6 +79,9 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
         return step_sums(X, S, feature_map, dtype, power=1)
     elif feature_map.activation == "nystrom":
         return nystrom_sums(X, S, feature_map, dtype, power=1)
+    elif isinstance(feature_map.projection, CombinedProjection):
+        parts = feature_map.projection.maps
+        sums = np.concatenate([feature_sums(X, S, part, dtype).reshape(-1, S.shape[1]) for part in parts])[None]
     else:
         sums = _power_sums(X, S, feature_map, dtype, power=1)
     return sums * feature_map.amplitudes[:, None]
@@ -117,6 +120,9 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTyp
         return step_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     elif feature_map.activation == "nystrom":
         return nystrom_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
+    elif isinstance(feature_map.projection, CombinedProjection):
+        squares = np.concatenate([feature_squares(X, s, part, dtype).ravel() for part in feature_map.projection.maps])
+        squares = squares[None]
     else:
         squares = _power_sums(X, S, feature_map, dtype, power=2)[:, :, 0]
     return squares * feature_map.amplitudes**2

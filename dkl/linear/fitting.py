@@ -36,6 +36,7 @@ from dkl.passes.loop import ColumnStore, run_driver
 from dkl.passes.session import PassStats
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 # Each block is read once an epoch when no more than this share of the targets' variance lies between blocks; else the
 # rows look sorted, and up to so many blocks are mixed.
@@ -54,8 +55,8 @@ class LinearProblem:
     feature_map : FeatureMap
     loss : str
         As scikit-learn names it.
-    alpha : float or "auto"
-        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; "auto" is for Newton steps alone.
+    alpha : float, "auto" or "evidence"
+        Of the penalty ``alpha/2 |w|^2`` beside the mean loss; the two words are for Newton steps alone.
     classes : ndarray of shape (K,) or None
     n_targets : int
         Columns of y, for regression.
@@ -164,6 +165,8 @@ class LinearFit:
     alpha : float
     choice : PenaltyChoice or None
         With ``alpha="auto"``: the candidates and their held-out scores.
+    posterior : CoefficientPosterior or None
+        How far off the coefficients may be; of exact fits of the squared error.
     """
 
     model: Any
@@ -174,6 +177,7 @@ class LinearFit:
     message: str = ""
     alpha: Any = 0.0
     choice: Any = None
+    posterior: CoefficientPosterior | None = None
 
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
@@ -374,4 +378,4 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     final = SGDState(**run_epochs(task, source, run).result)
     coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
-    return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit")
+    return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)

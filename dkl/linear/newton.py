@@ -8,23 +8,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets
+from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets, is_plain_sparse, sparse_rows
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
 from dkl.linear.subsample_start import subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record
+from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 NEWTON_LOSSES = {"squared_hinge", "squared_error"}
 
@@ -45,14 +47,15 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     ----------
     problem : LinearProblem
         With ``alpha="auto"`` the penalty is chosen on the rows of `validation`, then all rows that are not held out are
-        fitted again from where the best candidate stands.
+        fitted again from where the best candidate stands. With ``alpha="evidence"`` all rows find it in the first pass.
     source : BlockSource
     run : Run
 
     Returns
     -------
     LinearFit
-        Its model is a `LinearSVC` or a `Ridge` with the coefficients that these have at their optimum.
+        Its model is a `LinearSVC`, a `Ridge`, or, for the squared error of classes, an `SGDClassifier`, with the
+        coefficients that these have at their optimum.
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
@@ -69,7 +72,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            subsample = subsample_problem(task, summary.n_rows, problem.seed)
+            # a start on a share of the rows serves those whose Hessians cost much
+            subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
             if subsample is not None:
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
@@ -78,10 +82,10 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
             center, scale, message = summary.target_center, summary.target_scale, newton_message(state, task)
-            return LinearFit(model, center, scale, steps, (), message, task.alpha, choice)
+            return LinearFit(model, center, scale, steps, (), message, _penalty(task, state), choice)
 
         state = _run(task, source, run, model=run.looked_at(fit))
-    result = fit(state)
+    result = replace(fit(state), posterior=_posterior(task, state, summary))
     if not state.ended and not state.converged(task.tol, task.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
@@ -100,7 +104,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     """The records of each kind of pass and how often it runs at most, before any row was read."""
     # Nothing has been read: any mean and scale will do, since no shape depends on them.
     summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
-    task, driver = newton_problem(problem, summary), NewtonDriver()
+    task = newton_problem(problem, summary)
+    driver = driver_of(task)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     if problem.alpha != "auto":
         return [*passes, *driver.plan(task)]
@@ -111,7 +116,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
-    subsample = subsample_problem(refit, n_rows, problem.seed)
+    subsample = None if is_wide(refit) else subsample_problem(refit, n_rows, problem.seed)
     return [*passes, *([] if subsample is None else driver.plan(subsample)), *driver.plan(refit)]
 
 
@@ -121,7 +126,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     task = newton_problem(problem, summary)
     if problem.alpha == "auto":
         task = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return NewtonDriver().memory(task, 0)
+    return driver_of(task).memory(task, 0)
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -147,6 +152,8 @@ def _mean_square(problem: LinearProblem, source: BlockSource, run: Run) -> float
     if record is None:
         return float(np.sum(problem.feature_map.amplitudes**2))
     sample = _pass_result(record, source, run)
+    if is_plain_sparse(sample.X, problem.feature_map):
+        return float((sparse_rows(sample.X, problem.feature_map, "float64") ** 2).sum() / sample.n_rows)
     return float(np.mean(np.sum(map_rows(sample.X, problem.feature_map, "float64") ** 2, axis=1)))
 
 
@@ -158,10 +165,18 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
     """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
-    # the only two losses with a Hessian that block sums give
-    loss: NewtonLoss = "squared_error" if problem.classes is None else "squared_hinge"
-    alpha = 1.0 if problem.alpha == "auto" else problem.alpha
-    return NewtonProblem(problem.feature_map, targets, summary.total_weight, alpha, loss, dtype=problem.dtype)
+    # the only two losses with a Hessian that block sums give; the squared error of classes is that of -1 and +1
+    loss: NewtonLoss = "squared_hinge" if problem.loss == "squared_hinge" else "squared_error"
+    is_open = isinstance(problem.alpha, str)
+    return NewtonProblem(
+        problem.feature_map,
+        targets,
+        summary.total_weight,
+        1.0 if is_open else problem.alpha,
+        loss,
+        dtype=problem.dtype,
+        evidence=problem.alpha == "evidence",
+    )
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
@@ -220,7 +235,7 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
+    state: NewtonState = run.drive(driver_of(task), task, source, model=model)[0]
     return state
 
 
@@ -229,14 +244,31 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     classes, solution = problem.classes, state.solution(task)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
-    strength = task.alpha * summary.total_weight
+    strength = _penalty(task, state) * summary.total_weight
     model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
+    if classes is not None and task.loss == "squared_error":
+        model = SGDClassifier(loss="squared_error", alpha=task.alpha)
     one_target = classes is None and problem.n_models == 1
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
     if classes is not None:
         model.classes_ = classes
     return model
+
+
+def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
+    """How far off the coefficients of the squared error may be, from its Hessian; None for the squared hinge."""
+    if task.loss != "squared_error" or state.hessian is None:
+        return None
+    # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
+    variance = 2.0 * state.least_objective(task)
+    noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
+    return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
+
+
+def _penalty(task: NewtonProblem, state: NewtonState) -> Any:
+    """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
+    return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dkl.kernels.normal_equations import (
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import loss_of
 from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
+from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
 _HESSIAN_BYTES = 1 << 26
@@ -66,6 +67,9 @@ class NewtonProblem:
     fixed : bool
         Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
         told apart by rougher steps than a model is fitted with.
+    evidence : bool
+        The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
+        does not count. Of the squared error, from zero, on all rows.
     """
 
     feature_map: FeatureMap
@@ -79,6 +83,7 @@ class NewtonProblem:
     dtype: str = "float32"
     start: np.ndarray | None = None
     fixed: bool = False
+    evidence: bool = False
 
     @property
     def n_models(self) -> int:
@@ -162,6 +167,8 @@ class NewtonState:
     held : ndarray of shape (h,), int64, or None
     ended : str
         Who ended the steps before their time; empty while nobody did.
+    alphas : ndarray of shape (g,) or None
+        The penalties that the sums of the first pass have led to; None for those of the problem.
     """
 
     coefficients: np.ndarray
@@ -176,6 +183,11 @@ class NewtonState:
     hessian: np.ndarray | None = None
     held: np.ndarray | None = None
     ended: str = ""
+    alphas: np.ndarray | None = None
+
+    def penalties(self, problem: NewtonProblem) -> np.ndarray:
+        """The penalty of each model, (g,)."""
+        return problem.alphas if self.alphas is None else self.alphas
 
     @property
     def fresh(self) -> np.ndarray:
@@ -191,6 +203,12 @@ class NewtonState:
         """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
         return np.where(ended[:, None], self.proposal, self.coefficients)
+
+    def least_objective(self, problem: NewtonProblem) -> np.ndarray:
+        """The objective of each `solution`, (g,), where it is quadratic: of the squared error."""
+        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        # J(w + d) = J(w) + g.d / 2 along the Newton direction d = -H^-1 g, whose slope is g.d
+        return self.objective + np.where(ended, 0.5 * self.slope, 0.0)
 
     def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
         """Which models have reached a tolerance, or the limit of rounding."""
@@ -240,14 +258,16 @@ class NewtonDriver:
             # the pass has summed by how much they change
             hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
-        shared = ("hessian", "held", "ended")
+        shared = ("hessian", "held", "ended", "alphas")
         own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own_arrays.items()})
         sums = results[0]
+        if problem.evidence and state.alphas is None:
+            state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         accepted = np.flatnonzero(
-            [_accept(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
+            [accept_step(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
         )
-        gradients = _gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        gradients = set_gradients(problem, state, models[accepted], sums["gradient"][accepted])
         _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
@@ -265,7 +285,9 @@ class NewtonDriver:
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        return {"Hessians": 3 * packed + 2 * solved * system}
+        items = {"Hessians": 3 * packed + 2 * solved * system}
+        # LAPACK works on a matrix of its own, of twice the size, beside the one that becomes the eigenvectors
+        return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 
     def plan(self, problem: NewtonProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The first pass, and an upper bound of the later ones."""
@@ -317,7 +339,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
     options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
     return [
-        _record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+        newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
 
@@ -327,7 +349,7 @@ def _changes(state: NewtonState, models: np.ndarray) -> bool:
     return state.held is not None and bool(np.isin(models, state.held).all())
 
 
-def _record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
     """The record of the sums at the trial steps of some models that the options ask for."""
     accumulators = {}
     if options.first_order:
@@ -365,11 +387,11 @@ class _NewtonCost:
         return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
 
 
-def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
+def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
     """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
     steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
     weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
-    objectives = 0.5 * problem.alphas[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
+    objectives = 0.5 * state.penalties(problem)[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
     state.counts[model] += 1
     # At the optimum differences of the objective drown in rounding, where the gradient still tells.
     noise = 1e-12 if problem.exact else 1e-6
@@ -386,11 +408,18 @@ def _accept(problem: NewtonProblem, state: NewtonState, model: int, losses: np.n
     return True
 
 
-def _gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[str, np.ndarray]) -> np.ndarray:
+    """The penalty with the largest evidence, once for each of g models: (g,)."""
+    # At zero the loss is sum_i s_i y_i^2 / 2 and the gradient -sum_i s_i y_i phi_i; alpha is beside the mean loss.
+    evidence = Evidence.of_sums(hessian, -sums["gradient"], 2.0 * sums["loss"][:, 0])
+    return np.full(problem.n_models, evidence.best_penalty(problem.dtype) / problem.total_weight)
+
+
+def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
     # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight
-    gradients[:, :-1] += problem.alphas[models, None] * state.coefficients[models, :-1]
+    gradients[:, :-1] += state.penalties(problem)[models, None] * state.coefficients[models, :-1]
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
     first = models[state.fresh[models]]
     state.first_gradient[first] = state.gradient[first]
@@ -402,7 +431,7 @@ def _set_directions(
 ) -> None:
     """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
     gradients, hessians, hessian_of = sums
-    alphas = problem.alphas[models]
+    alphas = state.penalties(problem)[models]
 
     def solved(system: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
         those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))

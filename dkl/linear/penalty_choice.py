@@ -13,6 +13,7 @@ from dkl.kernels.maps import mapping_flops
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.sums import held_out_block
+from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
@@ -31,6 +32,8 @@ _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
+# Of the penalties of the squared error every third one is tried on wide rows.
+_WIDE_PENALTIES = 3
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,11 @@ def penalty_candidates(
     folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
-    alphas = length / (np.array(PENALTIES[base.loss]) * base.total_weight)
+    # in wide rows each penalty costs as many products, and a decade more or less tells little
+    strengths = np.array(PENALTIES[base.loss])[
+        :: _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    ]
+    alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
     fixed = start is not None and folds.count == 1 and K > 1
@@ -227,7 +234,7 @@ def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
     whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
-    if base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
+    if is_wide(base) or base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
         return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))

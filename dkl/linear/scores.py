@@ -13,6 +13,7 @@ from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import minibatch_rows
 from dkl.protocols.records import Cost
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 # What is behind coefficients that are no numbers, for the end of an error.
 TOO_LARGE = (
@@ -55,8 +56,9 @@ def decision_values(
     dtype: str = "float32",
     span: int | None = None,
     together: bool = False,
+    posterior: CoefficientPosterior | None = None,
 ) -> np.ndarray:
-    """``phi(x) . w_k + b_k`` of each row and model.
+    """``phi(x) . w_k + b_k`` of each row and model; with a posterior its `lengths` too.
 
     Parameters
     ----------
@@ -71,12 +73,13 @@ def decision_values(
         Rows that are mapped at once, whole tiles such as `cached_rows`, which change no bit; None is a minibatch.
     together : bool
         Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
+    posterior : CoefficientPosterior or None
 
     Returns
     -------
-    ndarray of shape (n, K), float64
+    ndarray of shape (n, K), float64; (n, K + 1) with a posterior, whose lengths come last
     """
-    out = np.empty((X.shape[0], len(coef)))
+    out = np.empty((X.shape[0], len(coef) + (posterior is not None)))
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
     unit = _units(coef)
     weights[:, : len(coef)] = (coef / unit[:, None]).T
@@ -87,8 +90,12 @@ def decision_values(
         """Map a span of rows and write its decision values, tile by tile."""
         phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
-            scores = _tile_product(phi[first : first + _TILE], weights)
-            out[start + first : start + first + len(scores)] = scores[:, : len(coef)]
+            tile = phi[first : first + _TILE]
+            rows_of_tile = slice(start + first, start + first + len(tile))
+            tile = _whole_tile(tile)
+            out[rows_of_tile, : len(coef)] = (tile @ weights)[: len(phi) - first, : len(coef)]
+            if posterior is not None:
+                out[rows_of_tile, -1] = posterior.lengths(tile)[: len(phi) - first]
 
     if together:
         Crew().map(score, spans(X.shape[0], step))
@@ -96,16 +103,15 @@ def decision_values(
         with one_blas_thread():
             for rows in spans(X.shape[0], step):
                 score(rows)
-    return out * unit + intercept
+    out[:, : len(coef)] *= unit
+    out[:, : len(coef)] += intercept
+    return out
 
 
-def _tile_product(phi: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The product of a tile of mapped rows with the models' weights, (n, models)."""
-    n_rows = len(phi)
-    if n_rows < _TILE:
-        # Rows of zeros give the last tile the shape of the others, and with it their bits.
-        phi = np.concatenate([phi, np.zeros((_TILE - n_rows, phi.shape[1]), phi.dtype)])
-    return (phi @ weights)[:n_rows]
+def _whole_tile(phi: np.ndarray) -> np.ndarray:
+    """A tile of mapped rows; rows of zeros give the last one the shape of the others, and with it their bits."""
+    missing = _TILE - len(phi)
+    return np.concatenate([phi, np.zeros((missing, phi.shape[1]), phi.dtype)]) if missing else phi
 
 
 def _units(coef: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from scipy.special import logsumexp, softmax
 from dkl.kernels.device import array_module, place
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import column_sums
-from dkl.kernels.normal_equations import mapped_tiles
+from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, sparse_tiles
 from dkl.kernels.sums import encode_targets
 from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
@@ -97,7 +97,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
-    for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
+    tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
+    for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
         each = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
     return {"loss": losses, "weight": judged.sum(axis=0)}
@@ -123,7 +124,7 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
     """
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
-    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(len(phi), v, K, c)
+    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(phi.shape[0], v, K, c)
     known = targets[:, None, :, None]
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
     name, factor = ("squared_hinge", 1.0) if classes else ("squared_error", 2.0)

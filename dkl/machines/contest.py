@@ -1,27 +1,38 @@
-"""Which features a machine without settings takes: kinds of them judged by the same linear model on held-out rows."""
+"""Which features a machine without settings takes: kinds of them race on held-out rows, then variants of the best."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates, Gaussian, Matern
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
+from dkl.machines.effort import Effort
+from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry
 
-# The kinds are learned from a sample of at most so many rows, and judged on this share of it that they do not see; of
-# few rows on five such shares in turn. The features themselves are then learned from all rows.
-JUDGED_ROWS, JUDGING_SHARE = 20_000, 0.2
+# The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
+JUDGING_SHARE = 0.2
 # Below so many rows no share of them could tell kinds of features apart.
 FEWEST_ROWS = 60
 # Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-_LANDMARKS, _LANDMARK_BANDWIDTH = 1_000, 0.5
+_LANDMARK_BANDWIDTH = 0.5
+# Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
+_LEVEL = 0.005
+# A larger one of a kind has so many times as many features.
+_GROWTH = 2.5
+# Further folds may take so much of the work: the rest is for variants of the best.
+_SHARE_OF_FOLDS = 0.5
+# After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
+_BEHIND = (0.15, 0.05, 0.02)
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,21 @@ class Contender:
     name: str
     learner: FeatureLearner
 
+    def changed(self, what: str, **parameters: Any) -> Contender:
+        """The same kind with other parameters; `what` names them in the reasons."""
+        kind, _, others = self.name.removesuffix(")").partition(" (")
+        # of two sizes, or bandwidths, the name has the last
+        kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
+        return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
 
-def contenders(dataset: Dataset, advice: Advice) -> list[Contender]:
+    @property
+    def key(self) -> str:
+        """What equal contenders share."""
+        given = self.learner.get_params(deep=False)
+        return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
+
+
+def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
     """What is tried on these rows, the plainest first.
 
     Parameters
@@ -48,6 +72,9 @@ def contenders(dataset: Dataset, advice: Advice) -> list[Contender]:
     dataset : Dataset
     advice : Advice
         Has the searched waves of the scaling and the bandwidth that suit the rows.
+    effort : Effort
+    knobs : Knobs
+        What the user has pinned. With a bandwidth pinned only kinds that have one are tried.
     """
     scaling = getattr(advice.features, "scaling", None)
     columns = learner_entry("aligned").learner_class(
@@ -59,25 +86,43 @@ def contenders(dataset: Dataset, advice: Advice) -> list[Contender]:
         scaling=scaling,
     )
     tried = [Contender("the columns themselves", columns)]
-    if not isinstance(advice.features, type(columns)):
-        drawn = learner_entry("random").learner_class(
-            advice.features.family, n_features=advice.features.n_features, scaling=scaling
-        )
-        tried += [Contender("random waves", drawn), Contender("searched waves", advice.features)]
-    else:
-        tried.append(Contender("columns that agree with the target", advice.features))
-    if dataset.source.is_sparse:
-        return tried
-    if dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
-        tried.append(Contender("steps of columns and their products", learner_entry("steps").learner_class()))
-    if dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
-        # as many landmarks as a machine of so many rows can use
-        size = int(np.clip(dataset.n_rows // 2, 10, _LANDMARKS))
+    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
+    searched = None if isinstance(advice.features, type(columns)) else advice.features
+    size = effort.n_features if searched is None else min(searched.n_features, effort.n_features)
+    family = Gaussian() if searched is None else searched.family
+    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
+    tried.append(Contender("random waves", drawn))
+    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
+        size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
             Matern(0.5), n_features=size, sigma_factor=_LANDMARK_BANDWIDTH, scaling=scaling or "standard"
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
-    return tried
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
+        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
+        tried.append(Contender("steps of columns and their products", steps))
+    tried += waves
+    if knobs.sigma != "auto":
+        tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
+    return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
+
+
+def variants(contender: Contender, effort: Effort, knobs: Knobs, n_rows: int) -> list[Contender]:
+    """What may do better than the best kind so far: more features, another bandwidth, another kernel."""
+    given = contender.learner.get_params(deep=False)
+    size, found = given["n_features"], []
+    is_kernel = "landmarks" in given
+    most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
+    if knobs.n_features == "auto" and size is not None and size < most:
+        larger = min(int(_GROWTH * size), most)
+        found.append((f"up to {larger:,}", {"n_features": larger}))
+    if knobs.sigma == "auto" and is_kernel:
+        factor = given["sigma_factor"]
+        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
+        if isinstance(given["kernel"], Matern):
+            found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
+    return [contender.changed(what, **parameters) for what, parameters in found]
 
 
 def usual_advice() -> Advice:
@@ -86,31 +131,163 @@ def usual_advice() -> Advice:
     return Advice(waves, {}, ())
 
 
-def winner(choices: Sequence[Sequence[PenaltyChoice] | None]) -> int:
-    """The contender whose models do best on the held-out rows, at the best penalty of each; None is one that failed.
+@dataclass
+class Race:
+    """Contenders on held-out rows: all of them on one share, those not far behind on more, then variants of the best.
 
-    Raises
-    ------
-    ValueError
-        If all failed.
+    It decides what is tried next from what was found and from counted work alone, so that the same rows give the same
+    race anywhere.
+
+    Parameters
+    ----------
+    contenders : list of Contender
+        The plainest first; variants are added.
+    n_folds : int
+    allowed : float
+        The work that all trials and the fit of the winner may take.
+    judging, fitting : callable
+        The work of one trial of a contender, and of its fit to all rows.
+    vary : callable
+        Variants of a contender.
+    most_trials : int or None
     """
-    scores = [-np.inf if judged is None else float(agreed(judged).scores.max()) for judged in choices]
-    if not np.isfinite(max(scores)):
-        raise ValueError("no kind of features could be fitted to these rows; give `features`, to see why it fails")
-    return int(np.argmax(scores))
+
+    contenders: list[Contender]
+    n_folds: int
+    allowed: float
+    judging: Callable[[Contender], float]
+    fitting: Callable[[Contender], float]
+    vary: Callable[[Contender], list[Contender]]
+    most_trials: int | None = None
+    choices: list[list[PenaltyChoice]] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
+    spent: float = 0.0
+    trials: int = 0
+    rounds: int = 0
+    ended: str = ""
+    _last: int = 0
+
+    def __post_init__(self) -> None:
+        self.choices = [[] for _ in self.contenders]
+        self._kinds = len(self.contenders)
+        self._too_long: set[int] = set()
+
+    def next(self) -> tuple[int, int] | None:
+        """The contender and the fold of the next trial; None at the end."""
+        if self.most_trials is not None and self.trials >= self.most_trials:
+            self.ended = f"after max_trials={self.most_trials}"
+            return None
+        # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
+        waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
+        for number in waiting:
+            if number == 0 or self._affords(number):
+                return number, 0
+            self._too_long.add(number)
+        self.rounds = max(self.rounds, 1)
+        for fold in range(self.rounds, self.n_folds):
+            alive = self.alive()
+            waiting = [number for number in alive if len(self.choices[number]) == fold]
+            ahead = sum(self.judging(self.contenders[number]) for number in waiting)
+            if len(alive) < 2 or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
+                break
+            if waiting:
+                return waiting[0], fold
+            self.rounds = fold + 1
+        return self._next_variant()
+
+    def tell(self, number: int, choice: PenaltyChoice | None) -> None:
+        """What a trial has found; None where the features could not be fitted."""
+        self.trials += 1
+        self.spent += self.judging(self.contenders[number])
+        if choice is None:
+            self.failed.add(number)
+        else:
+            self.choices[number].append(choice)
+
+    def alive(self) -> list[int]:
+        """The kinds that are not far behind on the folds that are done."""
+        behind = _BEHIND[min(self.rounds, len(_BEHIND)) - 1]
+        able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
+        least = min((self.loss(number) for number in able), default=np.inf)
+        return [number for number in able if self.loss(number) <= least * (1.0 + behind)]
+
+    def loss(self, number: int) -> float:
+        """The mean loss of a contender's best penalty over the folds that all have done."""
+        return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+
+    @property
+    def winner(self) -> int:
+        """The plainest contender whose loss is level with the best.
+
+        Raises
+        ------
+        ValueError
+            If all failed.
+        """
+        self.rounds = max(self.rounds, 1)
+        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
+        if not able:
+            raise ValueError("no kind of features could be fitted to these rows; give `features`, to see why it fails")
+        least = min(self.loss(number) for number in able)
+        return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
+
+    def _next_variant(self) -> tuple[int, int] | None:
+        """A variant of the best that was not tried yet, on one fold after the other while it does better."""
+        if len(self.failed) + len(self._too_long) == len(self.contenders):
+            return None
+        best = self.winner
+        known = {contender.key for contender in self.contenders}
+        for contender in self.vary(self.contenders[best]):
+            if contender.key not in known:
+                self.contenders.append(contender)
+                self.choices.append([])
+        for number in range(self._kinds, len(self.contenders)):
+            done = self.choices[number]
+            if number in self.failed or number in self._too_long or len(done) >= self.rounds:
+                continue
+            if done and _loss_of(done) >= _loss_of(self.choices[best][: len(done)]):
+                # behind on the folds so far
+                continue
+            if self._affords(number):
+                return number, len(done)
+            self._too_long.add(number)
+        self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
+        return None
+
+    def _affords(self, number: int) -> bool:
+        contender = self.contenders[number]
+        return self.spent + self.judging(contender) + self.fitting(contender) <= self.allowed
+
+    def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
+        """Whether a contender has done so many folds; those that failed count unless they were to be `tried`."""
+        if number in self.failed or number in self._too_long:
+            return not tried
+        return len(self.choices[number]) >= folds
+
+    def reasons(self, judged_rows: int) -> tuple[str, str]:
+        """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
+        won = self.winner
+        others = ", ".join(
+            f"{contender.name} {self._told(number)}"
+            for number, contender in enumerate(self.contenders)
+            if number != won and number not in self._too_long
+        )
+        untried = [self.contenders[number].name for number in sorted(self._too_long)]
+        more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+        folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
+        best = 1.0 - self.loss(won)
+        return (
+            f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
+            f"{'; also tried: ' + others if others else ''} "
+            f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
+            f"Choice: ended after {self.trials} trials, {self.ended}.",
+        )
+
+    def _told(self, number: int) -> str:
+        """The score of a contender on the folds that it has done."""
+        done = self.choices[number]
+        return "failed" if number in self.failed or not done else f"{1.0 - _loss_of(done):.4f}"
 
 
-def contest_reasons(
-    tried: Sequence[Contender], choices: Sequence[Sequence[PenaltyChoice] | None], won: int, judged_rows: int
-) -> tuple[str, ...]:
-    """In plain sentences: what was chosen, and how much worse the others were."""
-
-    def score(at: int) -> str:
-        judged = choices[at]
-        return "failed" if judged is None else f"{agreed(judged).scores.max():.4f}"
-
-    others = ", ".join(f"{contender.name} {score(at)}" for at, contender in enumerate(tried) if at != won)
-    return (
-        f"Features: {tried[won].name}, which have the best score on held-out rows, {score(won)}; also tried: {others} "
-        f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows).",
-    )
+def _loss_of(done: Sequence[PenaltyChoice]) -> float:
+    return 1.0 - float(agreed(done).scores.max())

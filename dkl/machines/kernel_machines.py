@@ -24,12 +24,14 @@ from dkl.methods.parameters import (
     StorePath,
     class_weights,
 )
-from dkl.methods.predicting import ClassPredictions, NumberPredictions
+from dkl.methods.predicting import ClassPredictions
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.validation import check_labels
+from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
+from dkl.uncertainty.predicting import DeviatingPredictions
 
 
-class KernelClassifier(ClassPredictions, KernelMachine):
+class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     """A classifier on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss over the rows, one class against the rest, on rows mapped by the
@@ -43,8 +45,24 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
         its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
         with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones.
+    n_features : int or "auto"
+        Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
+    scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
+        Of the columns; "auto" is what held-out rows prefer, or that of given features. Steps need none.
+    sigma : float, "median" or "auto"
+        The bandwidth; where it is given, only features that have one are tried.
+    effort : {"fast", "balanced", "best"}
+        How much work the choice of features may take. It is counted from rows and columns, never by a clock: about 1,
+        5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
+    time_limit : float or None
+        Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
+        trials; `reasons_` then says which `max_trials` gives the same model without it.
+    max_trials : int or None
+        The choice of features ends after so many trials.
+    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
+        more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
+        all classes.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -63,6 +81,9 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         Share of the rows held out for early stopping, for calibration and for ``alpha="auto"``, chosen by a hash of the
         row id. Where that is fewer than 1,000 rows, up to five such shares judge alpha, each fitted without.
     patience : int
+    conformal_fraction : float or None
+        Share of the rows, by another hash, that the whole fit does not see: by their scores `predict_set` promises its
+        coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
         True where the machine chooses its features.
@@ -101,6 +122,8 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
     temperature_ : float
         Decision values are divided by it; with `calibrate` only.
+    conformal_ : HeldOutScores
+        With `conformal_fraction`, or after `conformalize`: what `predict_set` promises its coverage by.
     seed_, provenance_, n_features_in_
         As of `RandomFeatures`.
 
@@ -125,6 +148,12 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self,
         features: FeatureLearner | str | None = "auto",
         *,
+        n_features: int | str = "auto",
+        scaling: str | None = "auto",
+        sigma: float | str = "auto",
+        effort: str = "balanced",
+        time_limit: float | None = None,
+        max_trials: int | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epochs: int | None = None,
@@ -133,6 +162,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        conformal_fraction: float | None = None,
         calibrate: bool | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
@@ -144,6 +174,12 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
+        self.n_features = n_features
+        self.scaling = scaling
+        self.sigma = sigma
+        self.effort = effort
+        self.time_limit = time_limit
+        self.max_trials = max_trials
         self.loss = loss
         self.alpha = alpha
         self.epochs = epochs
@@ -152,6 +188,7 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.conformal_fraction = conformal_fraction
         self.calibrate = calibrate
         self.by_group = by_group
         self.by_time = by_time
@@ -186,11 +223,6 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         )
         return with_row_id(shares, X, self.classes_)
 
-    @property
-    def _multiplier(self) -> float | None:
-        """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self._settings.calibrate else None
-
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
         return class_weights(self.class_weight, np.asarray(dataset.classes), np.asarray(dataset.class_weights))
 
@@ -201,11 +233,13 @@ class KernelClassifier(ClassPredictions, KernelMachine):
         self.classes_ = classes
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self._settings.calibrate:
+        if self._settings.calibrate and self._pilot_temperature is not None:
+            self.temperature_ = self._pilot_temperature
+        elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
-class KernelRegressor(NumberPredictions, KernelMachine):
+class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
     Minimises ``alpha/2 |w|^2`` plus the mean loss of standardised targets on rows mapped by the learned features;
@@ -215,18 +249,26 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         As of `KernelClassifier`.
+    n_features, scaling, sigma, effort, time_limit, max_trials
+        As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber"} or None
         None is "squared_error", half the square.
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
-        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. None as of `KernelClassifier`.
+        to 1e-4 for features of mean squared length 1, then all rows are fitted with it. "evidence" (Newton only): the
+        one that makes the targets most likely, as `BayesianRidge` does, from the sums of all rows; it trusts features
+        that saw no target. None as of `KernelClassifier`.
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     epochs : int or None
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
         "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
-    early_stopping, validation_fraction, patience, by_group, by_time, categorical
+    early_stopping, validation_fraction, patience
+        As of `KernelClassifier`.
+    conformal_fraction : float or None
+        As of `KernelClassifier`; what `predict_interval` promises its coverage by.
+    by_group, by_time, categorical
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -247,6 +289,12 @@ class KernelRegressor(NumberPredictions, KernelMachine):
     alpha_ : float
     alphas_, validation_scores_ : ndarray of shape (A,)
         As of `KernelClassifier`; the score is one minus the mean squared error of standardised targets.
+    posterior_ : CoefficientPosterior
+        Of exact fits of the squared error: what ``predict(X, return_std=True)`` needs of the Gram matrix.
+    noise_ : float or ndarray of shape (t,)
+        The standard deviation of the noise that such a fit finds, in the units of y.
+    conformal_ : HeldOutScores
+        With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
     seed_ : int
     n_features_in_ : int
 
@@ -268,6 +316,12 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self,
         features: FeatureLearner | str | None = "auto",
         *,
+        n_features: int | str = "auto",
+        scaling: str | None = "auto",
+        sigma: float | str = "auto",
+        effort: str = "balanced",
+        time_limit: float | None = None,
+        max_trials: int | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epsilon: float = 0.1,
@@ -276,6 +330,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         patience: int = 3,
+        conformal_fraction: float | None = None,
         by_group: str | None = None,
         by_time: str | None = None,
         categorical: Sequence[str] | None = None,
@@ -286,6 +341,12 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         memory_limit: int | str | None = None,
     ) -> None:
         self.features = features
+        self.n_features = n_features
+        self.scaling = scaling
+        self.sigma = sigma
+        self.effort = effort
+        self.time_limit = time_limit
+        self.max_trials = max_trials
         self.loss = loss
         self.alpha = alpha
         self.epsilon = epsilon
@@ -294,6 +355,7 @@ class KernelRegressor(NumberPredictions, KernelMachine):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.conformal_fraction = conformal_fraction
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
@@ -11,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -28,17 +26,10 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
-from dkl.machines.contest import (
-    FEWEST_ROWS,
-    JUDGED_ROWS,
-    JUDGING_SHARE,
-    contenders,
-    contest_reasons,
-    usual_advice,
-    winner,
-)
+from dkl.machines.choosing import ChoosingMixin
+from dkl.machines.contest import JUDGING_SHARE
+from dkl.machines.effort import Clock
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
-from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -61,17 +52,16 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
-from dkl.registry import learner_entry, learner_keys
+from dkl.registry import learner_entry
+from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
-LOG = logging.getLogger("dkl")
-
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -88,6 +78,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
     early_stopping: bool
     validation_fraction: float
     patience: int
+    conformal_fraction: float | None
     by_group: str | None
     by_time: str | None
     categorical: Any
@@ -137,6 +128,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
         # All that can be refused is refused here, before the first pass over rows that may take hours to read.
+        clock = Clock(self.time_limit)
         check_constraints(self)
         self._check_features()
         self._check_solver()
@@ -147,6 +139,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
+        self._pilot_temperature = None
         self._check_targets(dataset)
         record_rows(dataset)
         weights = self._class_weights(dataset)
@@ -158,6 +151,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         else:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
+        dataset, held_out = self._hold_out(dataset)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
@@ -166,8 +160,8 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             advice = advise(dataset, run, self.seed_)
             self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
         elif self._chooses:
-            choice = self._choose_features(dataset, weights, run)
-        folds = self._judging_folds(dataset)
+            choice = self._choose_features(dataset, weights, run, clock)
+        folds = self._judging_folds(dataset) if choice is None else []
         if choice is None:
             choice, changes = self._piloted_choice(folds, dataset, weights, run)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
@@ -183,33 +177,36 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
-        `dask_ml.wrappers.Incremental` has copies that are not fitted: an error, since `fit` takes Dask arrays itself.
+        The first call is `fit` on its rows: they decide on the features, so let there be many of them. That is also how
+        `dask_ml.wrappers.Incremental` works here; `fit` takes Dask arrays itself, and learns from all rows.
 
         Parameters
         ----------
         X, y, sample_weight
             As of `fit`. Labels must be among `classes_`.
         classes : array of shape (K,) or None
-            Those of `fit`, if given at all.
+            Those of `fit`, if given at all; all that will come, where the rows of the first call lack some.
 
         Raises
         ------
-        NotFittedError
-            Before `fit`.
         ValueError
             For a label that `fit` has not seen, or another number of columns.
         """
         if not hasattr(self, "linear_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted: call fit first, which takes Dask arrays itself, without "
-                "dask_ml's Incremental; partial_fit goes on with the linear model on the features that fit has learned"
+            known = None if self._task == "regression" else classes
+            if known is None:
+                return self.fit(X, y, sample_weight)
+            dataset = as_dataset(
+                X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ()
             )
+            return self.fit(dataset)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
             given = np.asarray(classes).tolist()
@@ -246,18 +243,20 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
-        features = updatable(self.features_, getattr(self.features, "sums", None))
+        features, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
+            dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
+            dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
-        dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
+        self._score_held_out(held_out)
         return self
 
     def __sklearn_tags__(self) -> Tags:
@@ -292,19 +291,15 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             patience = self.patience if self.early_stopping else None
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*passes, *(calibration_passes(problem) if unfitted._settings.calibrate else ())]
+        passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
+        return [*passes, *self._planned_scores(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
         unfitted = self._unfitted()
         unfitted._settle(dataset)
         if self._chooses:
-            # Kinds of features are tried one after the other: the largest of them counts.
-            tried = contenders(dataset, usual_advice())
-            unfitted._advised = max(
-                (contender.learner for contender in tried),
-                key=lambda learner: sum(learner.planned_memory(dataset).values()),
-            )
+            unfitted._advised = unfitted._costliest(dataset)
         learner = unfitted._new_features("features")
         features = learner.planned_memory(dataset)
         if unfitted._settings.solver != "newton":
@@ -337,6 +332,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         self.target_center_, self.target_scale_ = fit.target_center, fit.target_scale
         self.n_epochs_, self.validation_losses_, self.message_ = fit.epochs, fit.losses, fit.message
         self.alpha_ = fit.alpha
+        self._forget_scores()
         if fit.choice is not None:
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
@@ -357,53 +353,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             return fit_by_newton(problem, dataset.source, run)
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
-
-    def _choose_features(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> PenaltyChoice | None:
-        """Set the kind of features that does best on held-out rows, and why; the penalty too, if all rows judged.
-
-        Each kind is learned without the rows of a fold, and judged on these by the same exact linear model.
-        """
-        advice = advise(dataset, run, self.seed_)
-        tried = contenders(dataset, advice)
-        if dataset.total_weight < FEWEST_ROWS:
-            self._advised = tried[0].learner
-            self.reasons_ = (f"Features: the columns themselves; {dataset.n_rows} rows are too few to choose by.",)
-            return None
-        sample, folds = self._judged_sample(dataset)
-        choices: list[list[PenaltyChoice] | None] = []
-        for number, contender in enumerate(tried):
-            self._advised = contender.learner
-            try:
-                choices.append([self._judged(fold, {}, sample, weights, run, f"{number}-") for fold in folds])
-            except ValueError as error:
-                LOG.info("%s are left out of the choice: %s", contender.name, error)
-                choices.append(None)
-        won = winner(choices)
-        self._advised = tried[won].learner
-        self.reasons_ = (*contest_reasons(tried, choices, won, sample.n_rows), *advice.reasons[:3])
-        judged = choices[won]
-        whole = sample is dataset and (self._settings.alpha, self._settings.solver) == ("auto", "newton")
-        return agreed(judged) if whole and judged is not None and len(folds) > 1 else None
-
-    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
-        """The passes that choosing the kind of features takes; leaves the costliest kind to be planned for."""
-        sample, folds = self._judged_sample(dataset)
-        passes: list[Any] = []
-        tried = contenders(dataset, usual_advice())
-        for contender in tried:
-            self._advised = contender.learner
-            pilot = self._pilot("0", {})
-            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            judging = newton_passes(problem, sample.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
-        self._advised = max((c.learner for c in tried), key=lambda learner: learner.planned_map(dataset).n_features)
-        return passes
-
-    def _judged_sample(self, dataset: Dataset) -> tuple[Dataset, list[HeldOut]]:
-        """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
-        sample = dataset if dataset.n_rows <= JUDGED_ROWS else dataset.thin(JUDGED_ROWS, self.seed_)
-        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
-        return sample, judging_folds(held_out, sample.total_weight, most_folds(sample.source))
 
     def _judging_rows(self) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
@@ -477,11 +426,10 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         learner = self._new_features("features")
         given = {"plain_share": 0.0, **learner.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
-        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily) else [{}]
+        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily | list | tuple) else [{}]
 
     def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
-        # Fewer features and no refinement rank penalties as well, in a fraction of the time.
         pilot = self._learner(f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
@@ -503,6 +451,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
             learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
+        learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
@@ -514,7 +463,7 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
-        holds_out = self.early_stopping or self._settings.calibrate
+        holds_out = self.early_stopping or (self._settings.calibrate and self._pilot_temperature is None)
         return LinearProblem(
             feature_map=feature_map,
             loss=self._settings.loss,
@@ -580,21 +529,6 @@ class KernelMachine(SettledMixin, SavingMixin, CallbackSupportMixin, BaseEstimat
                 "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
             )
         return self._advised
-
-    def _check_features(self) -> None:
-        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
-        if not isinstance(self.features, str | FeatureLearner | None):
-            raise ValueError(
-                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
-                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
-                "transformers go before the machine, in a pipeline"
-            )
-        if getattr(self.features, "monotone", None):
-            name = type(self.features).__name__
-            raise ValueError(
-                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
-                f"not keep its word; fit {name} itself and take its machine_"
-            )
 
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the solver."""

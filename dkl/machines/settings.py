@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from sklearn.base import clone
+
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.methods.base import FeatureLearner
+from dkl.registry import learner_entry, learner_keys
 
-# Newton steps form the products of all features for each model and row: beyond so many operations, or so many classes,
-# stochastic steps take less time.
+# Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
+# operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The penalty of stochastic steps.
+_LIGHT = 1e-5
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class OpenParameters:
     Parameters
     ----------
     loss : str or None
-    alpha : float, "auto" or None
+    alpha : float, "auto", "evidence" or None
     solver : {"sgd", "newton"} or None
     calibrate : bool or None
     chooses : bool
@@ -39,13 +45,60 @@ class OpenParameters:
 
 
 @dataclass(frozen=True)
+class Knobs:
+    """What of the features the machine itself has parameters for; "auto" leaves each to the features.
+
+    Parameters
+    ----------
+    n_features : int or "auto"
+    scaling : str, None or "auto"
+        None is no scaling.
+    sigma : float, "median" or "auto"
+        The bandwidth of waves and kernels.
+    """
+
+    n_features: int | str = "auto"
+    scaling: str | None = "auto"
+    sigma: float | str = "auto"
+
+    def bandwidth_of(self, learner: FeatureLearner) -> str | None:
+        """The parameter of a learner that is its bandwidth; None where it has none."""
+        deep = learner.get_params()
+        return next((name for name in ("family__sigma", "kernel__sigma") if name in deep), None)
+
+    def turned(self, learner: FeatureLearner) -> FeatureLearner:
+        """A copy of a learner with what is pinned, as far as it has such parameters."""
+        turned, given = clone(learner), learner.get_params(deep=False)
+        if self.n_features != "auto" and "n_features" in given:
+            turned.set_params(n_features=self.n_features)
+        if self.scaling != "auto" and "scaling" in given:
+            turned.set_params(scaling=self.scaling)
+        if self.sigma != "auto" and (name := self.bandwidth_of(learner)) is not None:
+            # a factor multiplies a bandwidth that was not given
+            factor = {"sigma_factor": 1.0} if "sigma_factor" in given else {}
+            turned.set_params(**{name: self.sigma}, **factor)
+        return turned
+
+    def check(self, learner: FeatureLearner) -> None:
+        """Raise ValueError where a parameter is pinned that the user's own features do not have."""
+        given = learner.get_params(deep=False)
+        has = {"sigma": self.bandwidth_of(learner), **{name: name in given for name in ("n_features", "scaling")}}
+        for name, known in has.items():
+            if getattr(self, name) != "auto" and not known:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is pinned, and {type(learner).__name__} has no such parameter; "
+                    f"leave {name} at 'auto', or take other features"
+                )
+
+
+@dataclass(frozen=True)
 class Settings:
     """What the machine works with.
 
     Parameters
     ----------
     loss : str
-    alpha : float or "auto"
+    alpha : float, "auto" or "evidence"
     solver : {"sgd", "newton"}
     calibrate : bool
     """
@@ -54,6 +107,14 @@ class Settings:
     alpha: float | str
     solver: str
     calibrate: bool
+
+
+def exact_loss(given: OpenParameters, task: str, n_models: int) -> str:
+    """The loss that exact steps have by default: of several classes the machine's own choice is the squared error.
+
+    All classes share its one Hessian, so that for the same work there may be many more features.
+    """
+    return "squared_hinge" if task == "classification" and (n_models == 1 or not given.chooses) else "squared_error"
 
 
 def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
@@ -73,19 +134,23 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
     solver = given.solver
     if solver is None:
         may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
-        exact = may_be_exact and (given.chooses or given.alpha == "auto")
-        work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * (1 if task == "regression" else n_models)
-        solver = "newton" if exact and work <= _MOST_WORK and n_models <= _MOST_CLASSES else "sgd"
+        # of classes, the squared error has exact steps alone
+        only_exact = task == "classification" and given.loss == "squared_error"
+        exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
+        hessians = n_models if (given.loss or exact_loss(given, task, n_models)) == "squared_hinge" else 1
+        work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
+        # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
+        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        solver = "newton" if exact and few else "sgd"
     loss = given.loss
     if loss is None:
-        exact_loss = "squared_hinge" if task == "classification" else "squared_error"
-        loss = exact_loss if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(given, task, n_models) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
-        alpha = "auto" if given.chooses and solver == "newton" else 1e-5
+        alpha = "auto" if given.chooses and solver == "newton" else _LIGHT
     elif alpha == "auto" and solver == "sgd" and given.solver is None:
         # A penalty is judged by Newton steps; stochastic ones, taken for many rows, have a light one by default.
-        alpha = 1e-5
+        alpha = _LIGHT
     calibrate = given.chooses if given.calibrate is None else given.calibrate
     return Settings(loss, alpha, solver, calibrate)
 
@@ -94,6 +159,9 @@ class SettledMixin:
     """What machines with open parameters have: the settings that these come to, before a fit and after it."""
 
     features: Any
+    n_features: int | str
+    scaling: str | None
+    sigma: float | str
     loss: str | None
     alpha: float | str | None
     epochs: int | None
@@ -105,9 +173,17 @@ class SettledMixin:
     def _settings(self) -> Settings:
         """What the open parameters come to; for a fitted machine, what they came to on its rows."""
         settings = settled(self._open_parameters(), self._task)
-        if self.solver is None and hasattr(self, "solver_"):
-            return replace(settings, solver=self.solver_, loss=self.loss_)
-        return settings
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver, loss = self.solver or self.solver_, self.loss or self.loss_
+        # stochastic steps choose no penalty: they were taken for many rows, and have a light one
+        alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
+
+    @property
+    def _knobs(self) -> Knobs:
+        """What the user has pinned of the features by the machine's own parameters."""
+        return Knobs(self.n_features, self.scaling, self.sigma)
 
     @property
     def _chooses(self) -> bool:
@@ -134,22 +210,46 @@ class SettledMixin:
     def _judging_loss(self) -> dict[str, Any]:
         """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
         loss = self._settings.loss
-        exact = "squared_hinge" if self._task == "classification" else "squared_error"
-        return {"loss": loss if loss in NEWTON_LOSSES else exact, "alpha": "auto"}
+        return {"loss": loss if loss in NEWTON_LOSSES else "squared_error", "alpha": "auto"}
 
     def _check_solver(self) -> None:
         """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
-        settings = self._settings
+        # those before any row was seen: an earlier fit decides on nothing
+        settings = settled(self._open_parameters(), self._task)
+        if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
+            raise ValueError(
+                "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
+            )
         if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
             loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if settings.solver != "newton" and settings.alpha == "auto":
+        if settings.solver != "newton" and isinstance(settings.alpha, str):
+            exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"alpha='auto' is chosen by Newton steps: set solver='newton', got solver={settings.solver!r}; or give "
-                "alpha a number"
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
+                f"solver={settings.solver!r} and loss={settings.loss!r}; or give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )

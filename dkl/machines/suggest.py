@@ -43,6 +43,10 @@ _SIZES = (100, 200, 300, 500, 1_000)
 _MOST_CLASSES, _WIDE = 30, 5_000
 
 
+class RowsAlikeError(ValueError):
+    """All sampled rows are equal, so that no kernel tells them apart."""
+
+
 @dataclass(frozen=True)
 class TriedKernel:
     """One kernel on sampled rows.
@@ -113,8 +117,8 @@ class Advice:
         return (*self.reasons[:-1], f"Machine: {own}, as given; {wanted} would be suggested.")
 
 
-def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
-    """What these rows ask for; reads them once."""
+def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
+    """What these rows ask for, by kernel machines on so many of them; reads them once."""
     sample, scalers = _read(dataset, run, seed)
     if dataset.task is None:
         scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
@@ -127,7 +131,7 @@ def advise(dataset: Dataset, run: Run, seed: int) -> Advice:
         )
         return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
     with one_blas_thread():
-        trials = _Judge(sample, scalers, dataset).trials()
+        trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return _decided(dataset, sample, trials)
 
 
@@ -146,11 +150,17 @@ def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKin
 class _Judge:
     """Kernels judged on sampled rows, each row by the machine on all others."""
 
-    def __init__(self, sample: Block, scalers: Mapping[ScalingKind | None, Scaler | None], dataset: Dataset) -> None:
-        self._rows = sample.X[:JUDGED_ROWS]
+    def __init__(
+        self,
+        sample: Block,
+        scalers: Mapping[ScalingKind | None, Scaler | None],
+        dataset: Dataset,
+        judged_rows: int = JUDGED_ROWS,
+    ) -> None:
+        self._rows = sample.X[:judged_rows]
         self._scalers = scalers
         self._classes = dataset.classes
-        y = np.asarray(sample.y)[:JUDGED_ROWS]
+        y = np.asarray(sample.y)[:judged_rows]
         n_classes = dataset.schema.n_classes
         # classes are indicators, one column each; both are regressed on, less their means
         self._outputs = y[:, None] == np.arange(n_classes) if n_classes else y.reshape(len(y), -1).astype(np.float64)
@@ -160,7 +170,13 @@ class _Judge:
 
     def trials(self) -> list[TriedKernel]:
         """The usual kernel first, then what may beat it: other scalings, then other bandwidths and kernels."""
-        usual, *rescaled = self._of_kernel("gaussian", 1.0)
+        in_scalings = list(self._of_kernel("gaussian", 1.0))
+        if not in_scalings:
+            raise RowsAlikeError(
+                f"the {self._rows.shape[0]:,} sampled rows are all equal: there is nothing to predict from; check the "
+                "columns"
+            )
+        usual, *rescaled = in_scalings
         best = min([usual, *rescaled], key=lambda trial: trial.error)
         scaling = best.scaling if best.beats(usual) else usual.scaling
         others = [

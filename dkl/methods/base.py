@@ -421,14 +421,16 @@ class SelectingLearner(Updated, PoolLearner):
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
         # Sums of float32 features lose what little large targets vary by, unless a number near their mean goes first.
         self.target_pivot_ = first_targets(dataset)
-        self._weigh(dataset)
+        if self._context.weighs:
+            self._weigh(dataset)
+
+    def _asked(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
+        problem = self._problem(self.pool_, dataset)
+        return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
         """One pass over the rows for the value of each candidate, then the choice."""
-        problem = replace(
-            self._problem(self.pool_, dataset), class_weight=self._class_weights(dataset), pivot=self.target_pivot_
-        )
-        state = self._sum(self._driver, problem, dataset, "potentials")
+        state = self._sum(*self._asked(dataset), dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state.values)
         self._choose()

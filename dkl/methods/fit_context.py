@@ -23,9 +23,13 @@ class FitContext:
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
     hints : bool
         The user is told of other settings that may suit the rows; not where the machine chooses them.
+    weighs : bool
+        False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
+        them by the sums of rows that come later.
     """
 
     withheld: HeldOut | None = None
     for_machine: bool = False
     is_pilot: bool = False
     hints: bool = True
+    weighs: bool = True

@@ -19,13 +19,13 @@ _PREDICTING = frozenset({"coef_", "intercept_", "weights_", "target_center_", "t
 
 
 def check_finite(cls: type, fields: Mapping[str, Any]) -> None:
-    """Refuse numbers of a feature map or scaler that are not finite, by the name of their field, before it is made.
+    """Refuse numbers of a feature map, scaler or posterior that are not finite, by their field, before it is made.
 
     Raises
     ------
     StoreError
     """
-    if cls.__module__.startswith("dkl.features."):
+    if cls.__module__.startswith(("dkl.features.", "dkl.uncertainty.posterior")):
         for name, value in fields.items():
             _check_finite(f"{cls.__name__}.{name}", value)
 

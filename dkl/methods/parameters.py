@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import (
 
 from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
+from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
@@ -126,6 +127,7 @@ LANDMARKS: Constraints = {
 }
 
 MARGIN: Constraints = {
+    "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
     "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
@@ -168,6 +170,13 @@ STEPS: Constraints = {
     "patience": [_count(1)],
 }
 
+COMBINED: Constraints = {
+    **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
+    "features": [list, tuple, None],
+    "searches": [_count(1)],
+    "n_features": [_count(2), None],
+}
+
 PEAKS: Constraints = {
     **COMMON,
     **{name: MARGIN[name] for name in ("chains", "sparse_share", "search_rows", "max_norm", "warm_start")},
@@ -188,12 +197,19 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         None,
     ],
+    "n_features": [_count(1), StrOptions({"auto"})],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
+    "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
+    "effort": [StrOptions({"fast", "balanced", "best"})],
+    "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
+    "max_trials": [_count(1), None],
     "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
     "early_stopping": ["boolean"],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
     "patience": [_count(1)],
+    "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
     "by_time": [str, None],
@@ -202,13 +218,14 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"}), None],
     "class_weight": COMMON["class_weight"],
     "calibrate": ["boolean", None],
 }
 
 REGRESSOR: Constraints = {
     **MACHINE,
+    "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
     "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
     "epsilon": [_FROM_ZERO],
 }
@@ -286,7 +303,9 @@ def _refuse(name: str, parameter: str, value: object, must: str) -> None:
 
 
 def family_of(estimator: OnFamily) -> Any:
-    """The family that was given, or a Gaussian with the median bandwidth."""
+    """The family that was given, several as one, or a Gaussian with the median bandwidth."""
+    if isinstance(estimator.family, list | tuple):
+        return Dictionaries.of(estimator.family)
     return Gaussian() if estimator.family is None else estimator.family
 
 

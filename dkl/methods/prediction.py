@@ -25,6 +25,7 @@ from dkl.methods.validation import (
     stored_rows,
     whole_rows,
 )
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 _FAR_OFF = (
     "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
@@ -48,16 +49,24 @@ class Scorer:
     coef : ndarray of shape (K, m)
     intercept : ndarray of shape (K,)
     dtype : {"float32", "float64"}
+    posterior : CoefficientPosterior or None
+        Has its `lengths` come as a last column behind the decision values.
     """
 
     feature_map: FeatureMap
     coef: np.ndarray
     intercept: np.ndarray
     dtype: str
+    posterior: CoefficientPosterior | None = None
 
     def __post_init__(self) -> None:
         refuse_non_finite(self.coef, "the coefficient of feature", TOO_LARGE)
         refuse_non_finite(self.intercept, "the intercept of output", TOO_LARGE)
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of what comes out."""
+        return len(self.coef) + (self.posterior is not None)
 
     def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
         """Decision values of encoded rows: (n, K) float64, by all idle cores of this process."""
@@ -69,7 +78,14 @@ class Scorer:
         rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
         span = cached_rows(self.feature_map, self.dtype)
         scores = decision_values(
-            rows, self.feature_map, self.coef, self.intercept, dtype=self.dtype, span=span, together=together
+            rows,
+            self.feature_map,
+            self.coef,
+            self.intercept,
+            dtype=self.dtype,
+            span=span,
+            together=together,
+            posterior=self.posterior,
         )
         if not np.isfinite(scores).all():
             # The first row that overflows is named, by its number in what was given.
@@ -106,7 +122,7 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
         # one task holds the model, however many blocks there are
         scorer=dask.delayed(scorer, pure=True),
         dtype=np.float64,
-        chunks=(lazy.chunks[0], (len(scorer.coef),)),
+        chunks=(lazy.chunks[0], (scorer.n_outputs,)),
         meta=np.empty((0, 0)),
     )
 

@@ -11,6 +11,7 @@ from dask.base import tokenize
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.data.sources.summed import SummedSource
 from dkl.encodings.categories import refuse_codes
 from dkl.linear.fitting import Run
 from dkl.methods.parameters import StorePath
@@ -119,17 +120,41 @@ class Updated:
         """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""
         run, source = self._running(stage), dataset.source
         if self.sums is not None:
-            (record,) = driver.plan(problem)[0][0]
-            if not isinstance(record, BlockSum):
-                raise TypeError(f"the record {record.name!r} is no sum over blocks, and sums alone can be kept")
-            sums = kept_sums(self.sums, record, dataset, device=run.device)
-            driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
+            record = _summed(driver, problem)
+            if isinstance(source, SummedSource):
+                # blocks that are sums already: nothing is kept of them a second time
+                driver = KeepingDriver(driver, KeptSums("", source.fingerprint))  # type: ignore[assignment]
+            else:
+                sums = kept_sums(self.sums, record, dataset, device=run.device)
+                driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
         state, stats = run.drive(driver, problem, source)
         self.stats_.extend(stats)
         return state
 
+    def summed(self, dataset: Dataset) -> BlockSum:
+        """What a pass over these rows sums for `_weigh`; the sums of several passes over parts of the rows add up."""
+        return _summed(*self._asked(dataset))
+
+    def _asked(self, dataset: Dataset) -> tuple[Driver[Any, Any], Any]:
+        """The driver whose pass sums what the method weighs by, and its problem on the candidates that are there."""
+        raise TypeError(f"{type(self).__name__} does not say what it sums")
+
     def _weigh(self, dataset: Dataset) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it weighs")
+
+
+def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
+    """The sums of a driver of one pass.
+
+    Raises
+    ------
+    TypeError
+        If it takes anything else of the rows.
+    """
+    (record,) = driver.plan(problem)[0][0]
+    if not isinstance(record, BlockSum):
+        raise TypeError(f"the record {record.name!r} is no sum over blocks, and sums alone can be kept")
+    return record
 
 
 def updatable(features: object, sums: StorePath) -> Updated:

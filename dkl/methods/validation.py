@@ -7,6 +7,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
@@ -31,7 +32,13 @@ CHUNK = "a chunk of X, from whose first row the row is counted"
 
 
 def rows_to_fit(
-    estimator: Any, beside: BesideFeatures, y: Any, sample_weight: Any, *, supervised: bool, task: TaskChoice = "auto"
+    estimator: BaseEstimator,
+    beside: BesideFeatures,
+    y: Any,
+    sample_weight: Any,
+    *,
+    supervised: bool,
+    task: TaskChoice = "auto",
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
@@ -70,7 +77,7 @@ def rows_to_fit(
     return dataset
 
 
-def numbered_rows(estimator: Any, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
 
     Parameters
@@ -114,7 +121,7 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def _record_columns(estimator: Any, dataset: Dataset) -> None:
+def _record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     """`n_features_in_` and, where the columns have names, as many `feature_names_in_`: those of raw columns."""
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -127,7 +134,7 @@ def _record_columns(estimator: Any, dataset: Dataset) -> None:
         estimator.feature_names_in_ = np.asarray(names, dtype=object)
 
 
-def encoded_width(estimator: Any) -> int:
+def encoded_width(estimator: BaseEstimator) -> int:
     """How many columns the rows of a fitted estimator have once they are encoded."""
     encoding = getattr(estimator, "encoding_", None)
     return int(estimator.n_features_in_) if encoding is None else int(encoding.n_columns)
@@ -138,7 +145,7 @@ def _is_plain(X: Any) -> bool:
     return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
-def checked_rows(estimator: Any, X: Any) -> Any:
+def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
     """Rows in memory for `fit`, where they can be any: frames stay frames, since they are to be encoded."""
     check_sound(X)
     if is_frame(X):
@@ -149,7 +156,7 @@ def checked_rows(estimator: Any, X: Any) -> Any:
     return rows
 
 
-def rows_like_those_of_fit(estimator: Any, X: Any, *, strict: bool = False) -> Any:
+def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> Any:
     """Rows in memory as encoded columns: raw rows by the encoding of `fit`, others as they are.
 
     Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column.
@@ -182,7 +189,9 @@ def rows_like_those_of_fit(estimator: Any, X: Any, *, strict: bool = False) -> A
     return rows
 
 
-def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False) -> Any:
+def map_to_features(
+    estimator: BaseEstimator, X: Any, feature_map: FeatureMap, dtype: str, *, strict: bool = False
+) -> Any:
     """The features of rows: an array for rows in memory, a lazy Dask array for Dask collections and Datasets.
 
     Parameters
@@ -212,19 +221,19 @@ def map_to_features(estimator: Any, X: Any, feature_map: FeatureMap, dtype: str,
     return map_rows_together(rows, feature_map, dtype)
 
 
-def stored_rows(estimator: Any, dataset: Dataset) -> da.Array:
+def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
     """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
     return checked_dataset(estimator, dataset).X
 
 
-def checked_dataset(estimator: Any, dataset: Dataset) -> Dataset:
+def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
     """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories."""
     dataset = rows_like_fit(getattr(estimator, "encoding_", None), dataset)
     check_columns(estimator, dataset)
     return dataset
 
 
-def check_columns(estimator: Any, dataset: Dataset) -> None:
+def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     """Compare the columns of a Dataset with those of `fit`.
 
     Raises
@@ -254,7 +263,7 @@ def check_columns(estimator: Any, dataset: Dataset) -> None:
                 )
 
 
-def check_classes(estimator: Any, dataset: Dataset) -> None:
+def check_classes(estimator: BaseEstimator, dataset: Dataset) -> None:
     """Raise ValueError unless a Dataset has the classes that `fit` has found."""
     known = getattr(estimator, "classes_", dataset.classes)
     if not np.array_equal(known, dataset.classes):  # type: ignore[arg-type]
@@ -265,14 +274,14 @@ def check_classes(estimator: Any, dataset: Dataset) -> None:
         )
 
 
-def _check_width(estimator: Any, found: int, expected: int) -> None:
+def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
     if found != expected:
         raise ValueError(
             f"X has {found} features, but {type(estimator).__name__} is expecting {expected} features as input"
         )
 
 
-def encoded_rows(estimator: Any, X: Any) -> Any:
+def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
     """Further rows as those of `fit` were encoded: raw ones become columns, a Dataset has its columns compared."""
     X = as_known_rows(X)
     if isinstance(X, Dataset):
@@ -287,13 +296,13 @@ def encoded_rows(estimator: Any, X: Any) -> Any:
     return rows
 
 
-def encoded_frame(estimator: Any, rows: Any, *, strict: bool = False) -> Any:
+def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) -> Any:
     """The columns of raw rows, by the encoding of `fit` where there is one."""
     encoding = getattr(estimator, "encoding_", None)
     return as_rows(rows) if encoding is None else encoded_by(encoding, rows, strict=strict)
 
 
-def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
+def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
         return as_dask_array(X, "X")
@@ -306,7 +315,7 @@ def dask_rows(estimator: Any, X: Any, *, strict: bool = False) -> da.Array:
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
 
 
-def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:
+def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Array:
     """Rows of `n_columns` columns, each within one chunk; an error names what the estimator expects."""
     if X.ndim != 2:
         raise ValueError(f"X has {X.ndim} dimensions, but {type(estimator).__name__} is expecting rows, of 2")
@@ -314,7 +323,7 @@ def whole_rows(estimator: Any, X: da.Array, n_columns: int) -> da.Array:
     return X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
 
 
-def _map_dask(estimator: Any, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
+def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
     X = whole_rows(estimator, X, feature_map.n_columns)
     return da.map_blocks(
         _map_block,

@@ -26,6 +26,7 @@ from dkl.methods.density.tuned_learner import TunedLearner
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.evaluation import judged, reads_blocks
 from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
+from dkl.model_selection.rivals import rivals as rivals_for
 from dkl.model_selection.running import InTurn, Outcomes, TrialFit
 from dkl.model_selection.search_loop import Journal
 from dkl.model_selection.trial_record import Record
@@ -37,6 +38,8 @@ from dkl.version import __version__
 
 # Each size is four times the one before: on a logarithmic axis the curves have evenly spaced points.
 SIZES = (50, 200, 800)
+# The machine without settings, which chooses its features.
+AUTO = "auto"
 # The parameter that says how wide the mapped rows become, in the order in which it is looked for: a machine passes it
 # to its features, and of landmarks each one is a column.
 _SIZE_NAMES = ("features__n_features", "features__n_landmarks", "n_features")
@@ -53,6 +56,7 @@ def compare(
     family: Family | None = None,
     scaling: ScalingKind | None = "standard",
     machine: KernelMachine | None = None,
+    rivals: bool | None = None,
     test: Dataset | None = None,
     folds: int | float = 0.2,
     sample_weight: object = None,
@@ -75,9 +79,10 @@ def compare(
     groups, times : str, array of shape (n,), or None
         As of `KernelClassifier.fit`: rows are held out by whole groups, or the newest of them, and the result says so.
     learners : sequence of str, mapping of str to estimator, or None
-        Names as of `KernelClassifier`, and "tuned"; or estimators by the names that they are to have: feature
-        learners, machines of dkl, or any classifier or regressor of scikit-learn, which is fitted once to rows in
-        memory. None is all learners that have a meaning for the targets.
+        Names as of `KernelClassifier` ("auto" is the machine that chooses its features, fitted once), and "tuned"; or
+        estimators by the names that they are to have: feature learners, machines of dkl, or any classifier or regressor
+        of scikit-learn, which is fitted once to rows in memory. None is "auto" and all learners that have a meaning for
+        the targets.
     n_features : sequence of int
         Columns of the mapped rows (landmarks of `LandmarkFeatures`).
     family : Family or None
@@ -87,6 +92,9 @@ def compare(
     machine : KernelClassifier or KernelRegressor, or None
         What is fitted to the features. None is exact Newton steps with the squared loss, and a penalty chosen on
         held-out rows.
+    rivals : bool or None
+        Compare with scikit-learn's linear model, boosted trees, and for up to 10,000 rows an SVM, as they come; for
+        rows that fit in memory. None is True without `learners`.
     test : Dataset or None
         The rows that are scored.
     folds : int or float
@@ -130,6 +138,9 @@ def compare(
     dataset = rows_to_search("compare", BesideFeatures(X, groups, times), y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
+    if rivals or (rivals is None and learners is None):
+        # A name that the user gave to an estimator stays the user's.
+        entries = {**rivals_for(dataset), **entries}
     compared = ComparedRows(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
     compared.check()
     # The fingerprint reads the rows' checksums, so it is formed only where a checkpoint has to know its own comparison
@@ -249,7 +260,8 @@ class ComparedRows:
         # Estimators without such a parameter (boosted trees, say) are fitted once, as they are.
         sized: dict[str, str] = {}
         for name, model in models.items():
-            known = model.get_params(deep=True)
+            # A machine that chooses its features chooses their number, too.
+            known = {} if getattr(model, "features", None) == "auto" else model.get_params(deep=True)
             parameter = next((parameter for parameter in _SIZE_NAMES if parameter in known), None)
             if parameter is not None:
                 sized[name] = parameter
@@ -322,13 +334,18 @@ def entries_of(
             )
         return dict(learners)
     known = learners_for(task)
-    names = list(known) if learners is None else list(learners)
-    wrong = [name for name in names if name not in known]
+    names = [AUTO, *known] if learners is None else list(learners)
+    wrong = [name for name in names if name not in known and name != AUTO]
     if wrong or not names or isinstance(learners, str):
-        raise ValueError(f"learners is {learners!r}; expected some of {list(known)}, those for {task}, or estimators")
+        raise ValueError(
+            f"learners is {learners!r}; expected some of {[AUTO, *known]}, those for {task}, or estimators"
+        )
     compared_candidates = {entry.name: entry.compared_candidates for entry in LEARNERS}
     entries: dict[str, Estimator] = {}
     for name in names:
+        if name == AUTO:
+            entries[name] = KernelClassifier() if task == "classification" else KernelRegressor()
+            continue
         learner = known[name]()
         # Steps have neither a scale nor a family: their thresholds mean the same in any units.
         parameters = learner.get_params(deep=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dkl.model_selection.rivals import OUTSIDE
 from dkl.plots.score_curves import ComparisonDisplay
 
 if TYPE_CHECKING:
@@ -110,9 +111,12 @@ class Comparison:
 
         sqrt(p (1 - p) / n) of an accuracy p, 2 r (1 - r^2) / sqrt(n) of R^2 = r^2.
         """
+        return self.error_of(self.best.score)
+
+    def error_of(self, score: float) -> float:
+        """The standard error of a score on the rows that were held out."""
         # An accuracy p is the mean of n Bernoulli variables. A correlation r has the standard error (1 - r^2) / sqrt(n)
         # (Fisher 1915), and R^2 = r^2 changes by 2 r for each unit of r (the delta method).
-        score = self.best.score
         if self.measure == "accuracy":
             return float(np.sqrt(score * (1.0 - score) / self.n_test))
         # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
@@ -190,16 +194,25 @@ class Comparison:
         """
         # A learner whose fits all failed has no line; its errors are said below the table.
         drawn = [name for name in self.learners if np.isfinite(self.scores(name)).any()]
-        panel = "score against size"
+        alone = [result for result in self.results if result.n_features is None and np.isfinite(result.score)]
+        panel = "score by size" if len(self.n_features) > 1 else f"score on {self.n_test:,.0f} rows"
+        spread = {name: spread for name in drawn if any(spread := self._by_size(name, "deviation"))}
+        if len(self.n_features) <= 1:
+            # Bars have the standard error of their scores, which tells whether they differ.
+            spread = {name: [self.error_of(score) for score in self.scores(name)] for name in drawn}
+        seconds = {name: self._by_size(name, "seconds") for name in drawn}
         return ComparisonDisplay(
             self.n_features,
             {panel: {name: self.scores(name) for name in drawn}},
             measure=self.measure,
             baseline=baseline,
             title=self.rows if title is None else title,
-            spread={panel: {name: spread for name in drawn if any(spread := self._by_size(name, "deviation"))}},
-            references={panel: alone} if (alone := self._alone()) else {},
-            seconds={panel: {name: self._by_size(name, "seconds") for name in drawn}},
+            spread={panel: spread},
+            references={panel: {result.learner: result.score for result in alone}} if alone else {},
+            seconds={panel: seconds},
+            reference_seconds={panel: {result.learner: result.seconds for result in alone}},
+            reference_spread={panel: {result.learner: self.error_of(result.score) for result in alone}},
+            own=tuple(result.learner for result in alone if result.learner not in OUTSIDE),
         )
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> ComparisonDisplay:

@@ -13,7 +13,7 @@ from sklearn.metrics import get_scorer
 from sklearn.utils.metaestimators import available_if
 
 from dkl.data.dataset import Dataset
-from dkl.errors import ClusterError
+from dkl.errors import ClusterError, without_hints
 from dkl.methods.saving import SavingMixin
 from dkl.model_selection.folds import ValidationFold
 from dkl.protocols.estimators import Estimator
@@ -71,7 +71,8 @@ def judged(model: Estimator, parameters: Mapping[str, Any], fold: ValidationFold
     # The clock stops before the score: what is compared is the time of a fit.
     started = time.perf_counter()
     try:
-        fitted = fitted_to(with_parameters(model, parameters), fold.train)
+        with without_hints():
+            fitted = fitted_to(with_parameters(model, parameters), fold.train)
         seconds = time.perf_counter() - started
         score = float(score_of(fitted, fold.test, scoring))
         if not np.isfinite(score):

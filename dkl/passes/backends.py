@@ -24,7 +24,7 @@ from dkl.passes.lost_workers import POLL_S, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
-from dkl.process import usable_cores
+from dkl.process import leave_quickly, usable_cores
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -113,10 +113,16 @@ class ThreadBackend:
         LOADER.forget_pending()
 
 
+def in_worker(function: Callable, *args: Any) -> Any:
+    """`unpacking` in a process that is there for this work alone."""
+    leave_quickly()
+    return unpacking(function, *args)
+
+
 def run_packed(call: Packed) -> Packed:
     """Runs in a process of a pool: functions travel by cloudpickle."""
     function, args = call.load()
-    return packed(unpacking(function, *args))
+    return packed(in_worker(function, *args))
 
 
 class ProcessBackend:
@@ -286,7 +292,7 @@ class ClusterBackend:
         priority = 10 if urgent else 0
         with self._reached():
             return self._remembered(
-                self._client.submit(unpacking, function, *args, key=key, pure=False, priority=priority, **where)
+                self._client.submit(in_worker, function, *args, key=key, pure=False, priority=priority, **where)
             )
 
     def _remembered(self, future: ClusterFuture) -> ClusterFuture:

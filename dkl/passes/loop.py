@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dkl.errors import StoreError
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.kernels.device import Device
+from dkl.passes.backends import current_client
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
@@ -48,11 +51,35 @@ class ColumnStore:
         """New columns, in the place of those of a run that was killed before its first checkpoint."""
         # Written over: without a checkpoint there is no state that the old columns could belong to.
         made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
+        check_reach(self.store)
         return replace(made, keeps_last=True)
 
     def open(self, source: BlockSource, version: int) -> RowColumns:
         """The columns at the version of a checkpoint."""
+        check_reach(self.store)
         return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
+
+
+def check_reach(store: str) -> None:
+    """Ask one worker on each host whether it sees a local folder, before the first task would fail for want of it.
+
+    Raises
+    ------
+    StoreError
+        If a worker does not: the folder lies on a disk of the driver's machine alone.
+    """
+    client = current_client()
+    if client is None or "://" in store:
+        return
+    by_host = {address.rpartition(":")[0]: address for address in client.nthreads()}
+    # A worker that is lost meanwhile answers with an error, which is for the pass to deal with.
+    answers = client.run(os.path.isdir, store, workers=list(by_host.values()), on_error="return")
+    if blind := sorted(address for address, answer in answers.items() if answer is False):
+        raise StoreError(
+            f"the values that are kept for each row between passes lie in {store!r}, which the worker {blind[0]} does "
+            "not see; pass checkpoint= a folder or URL that all workers reach, or set Dask's temporary_directory to a "
+            "shared folder: dask.config.set(temporary_directory='/shared/tmp')"
+        )
 
 
 def run_driver(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,9 @@ from dkl.protocols.source import BlockSource
 
 VERSION_KEY = "dkl-version"
 _TOKEN_KEY = "dkl-token"
+# {version: {column: the version that wrote it}}: a column that a pass does not write is not copied, but stays where
+# it is. Columns of dkl 0.1 lack this entry, and have each column in each version.
+_WRITTEN_KEY = "dkl-written"
 
 
 @lru_cache(maxsize=64)
@@ -36,7 +39,9 @@ after_fork(_opened.cache_clear)
 
 @dataclass(frozen=True)
 class RowColumns:
-    """A scratch zarr group with one array a column and version; a chunk is a block, so tasks never share one.
+    """A scratch zarr group with one array for each version of a column that a pass wrote; a chunk is a block.
+
+    Tasks never share a chunk, and the driver touches none: a version costs it as much for a block as for 100,000.
 
     Parameters
     ----------
@@ -51,6 +56,8 @@ class RowColumns:
     keeps_last : bool
         Keep the version before the current one until the next is begun: whoever saves which version a state belongs
         to may be killed between a commit and that saving.
+    written : dict of str to int
+        The version whose array holds a column, by name.
     """
 
     store: str
@@ -58,6 +65,7 @@ class RowColumns:
     version: int = 0
     token: str = ""
     keeps_last: bool = False
+    written: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
     def create(
@@ -81,13 +89,18 @@ class RowColumns:
             raise FileExistsError(f"{store!r} holds row columns already; open them with RowColumns.open or delete it")
         # The token keeps this process from reading arrays that it opened when other columns lay in the same store.
         token = uuid.uuid4().hex
-        made = cls(str(store), tuple(int(rows) for rows in source.block_rows), token=token)
+        block_rows = tuple(int(rows) for rows in source.block_rows)
+        made = cls(str(store), block_rows, token=token, written=dict.fromkeys(columns, 0))
         # The attributes come last: without them the columns are not there for `open`, however far this came.
         for name, (dtype, shape) in columns.items():
-            array = made._create_array(group, 0, name, dtype, shape)
+            if start is None:
+                # Zeros need no chunk: what was never written reads as the fill value.
+                made._create_array(group, 0, name, dtype, shape, fill_value=0)
+                continue
+            array, old = made._create_array(group, 0, name, dtype, shape), start._array(name)
             for index in range(source.n_blocks):
-                array[index] = 0 if start is None else start._array(start.version, name)[index]
-        group.attrs.update({_TOKEN_KEY: token, VERSION_KEY: 0})
+                array[index] = old[index]
+        group.attrs.update({_TOKEN_KEY: token, VERSION_KEY: 0, _WRITTEN_KEY: {"0": dict(made.written)}})
         return made
 
     @classmethod
@@ -100,7 +113,8 @@ class RowColumns:
         if VERSION_KEY not in attributes:
             raise StoreError(f"{store!r} holds no complete row columns; create them again")
         block_rows = tuple(int(rows) for rows in source.block_rows)
-        return cls(str(store), block_rows, int(attributes[VERSION_KEY]), str(attributes.get(_TOKEN_KEY, "")))
+        columns = cls(str(store), block_rows, token=str(attributes.get(_TOKEN_KEY, "")))
+        return columns.at(int(attributes[VERSION_KEY]))
 
     def at(self, version: int) -> RowColumns:
         """The columns at a version that may be the last or the one before (see `keeps_last`).
@@ -110,23 +124,26 @@ class RowColumns:
         StoreError
             If that version is not there.
         """
-        if str(version) not in zarr.open_group(self.store, mode="r"):
+        group = zarr.open_group(self.store, mode="r")
+        known: Any = group.attrs.get(_WRITTEN_KEY, {})
+        old: Any = group.get(str(version))
+        by_name: Any = known.get(str(version)) or dict.fromkeys(old.array_keys() if old else (), version)
+        written = {str(name): int(place) for name, place in by_name.items()}
+        if not written or any(f"{place}/{name}" not in group for name, place in written.items()):
             raise StoreError(
-                f"{self.store!r} holds row columns at version {self.version}, the run was at version {version}: they "
-                "belong to another run. Remove both, or choose another checkpoint"
+                f"{self.store!r} holds row columns at version {group.attrs[VERSION_KEY]}, the run was at version "
+                f"{version}: they belong to another run. Remove both, or choose another checkpoint"
             )
-        return replace(self, version=version)
+        return replace(self, version=version, written=written)
 
     def prepare(self, writes: Mapping[str, str]) -> None:
         """Make the arrays of the next version, before the first task writes to them; all other versions go."""
         group = zarr.open_group(self.store, mode="a")
         # Among them what a run that was killed had begun to write.
-        for name in list(group.group_keys()):
-            if name != str(self.version):
-                self._drop(group, int(name))
+        self._keep_only(group, self.written)
         for name, dtype in writes.items():
-            current = group.get(f"{self.version}/{name}")
-            shape = () if current is None else current.shape[2:]  # type: ignore[union-attr]
+            # Columns have two axes for the blocks and their rows, and more where a row has a short vector.
+            shape = self._array(name).shape[2:] if name in self.written else ()
             self._create_array(group, self.version + 1, name, dtype, shape)
 
     def read(self, names: tuple[str, ...], block: Block) -> Block:
@@ -137,7 +154,7 @@ class RowColumns:
 
     def values(self, name: str, index: int) -> np.ndarray:
         """One column of one block, of shape (n_b, ...)."""
-        return np.asarray(self._array(self.version, name)[index, : self.block_rows[index]])
+        return np.asarray(self._array(name)[index, : self.block_rows[index]])
 
     def column(self, name: str) -> Iterator[np.ndarray]:
         """One column, block by block."""
@@ -149,28 +166,32 @@ class RowColumns:
         expected = self.block_rows[index]
         if len(values) != expected:
             raise ValueError(f"the row column {name!r} has {len(values)} rows for block {index}; expected {expected}")
-        self._array(self.version + 1, name)[index, :expected] = values
+        _opened(self.store, self.token, f"{self.version + 1}/{name}")[index, :expected] = values
 
     def commit(self) -> RowColumns:
-        """Make the next version the current one; columns that the pass did not write move with it.
+        """Make the next version the current one; columns that the pass did not write stay where they are.
 
         The old version goes, unless `keeps_last`.
         """
         group = zarr.open_group(self.store, mode="a")
-        old: Any = group.get(str(self.version))
-        new: Any = group.require_group(str(self.version + 1))
-        for name, array in old.arrays() if old is not None else ():
-            if name not in new:
-                self._create_array(group, self.version + 1, name, array.dtype.str, array.shape[2:])
-                for index in range(len(self.block_rows)):
-                    new[name][index] = array[index]
+        version, new = self.version + 1, group.get(str(self.version + 1))
+        written = {**self.written, **dict.fromkeys(new.array_keys() if isinstance(new, zarr.Group) else (), version)}
         # The number that the group notes is what makes the version the current one: it changes when all is there.
-        group.attrs[VERSION_KEY] = self.version + 1
+        known = {str(self.version): dict(self.written), str(version): written}
+        group.attrs.update({VERSION_KEY: version, _WRITTEN_KEY: known})
         if not self.keeps_last:
-            self._drop(group, self.version)
-        return replace(self, version=self.version + 1)
+            self._keep_only(group, written)
+        return replace(self, version=version, written=written)
 
-    def _create_array(self, group: zarr.Group, version: int, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+    def _create_array(
+        self,
+        group: zarr.Group,
+        version: int,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        fill_value: float | None = None,
+    ) -> Any:
         # One chunk a block: all chunks are as long as the longest block, and shorter blocks leave the end of theirs
         # unused.
         longest = max(self.block_rows, default=0)
@@ -180,14 +201,22 @@ class RowColumns:
             chunks=(1, max(longest, 1), *shape),
             dtype=dtype,
             # A chunk that is lost must not read as values: NaN says so where the dtype has one.
-            fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
+            fill_value=(np.nan if np.dtype(dtype).kind == "f" else 0) if fill_value is None else fill_value,
             config={"write_empty_chunks": True},
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
         )
 
-    def _array(self, version: int, name: str) -> Any:
-        return _opened(self.store, self.token, f"{version}/{name}")
+    def _array(self, name: str) -> Any:
+        """The array that holds a column at this version; KeyError for a name that is no column."""
+        return _opened(self.store, self.token, f"{self.written.get(name, self.version)}/{name}")
 
-    def _drop(self, group: zarr.Group, version: int) -> None:
-        if str(version) in group:
-            del group[str(version)]
+    def _keep_only(self, group: zarr.Group, written: Mapping[str, int]) -> None:
+        """Remove all arrays but those that hold a column of `written`."""
+        kept = {f"{version}/{name}" for name, version in written.items()}
+        for version, arrays in list(group.groups()):
+            gone = [name for name in arrays.array_keys() if f"{version}/{name}" not in kept]
+            if len(gone) == len(list(arrays.array_keys())):
+                del group[version]
+                continue
+            for name in gone:
+                del arrays[name]

@@ -1,5 +1,7 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
+from dkl.plots.column_shares import DriftDisplay
+from dkl.plots.coverage import CoverageDisplay
 from dkl.plots.effect_curves import EffectsDisplay
 from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
 from dkl.plots.history import HistoryDisplay
@@ -13,8 +15,10 @@ from dkl.plots.trials import TrialsDisplay
 __all__ = [
     "ComparisonDisplay",
     "ContributionsDisplay",
+    "CoverageDisplay",
     "DecisionDisplay",
     "DependenceDisplay",
+    "DriftDisplay",
     "EffectsDisplay",
     "HistoryDisplay",
     "ImportanceDisplay",

@@ -17,36 +17,41 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # The quantities of a round that belong into one panel: its title, whether it is seen on a logarithmic scale, its lines.
-_PANELS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
-    ("value of the game", False, ("upper", "lower")),
-    ("duality gap", True, ("gap", "relative_gap", "duality_gap")),
-    ("objective", False, ("objective",)),
-    ("residual of the optimality conditions", True, ("residual",)),
-    ("loss", False, ("loss", "train_loss", "held_out_loss", "validation_loss")),
-    ("error", False, ("error", "held_out_error")),
-    ("score", False, ("score", "validation_score")),
-    ("potential", True, ("potential", "sampled_potential")),
-    ("margin", False, ("margin",)),
-    ("share of the dual at its bounds", False, ("at_zero", "at_bound")),
-    ("support", False, ("support",)),
-    ("features", False, ("n_features",)),
-    ("rows of the search", False, ("sample_rows",)),
+_Panel = tuple[str, bool, tuple[str, ...]]
+# What a user reads: whether the model gets better on held-out rows, and whether the search has come to its end. Each
+# question has several measures, of which the first that a history has is drawn.
+_READ: tuple[tuple[_Panel, ...], ...] = (
+    (
+        ("loss", False, ("held_out_loss", "validation_loss", "train_loss", "loss")),
+        ("objective", False, ("objective",)),
+        ("value of the game", False, ("upper", "lower")),
+    ),
+    (
+        ("score", False, ("validation_score", "score")),
+        ("error", False, ("held_out_error", "error")),
+    ),
+    (
+        ("duality gap", True, ("relative_gap", "duality_gap", "gap")),
+        ("residual of the optimality conditions", True, ("residual",)),
+        ("potential", True, ("potential", "sampled_potential")),
+    ),
 )
 # What the horizontal axis counts, the first that every entry of the history has.
-_AXIS = ("round", "epoch")
+_AXIS = ("n_features", "round", "epoch")
+_LABELS = {"n_features": "number of features"}
 
 
 @dataclass(frozen=True, eq=False)
 class HistoryDisplay(Display):
-    """The curves of `history_`: potentials, margins, gaps, losses round by round, a panel each.
+    """The curves of `history_`: whether rounds still gain, on held-out rows where there are any, and when they end.
 
     Parameters
     ----------
     history : sequence of dict of str to number
         One a round; what a round does not say is a gap in its curve.
     quantities : sequence of str, or None
-        Which to draw, one panel each; None draws all that are known
-        and change, together where they belong together.
+        Which to draw, one panel each, whatever a round says: "margin", "support", "sample_rows". None draws three
+        panels at most: the loss, the score or error, and the gap, residual or potential.
     title : str
 
     Attributes
@@ -94,7 +99,7 @@ class HistoryDisplay(Display):
         return cls(list(with_history.history_), quantities, title)
 
     @property
-    def panels(self) -> list[tuple[str, bool, tuple[str, ...]]]:
+    def panels(self) -> list[_Panel]:
         """Title, logarithmic or not, and the quantities of each panel that there is something to draw in."""
         known = {name for entry in self.history for name in entry if np.isfinite(self._values(name)).any()}
         if self.quantities is not None:
@@ -103,9 +108,13 @@ class HistoryDisplay(Display):
             if unknown:
                 raise ValueError(f"the history has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
             return [(name.replace("_", " "), False, (name,)) for name in self.quantities]
-        # A metric that stays the same in all rounds says nothing as a curve.
-        kept = [(title, log, tuple(n for n in names if n in known)) for title, log, names in _PANELS]
-        return [panel for panel in kept if any(self._changes(name) for name in panel[2])]
+        drawn = []
+        for measures in _READ:
+            kept = ((title, log, tuple(name for name in names if name in known)) for title, log, names in measures)
+            # A metric that stays the same in all rounds says nothing as a curve.
+            changing = (panel for panel in kept if any(self._changes(name) for name in panel[2]))
+            drawn += list(changing)[:1]
+        return drawn
 
     @property
     def _n_panels(self) -> int:
@@ -120,7 +129,7 @@ class HistoryDisplay(Display):
         return axes
 
     def _draw(self, axes: Sequence[Axes]) -> None:
-        label = next((name for name in _AXIS if all(name in entry for entry in self.history)), "round")
+        label = next((name for name in _AXIS if self._goes_up(name)), "round")
         # A history without a count of its rounds is counted here.
         rounds = np.array([entry.get(label, place + 1) for place, entry in enumerate(self.history)], dtype=float)
         for ax, (title, log, names) in zip(axes, self.panels, strict=True):
@@ -130,7 +139,11 @@ class HistoryDisplay(Display):
             positive = log and all((self._values(name)[np.isfinite(self._values(name))] > 0.0).all() for name in names)
             ax.set_yscale("log" if positive else "linear")
             ax.set_title(title, fontsize="medium")
-            ax.set_xlabel(label)
+            ax.set_xlabel(_LABELS.get(label, label))
+            # Rounds and features are counted: half of one means nothing.
+            ax.xaxis.get_major_locator().set_params(integer=True)
+            if len(names) == 1:
+                ax.set_ylabel(names[0].replace("_", " "))
             if len(names) > 1:
                 ax.legend(frameon=False, fontsize="small")
             quiet(ax)
@@ -149,6 +162,11 @@ class HistoryDisplay(Display):
             linewidth=1.4,
             label=name.replace("_", " "),
         )
+
+    def _goes_up(self, name: str) -> bool:
+        """Whether every round says this number, and each a larger one than the one before."""
+        values = self._values(name)
+        return bool(np.isfinite(values).all() and len(values) and (np.diff(values) > 0.0).all())
 
     def _changes(self, name: str) -> bool:
         """Whether a metric has different values, or a single one, which is drawn as a dot."""

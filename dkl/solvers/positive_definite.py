@@ -37,13 +37,34 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
     Parameters
     ----------
     form : callable
-        Makes the matrix (m, m), in Fortran order, of which the upper triangle counts and which is overwritten: again
-        for each try, so that no copy is kept.
+        As of `factor_positive`.
     right : ndarray of shape (m,) or (m, r)
 
     Returns
     -------
     ndarray of the shape of `right`
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not finite.
+    """
+    return lapack.dpotrs(factor_positive(form), right, lower=0)[0]
+
+
+def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
+    """The factor R of R^T R = A, for a symmetric positive definite A; one that is not quite gets a growing diagonal.
+
+    Parameters
+    ----------
+    form : callable
+        Makes the matrix (m, m), in Fortran order, of which the upper triangle counts and which is overwritten: again
+        for each try, so that no copy is kept.
+
+    Returns
+    -------
+    ndarray of shape (m, m), Fortran order
+        Its upper triangle; below it lies anything.
 
     Raises
     ------
@@ -64,5 +85,5 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
         # fails: a little more on the diagonal outweighs it, ten times as much each time until it succeeds.
         diagonal += extra
         if factorise(system):
-            return lapack.dpotrs(system, right, lower=0)[0]
+            return system
         extra = 10.0 * extra if extra else 1e-9 * scale

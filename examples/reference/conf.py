@@ -62,10 +62,12 @@ def commands_as_page(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += "".join(map(command_as_text, get_command(program).commands.values()))
 
 
-def command_as_text(command: Any) -> str:
-    """What a command does, and what it takes."""
+def command_as_text(command: Any, above: str = "dkl") -> str:
+    """What a command does, and what it takes; of a group of commands, all of them."""
+    if hasattr(command, "commands"):
+        return "".join(command_as_text(each, f"{above} {command.name}") for each in command.commands.values())
     taken = "\n\n".join(f"`{spelling(option)}`\n: {option.help or ''}" for option in command.params)
-    return f"\n## dkl {command.name}\n\n{inspect.cleandoc(command.help)}\n\n{taken}\n"
+    return f"\n## {above} {command.name}\n\n{inspect.cleandoc(command.help)}\n\n{taken}\n"
 
 
 def spelling(option: Any) -> str:

@@ -232,6 +232,18 @@ def block_moments(block: Block, operands: Operands) -> Sums:
     }
 
 
+def column_counts(block: Block, operands: Operands) -> Sums:
+    """The weight of the rows whose value in a column lies above just so many of its edges."""
+    rows, weights = rows_of(block.X), weights_of(block)
+    edges, n_edges = operands["edges"], operands["n_edges"]
+    counts = np.zeros((len(edges), edges.shape[1] + 1))
+    for j in range(len(edges)):
+        for b in range(edges.shape[1] + 1):
+            inside = [sum(x > edges[j, e] for e in range(n_edges[j])) == b for x in rows[:, j]]
+            counts[j, b] = math.fsum(s for s, counted in zip(weights, inside, strict=True) if counted)
+    return {"counts": counts}
+
+
 def newton_targets(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray]:
     """What each model is to predict of each row, and the row's weight for it: 0 where the model does not see it."""
     weights = weights_of(block)

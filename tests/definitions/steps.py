@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.maps import map_rows
 from dkl.protocols.block import Block
 from tests.definitions import losses
 
@@ -23,8 +24,12 @@ def atom(x: np.ndarray, projection: Any, number: int) -> float:
 
 
 def atoms(X: Any, feature_map: Any) -> np.ndarray:
-    """Amplitude times atom, (n, m)."""
+    """Amplitude times atom, (n, m); of several maps side by side, whose other features are those of `map_rows`."""
     rows = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+    if feature_map.activation == "combined":
+        return np.hstack([atoms(rows, part) for part in feature_map.projection.maps]) * feature_map.amplitudes
+    if feature_map.activation != "steps":
+        return map_rows(rows, feature_map, "float64")
     steps = feature_map.projection
     return np.array(
         [[a * atom(x, steps, i) for i, a in enumerate(feature_map.amplitudes)] for x in rows.astype(np.float64)]
@@ -48,16 +53,18 @@ def refit_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
         gram += h * np.outer(phi[i], phi[i])
         for k in range(K):
             gradient[:, k] -= weight[i] * losses.slope(y[i, k], f[k], task.loss) * phi[i]
-    return {"gram": gram[:, task.first :], "gradient": gradient[task.first :]}
+    return {"gram": gram[:, task.new], "gradient": gradient[task.new]}
 
 
 def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
-    """Held-out losses of the trials; sums by parent, column and bin at the slopes of the last trial."""
+    """Held-out losses of the trials; sums by parent, column and bin, and of candidates, at the slopes of the last."""
     task, phi = operands["task"], atoms(block.X, operands["feature_map"])
     X = block.X.toarray() if hasattr(block.X, "toarray") else np.asarray(block.X)
     y, weight, held = operands["targets"](block)
     bins, K = task.bins, y.shape[1]
     d, most = bins.edges.shape
+    psi = np.zeros((len(phi), 0)) if task.candidates is None else atoms(block.X, task.candidates)
+    cross, gradient = np.zeros((phi.shape[1] + psi.shape[1], psi.shape[1])), np.zeros((psi.shape[1], K))
     histograms, judged = np.zeros((len(task.parents), d, most, 4 + 2 * K)), np.zeros(len(task.trials))
     for i in range(len(phi)):
         for number, trial in enumerate(task.trials):
@@ -68,6 +75,8 @@ def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
         f = [float(task.trials[-1, k] @ phi[i]) for k in range(K)]
         s = [-weight[i] * losses.slope(y[i, k], f[k], task.loss) for k in range(K)]
         h = weight[i] * losses.curvature(y[i, 0], f[0], task.loss)
+        cross += h * np.outer(np.append(phi[i], psi[i]), psi[i])
+        gradient += np.outer(psi[i], s)
         for p, parent in enumerate(task.parents):
             if phi[i, parent] == 0.0:
                 continue
@@ -76,7 +85,8 @@ def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
                 z = float(np.float32((inside - bins.center[j]) / bins.scale[j]))
                 b = code(float(X[i, j]), bins.edges[j], bins.n_edges[j])
                 histograms[p, j, b] += [weight[i], h, h * z, h * z * z, *s, *(z * value for value in s)]
-    return {"held_out": judged, "weight": np.array(held.sum()), "histograms": histograms}
+    sums = {"held_out": judged, "weight": np.array(held.sum()), "histograms": histograms}
+    return sums if task.candidates is None else {**sums, "cross": cross, "gradient": gradient}
 
 
 def decrease(q: np.ndarray, p: np.ndarray, s: np.ndarray, h: np.ndarray, penalty: float) -> float:

@@ -19,7 +19,7 @@ FAMILIES: dict[str, Any] = {
     "linear": (dkl.Coordinates(), "standard"),
     "harmonics": (dkl.SphericalHarmonics(3, project=True), None),
 }
-NAMES = (*FAMILIES, "landmarks", "tuned", "steps", "nystrom")
+NAMES = (*FAMILIES, "landmarks", "tuned", "steps", "nystrom", "combined")
 WAVES = ("waves", "phases", "structured", "landmarks", "tuned")
 N = 60
 
@@ -47,6 +47,13 @@ def machine(name: str, *, classes: int = 0) -> Any:
         X, y = np.repeat(X, 20, axis=0), np.repeat(y, 20)
     elif name == "nystrom":
         features = dkl.NystromFeatures(n_features=20, scaling="standard", dtype="float64", random_state=0)
+    elif name == "combined":
+        steps = dkl.StepFeatures(n_features=20, dtype="float64")
+        linear = dkl.RandomFeatures(dkl.Coordinates(), 6, dtype="float64")
+        waves = dkl.RandomFeatures(dkl.Gaussian(1.5), 20, scaling="standard", dtype="float64")
+        kernel = dkl.NystromFeatures(n_features=10, scaling="standard", dtype="float64")
+        ramps = dkl.RandomFeatures(dkl.ArcCosine(1), 6, dtype="float64")
+        features = dkl.CombinedFeatures([steps, linear, waves, kernel, ramps], dtype="float64", random_state=0)
     else:
         family, scaling = FAMILIES[name]
         features = dkl.RandomFeatures(family, 40, scaling=scaling, dtype="float64", random_state=0)

@@ -43,6 +43,15 @@ MAPS: dict[str, Callable[[], Any]] = {
     "nystrom": lambda: dkl.NystromFeatures(dkl.Gaussian(), 20, scaling="standard", random_state=0),
     "nystrom, laplacian": lambda: dkl.NystromFeatures(dkl.Laplacian(), 20, scaling="minmax", random_state=0),
     "nystrom, matern": lambda: dkl.NystromFeatures(n_features=20, scaling="quantile", random_state=0),
+    "nystrom, smooth": lambda: dkl.NystromFeatures(dkl.Matern(2.5), 20, scaling="standard", random_state=0),
+    "combined": lambda: dkl.CombinedFeatures(
+        [
+            dkl.StepFeatures(n_features=20),
+            dkl.NystromFeatures(dkl.Gaussian(), 10, scaling="standard"),
+            dkl.RandomFeatures(n_features=10, scaling="minmax"),
+        ],
+        random_state=0,
+    ),
     "landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, random_state=0),
     "shared landmarks": lambda: dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20, pool="shared", random_state=0),
     "harmonics": lambda: dkl.AlignedFeatures(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.projections import ColumnProjection
@@ -153,6 +153,18 @@ def test_kernels_that_are_equal_by_theory_are_equal() -> None:
     np.testing.assert_allclose(np.diag(ArcCosine(1).kernel(X)), np.square(X).sum(axis=1))
     np.testing.assert_allclose(np.diag(ArcCosine(2).kernel(X)), 3 * np.square(X).sum(axis=1) ** 2)
     np.testing.assert_allclose(Laplacian(2.0).kernel(X[:1], X[1:2]), np.exp(-np.abs(X[0] - X[1]).sum() / 2))
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
+def test_closed_forms_of_matern_are_those_of_the_bessel_function(nu: float) -> None:
+    X, Y = np.random.default_rng(0).standard_normal((2, 40, 3))
+    Y[:5] = X[:5]
+    r = np.sqrt(2.0 * nu) * np.linalg.norm(X[:, None] - Y, axis=2) / 1.7
+    with np.errstate(invalid="ignore"):
+        by_bessel = np.where(r > 0.0, 2.0 ** (1.0 - nu) / special.gamma(nu) * r**nu * special.kv(nu, r), 1.0)
+    np.testing.assert_allclose(Matern(nu, 1.7).kernel(X, Y), by_bessel, rtol=1e-11)
+    # the general formula that other smoothness takes comes to the same near these
+    np.testing.assert_allclose(Matern(nu + 1e-9, 1.7).kernel(X, Y), by_bessel, rtol=1e-6)
 
 
 def test_kernels_of_close_rows_are_close_to_one() -> None:

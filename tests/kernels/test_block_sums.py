@@ -14,7 +14,7 @@ import pytest
 from dkl.encodings.target_means import CategoryFolds
 from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
@@ -311,12 +311,18 @@ def steps(kind: str, *, search: bool) -> dict[str, Any]:
     else:
         targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
     bins = column_bins(holey_rows(N, D_IN), np.ones(N), 5)
-    feature_map = some_steps(bins)
+    feature_map, candidates = some_steps(bins), None
+    if kind == "3":
+        # the working model has waves, too, and candidates of two kinds
+        waves = weighted_map(FAMILIES["gaussian"], 2, D_IN, "float64", "standard")
+        feature_map = combined_map([feature_map, waves])
+        candidates = combined_map([waves.take(np.array([1])), some_steps(bins)])
     rng, m, loss = np.random.default_rng(5), feature_map.n_features, "log_loss" if K == 1 else "squared_error"
     if search:
-        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64")
+        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64", candidates)
     else:
-        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), 0 if K == 1 else 2, "float64")
+        new = np.arange(m) if K == 1 else np.array([1, 4])
+        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), new, "float64")
     return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
 
 
@@ -400,6 +406,10 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
         "folds": RowFolds(2, 3.0, 0),
+    },
+    ("dkl.uncertainty.drift_sums", "column_counts"): lambda _: {
+        "edges": column_bins(holey_rows(N, D_IN), np.ones(N), 5).edges,
+        "n_edges": column_bins(holey_rows(N, D_IN), np.ones(N), 5).n_edges,
     },
 }
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from dask_ml.wrappers import Incremental
 from sklearn.datasets import load_wine, make_friedman1
+from sklearn.linear_model import Ridge
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.linear.penalty_choice import PenaltyChoice
-from dkl.machines.contest import FEWEST_ROWS, JUDGED_ROWS, contenders, usual_advice, winner
+from dkl.events import Event
+from dkl.linear.incremental import BlockIncremental
+from dkl.machines import effort as counting
+from dkl.machines.contest import FEWEST_ROWS
+from dkl.machines.effort import EFFORTS, Clock
 from dkl.machines.settings import OpenParameters, Settings, settled
 from dkl.planning import plan
 
@@ -36,7 +43,8 @@ def lines(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str) -> None:
     X, y = rows()
     model = dkl.KernelRegressor(random_state=0).fit(X, y)
-    assert model.reasons_[0].startswith(f"Features: {kind}, which have the best score on held-out rows")
+    assert model.reasons_[0].startswith(f"Features: {kind}")
+    assert "which have the best score on held-out rows" in model.reasons_[0]
     assert model.reasons_[0].count("themselves") == 1
     assert model.score(X, y) > 0.9
 
@@ -53,7 +61,20 @@ def test_without_settings_a_classifier_scores_as_users_expect_and_has_probabilit
     assert np.array_equal(model.classes_[shares.argmax(axis=1)], model.predict(X[~train]))
 
 
-def test_the_same_rows_give_the_same_bits_and_the_reasons_pin_nothing_else(tmp_path: Path) -> None:
+def test_probabilities_are_calibrated_on_rows_that_the_features_did_not_see() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((1_500, 5))
+    # classes that nothing tells apart in more than 80 % of the rows: whoever says 99 % is wrong
+    y = np.where(generator.random(1_500) < 0.8, X[:, 0] > 0.0, X[:, 0] < 0.0).astype(int)
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(X[:750], y[:750])
+    scores = model.decision_function(X[750:]) * np.where(y[750:] == 1, 1.0, -1.0)
+    losses = [
+        np.mean(np.log1p(np.exp(-scores / t))) for t in model.temperature_ * np.array([1.0, *np.geomspace(0.3, 3)])
+    ]
+    assert losses[0] < min(losses) + 0.01
+
+
+def test_the_same_rows_give_the_same_bits_and_a_file_keeps_them(tmp_path: Path) -> None:
     X, y = thresholds(300)
     one, two = (dkl.KernelRegressor(random_state=0).fit(X, y) for _ in range(2))
     np.testing.assert_array_equal(one.predict(X), two.predict(X))
@@ -64,27 +85,57 @@ def test_the_same_rows_give_the_same_bits_and_the_reasons_pin_nothing_else(tmp_p
     assert (again.solver_, again.loss_) == ("newton", "squared_error")
 
 
-def test_few_rows_are_not_chosen_by() -> None:
-    X, y = thresholds(FEWEST_ROWS - 1)
-    model = dkl.KernelRegressor(random_state=0).fit(X, y)
-    assert "too few to choose by" in model.reasons_[0]
-    assert np.isfinite(model.predict(X)).all()
-
-
-@pytest.mark.parametrize("given", [{"solver": "sgd"}, {"loss": "log_loss"}, {"alpha": 1e-4}, {"early_stopping": True}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"solver": "sgd"},
+        {"loss": "log_loss"},
+        {"loss": "squared_error"},
+        {"alpha": 1e-4},
+        {"alpha": "auto"},
+        {"early_stopping": True},
+        {"n_features": 300, "scaling": "standard", "sigma": 2.0},
+        {"n_features": 50, "solver": "sgd"},
+        {"scaling": None, "alpha": 1e-3},
+        {"sigma": "median", "calibrate": False},
+    ],
+)
 def test_what_is_pinned_stays_and_the_rest_adapts(given: dict[str, Any]) -> None:
     X, y = thresholds(300)
-    model = dkl.KernelClassifier(random_state=0, **given).fit(X, (y > 1.0).astype(int))
+    labels = (y > 1.0).astype(int)
+    model = dkl.KernelClassifier(random_state=0, effort="fast", **given).fit(X, labels)
     assert {name: model.get_params(deep=False)[name] for name in given} == given
-    assert model.score(X, (y > 1.0).astype(int)) > 0.9
+    assert model.score(X, labels) > 0.9
     # the penalty is chosen on held-out rows by exact steps alone
-    assert (model.solver_ == "newton") == (given == {"alpha": 1e-4})
+    assert (model.solver_ == "newton") == (
+        given.get("solver") != "sgd" and set(given) - {"early_stopping"} != set() and given.get("loss") != "log_loss"
+    )
+    learner = model.features_
+    if "n_features" in given:
+        assert learner.feature_map_.n_features <= given["n_features"]
+    if "sigma" in given:
+        assert {learner.get_params().get("family__sigma"), learner.get_params().get("kernel__sigma")} >= {
+            given["sigma"]
+        }
+    if "scaling" in given:
+        assert learner.get_params().get("scaling", given["scaling"]) == given["scaling"]
+
+
+def test_the_common_knobs_reach_features_that_are_given_and_nothing_is_left_out_silently() -> None:
+    X, y = lines(200)
+    model = dkl.KernelRegressor("random", n_features=30, scaling="standard", sigma=3.0, random_state=0).fit(X, y)
+    assert (model.features_.n_features, model.features_.scaling, model.features_.family_.sigma) == (30, "standard", 3.0)
+    own = dkl.RandomFeatures(n_features=40)
+    assert dkl.KernelRegressor(own, n_features=20, random_state=0).fit(X, y).feature_map_.n_features == 20
+    assert own.n_features == 40
+    with pytest.raises(ValueError, match=r"sigma=3\.0 is pinned, and StepFeatures has no such parameter"):
+        dkl.KernelRegressor("steps", sigma=3.0).fit(X, y)
 
 
 def test_chosen_features_tell_no_hints_of_other_settings(caplog: pytest.LogCaptureFixture) -> None:
     X, y = make_friedman1(300, random_state=0)
     X[:, 0] = np.exp(8.0 * X[:, 0]) ** 2
-    dkl.KernelRegressor(random_state=0).fit(X, y)
+    dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y)
     assert "heavy tails" not in caplog.text
 
 
@@ -94,19 +145,155 @@ def test_groups_are_kept_together_where_kinds_are_judged() -> None:
     assert model.score(X, y) > 0.9
 
 
+# what may be wrong with rows: the right thing, as the least score, or one clear error
+GENERATOR = np.random.default_rng(0)
+NUMBERS = GENERATOR.standard_normal((300, 4))
+TARGET = NUMBERS[:, 0] + np.sin(NUMBERS[:, 1])
+LABELS = (TARGET > 0.0).astype(int)
+EDGES: dict[str, tuple[Any, Any, float | str]] = {
+    "few of one class": (NUMBERS, (NUMBERS[:, 0] > 2.0).astype(int), 0.98),
+    "one row of a third class": (NUMBERS, np.where(np.arange(300) < 1, 2, LABELS), 0.9),
+    "three of 300": (NUMBERS, (np.arange(300) < 3).astype(int), 0.98),
+    "99 rows": (NUMBERS[:99], TARGET[:99], 0.9),
+    "59 rows": (NUMBERS[:59], TARGET[:59], 0.9),
+    "20 rows of classes": (NUMBERS[:20], LABELS[:20], 0.7),
+    "5 rows": (NUMBERS[:5], TARGET[:5], 0.5),
+    "3 rows": (NUMBERS[:3], TARGET[:3], "n_samples = 3: .* needs at least 5 rows"),
+    "one column": (NUMBERS[:, :1], np.sin(2.0 * NUMBERS[:, 0]), 0.95),
+    "one column of two values": ((NUMBERS[:, :1] > 0.0).astype(float), LABELS, 0.7),
+    "a constant target": (NUMBERS, np.full(300, 3.0), 1.0),
+    "one class": (NUMBERS, np.ones(300, int), "y has one class, 1; at least two are needed"),
+    "a column of gaps": (np.where(np.arange(4) == 2, np.nan, NUMBERS), TARGET, "column 'column 2' holds no value"),
+    "duplicate rows": (np.repeat(NUMBERS[:30], 10, axis=0), np.repeat(TARGET[:30], 10), 0.95),
+    "equal rows": (np.ones((300, 2)), TARGET, -0.01),
+    "equal rows of two classes": (np.ones((300, 2)), LABELS, 0.45),
+}
+
+
+@pytest.mark.parametrize("case", EDGES)
+def test_odd_rows_are_taken_or_refused_in_one_sentence(case: str) -> None:
+    X, y, expected = EDGES[case]
+    machine = dkl.KernelClassifier if y.dtype.kind == "i" else dkl.KernelRegressor
+    model = machine(random_state=0, effort="fast")
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=expected):
+            model.fit(X, y)
+        return
+    assert model.fit(X, y).score(X, y) >= expected
+    if machine is dkl.KernelClassifier:
+        assert np.array_equal(model.classes_[model.predict_proba(X).argmax(axis=1)], model.predict(X))
+
+
+def test_a_constant_target_is_answered_by_it() -> None:
+    model = dkl.KernelRegressor(random_state=0, effort="fast").fit(NUMBERS, np.full(300, 3.0))
+    np.testing.assert_allclose(model.predict(NUMBERS), 3.0)
+
+
+def test_few_rows_are_not_chosen_by() -> None:
+    X, y = thresholds(FEWEST_ROWS - 1)
+    model = dkl.KernelRegressor(random_state=0).fit(X, y)
+    assert "too few to choose by" in model.reasons_[0]
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dkl.machines.settings._MOST_WORK", 0.0)
+    X, y = thresholds(2_000)
+    labels = np.where(y > 1.0, "yes", "no")
+    dataset = dkl.create_dataset(tmp_path / "rows.zarr", X[:1_500], labels[:1_500])
+    epochs: list[str] = []
+    fit_epochs = BlockIncremental.fit_epochs
+
+    def told(runner: BlockIncremental, *given: Any, **named: Any) -> Any:
+        epochs.append(given[1].place)
+        return fit_epochs(runner, *given, **named)
+
+    monkeypatch.setattr(BlockIncremental, "fit_epochs", told)
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(dataset)
+    assert (model.solver_, model.loss_) == ("sgd", "hinge")
+    # through dask-ml's interface, block by block from the store
+    assert issubclass(BlockIncremental, Incremental)
+    assert [Path(place.strip("'")).name for place in epochs] == ["rows.zarr"]
+    assert type(model.linear_).__name__ == "SGDClassifier"
+    model.partial_fit(X[1_500:], labels[1_500:])
+    assert model.n_epochs_ > 1
+    assert model.score(X, labels) > 0.9
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_squared_error_of_classes_is_ridge_regression_on_their_signs(n_classes: int) -> None:
+    X, codes = NUMBERS, np.digitize(TARGET, np.quantile(TARGET, np.arange(1, n_classes) / n_classes))
+    model = dkl.KernelClassifier(
+        dkl.RandomFeatures(n_features=30, dtype="float64", random_state=0), loss="squared_error", alpha=1e-2
+    ).fit(X, codes)
+    assert model.solver_ == "newton"
+    phi = model.features_.transform(X)
+    signs = np.where(codes[:, None] == ([1] if n_classes == 2 else np.arange(n_classes)), 1.0, -1.0)
+    ridge = Ridge(1e-2 * len(X)).fit(phi, signs)
+    np.testing.assert_allclose(
+        model.decision_function(X).reshape(len(X), -1), ridge.predict(phi).reshape(len(X), -1), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(ValueError, match="loss='squared_error' of classes has exact steps only"):
+        dkl.KernelClassifier("random", loss="squared_error", solver="sgd").fit(X, codes)
+
+
+def test_a_time_limit_ends_the_trials_and_max_trials_pins_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    X, y = thresholds(400)
+    settings = {"random_state": 0, "effort": "fast"}
+    free = dkl.KernelRegressor(**settings).fit(X, y)
+    # a clock on which every look takes two seconds
+    ticks = count(0.0, 2.0)
+    monkeypatch.setattr(counting.time, "monotonic", lambda: next(ticks))
+    short = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)
+    monkeypatch.undo()
+    trials = int(short.reasons_[1].partition("max_trials=")[2].split()[0])
+    assert 1 <= trials < int(free.reasons_[1].split()[3])
+    pinned = dkl.KernelRegressor(**settings, max_trials=trials).fit(X, y)
+    np.testing.assert_array_equal(pinned.predict(X), short.predict(X))
+    # where it ended is in the checkpoint: what resumes ends there, too
+    again = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)
+    np.testing.assert_array_equal(again.predict(X), short.predict(X))
+
+
+def test_without_a_limit_no_clock_ends_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting.time, "monotonic", lambda: 1e9)
+    assert Clock(None).allows(1e30)
+    clock = Clock(10.0)
+    clock.count(1e9)
+    assert clock.allows(1e9)
+
+
+def test_a_fitted_machine_says_in_sentences_what_it_chose() -> None:
+    model = dkl.KernelRegressor(random_state=0, effort="fast")
+    assert repr(model) == "KernelRegressor(effort='fast', random_state=0)"
+    model.fit(*thresholds(200))
+    assert repr(model).startswith("KernelRegressor(effort='fast', random_state=0)\nFeatures: ")
+    assert all(reason.endswith(".") for reason in model.reasons_)
+
+
 def test_a_plan_counts_all_that_may_be_tried() -> None:
-    ds = as_dataset(*thresholds(300))
+    X, y = thresholds(300)
+    ds = as_dataset(X, y)
     whole, pinned = plan(dkl.KernelRegressor(), ds), plan(dkl.KernelRegressor("steps", solver="newton"), ds)
     assert whole.n_passes > 5 * pinned.n_passes
+    assert plan(dkl.KernelRegressor(effort="fast"), ds).n_passes < whole.n_passes
+    begun: list[Event] = []
+    dkl.KernelRegressor(random_state=0, progress=lambda event: begun.append(event)).fit(X, y)
+    assert sum(event.kind == "pass started" for event in begun) <= whole.n_passes
 
 
 def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:
     given = OpenParameters(**OPEN)
     assert settled(given, "classification", 10_000) == Settings("squared_hinge", "auto", "newton", True)
     assert settled(given, "classification", 10_000_000) == Settings("hinge", 1e-5, "sgd", True)
-    assert settled(given, "classification", 10_000, n_models=100).solver == "sgd"
+    # all classes share the Hessian of the squared error
+    assert settled(given, "classification", 10_000, n_models=100) == Settings("squared_error", "auto", "newton", True)
     assert settled(given, "regression", 10_000) == Settings("squared_error", "auto", "newton", True)
-    assert JUDGED_ROWS <= 20_000
+    assert max(effort.judged_rows for effort in EFFORTS.values()) <= 20_000
 
 
 def test_features_of_the_user_keep_the_defaults_that_they_had() -> None:
@@ -115,19 +302,12 @@ def test_features_of_the_user_keep_the_defaults_that_they_had() -> None:
     assert settled(own, "regression", 100) == Settings("squared_error", 1e-5, "sgd", False)
     exact = OpenParameters(**{**OPEN, "chooses": False, "alpha": "auto"})
     assert settled(exact, "classification", 100) == Settings("squared_hinge", "auto", "newton", False)
+    assert settled(exact, "classification", 100, n_models=7).loss == "squared_hinge"
 
 
-def test_sparse_rows_are_tried_with_their_columns_and_waves_alone() -> None:
-    from scipy import sparse
-
-    names = [contender.name for contender in contenders(as_dataset(sparse.csr_array(np.eye(20))), usual_advice())]
-    assert names == ["the columns themselves", "random waves", "searched waves"]
-
-
-def test_the_winner_has_the_best_mean_score_and_nobody_wins_where_all_fail() -> None:
-    def judged(*scores: float) -> PenaltyChoice:
-        return PenaltyChoice(1.0, np.arange(1.0, 1.0 + len(scores)), np.array(scores), start=None)
-
-    assert winner([[judged(0.1, 0.4), judged(0.1, 0.2)], None, [judged(0.2, 0.2), judged(0.35, 0.2)]]) == 0
-    with pytest.raises(ValueError, match="give `features`, to see why it fails"):
-        winner([None, None])
+def test_frames_with_texts_and_gaps_are_fitted_as_they_come() -> None:
+    frame = pd.DataFrame(NUMBERS, columns=list("abcd"))
+    frame.loc[::7, "c"] = np.nan
+    frame["text"] = np.where(LABELS == 1, "red", "green")
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(frame, LABELS)
+    assert model.score(frame, LABELS) > 0.95

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
+import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.errors import StoreError, TableDifferenceWarning
@@ -321,17 +323,32 @@ def test_nothing_is_read_where_nothing_is_asked(rows: Any) -> None:
     assert len(AlignedFeatures(None, 50, scaling="minmax", random_state=0).fit(*rows).stats_) == 2
 
 
-def test_fit_says_which_columns_have_heavy_tails(rows: Any, caplog: pytest.LogCaptureFixture) -> None:
+def heavy_columns(rows: Any) -> np.ndarray:
+    """Five columns of which the fourth has heavy tails."""
     X = rows[0][:, :5].copy()
     X[:, 3] = np.random.default_rng(0).standard_t(1.5, len(X))
-    RandomFeatures(n_features=4, random_state=0).fit(X)
-    assert "1 of 5 columns have heavy tails (column 3)" in caplog.text
-    assert "scaling='quantile'" in caplog.text
-    RandomFeatures(n_features=4, scaling="standard", random_state=0).fit(pd.DataFrame(X, columns=list("abcde")))
-    assert "heavy tails ('d')" in caplog.text
-    caplog.clear()
-    RandomFeatures(n_features=4, scaling="quantile", random_state=0).fit(X)
-    assert not caplog.records
+    return X
+
+
+def test_fit_hints_once_at_columns_with_heavy_tails(rows: Any) -> None:
+    X = heavy_columns(rows)
+    with pytest.warns(dkl.DklHint, match=r"1 of 5 columns have heavy tails \(column 3\).*scaling='quantile'") as told:
+        RandomFeatures(n_features=4, random_state=0).fit(X)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RandomFeatures(n_features=4, scaling="standard", random_state=0).fit(pd.DataFrame(X, columns=list("abcde")))
+
+
+def test_no_hint_is_given_where_it_was_heeded_or_inside_folds(rows: Any) -> None:
+    X, y = heavy_columns(rows), rows[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RandomFeatures(n_features=4, scaling="quantile", random_state=0).fit(X)
+        machine = dkl.KernelClassifier(RandomFeatures(n_features=4), solver="newton", loss="squared_hinge")
+        dkl.tune(machine, X, y, space={"alpha": [1e-3, 1e-2]}, n_trials=2, folds=2, refit=False, random_state=0)
+        dkl.compare(X, y, learners=["random"], n_features=[4], random_state=0)
+        dkl.KernelClassifier(effort="fast", random_state=0).fit(X, y)
 
 
 @every_learner

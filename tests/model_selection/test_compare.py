@@ -6,11 +6,13 @@ import importlib
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
+from scipy import sparse
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
@@ -22,6 +24,7 @@ from dkl.errors import StoreError
 from dkl.model_selection.comparing import entries_of, exact_machine, learners_for
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.registry import learner_classes
 from tests.test_notebooks import run_here
 
@@ -62,9 +65,19 @@ def test_all_of_them_are_compared_on_numbers() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
     found = dkl.compare(X, X[:, 0] * X[:, 1], n_features=[10], machine=dkl.KernelRegressor(epochs=2), random_state=0)
-    assert found.learners == tuple(learners_for("regression"))
+    assert set(found.learners) == {"auto", *learners_for("regression"), LINEAR, SVM, TREES}
+    assert {one.learner for one in found.results if one.n_features is None} == {"auto", LINEAR, SVM, TREES}
     assert found.errors == []
     assert found.measure == "R^2"
+
+
+def test_rivals_are_those_that_end_in_time_and_take_such_rows() -> None:
+    X = np.zeros((10_001, 2))
+    assert list(rivals(as_dataset(X, np.arange(10_001) % 2))) == [LINEAR, TREES]
+    assert list(rivals(as_dataset(sparse.csr_array(np.eye(20)), np.arange(20) % 2))) == [LINEAR, SVM]
+    assert list(rivals(as_dataset(np.eye(20), np.eye(20)[:, :2]))) == [LINEAR]
+    stub = SimpleNamespace(task="regression", source=SimpleNamespace(is_sparse=False), n_rows=2**22, n_columns=64)
+    assert rivals(stub) == {}
 
 
 def test_scores_are_those_of_each_fit_by_itself(rows: tuple[np.ndarray, np.ndarray]) -> None:
@@ -141,7 +154,7 @@ def test_estimators_of_others_are_fitted_once_to_the_same_rows(rows: tuple[np.nd
     by_hand = logistic.fit(fold.train.X.compute(), fold.train.y.compute())
     (one,) = (one for one in found.results if one.learner == "logistic")
     assert (one.n_features, one.score) == (None, by_hand.score(fold.test.X.compute(), fold.test.y.compute()))
-    assert found.display().references["score against size"] == {"logistic": one.score}
+    assert found.display().references["score by size"] == {"logistic": one.score}
     assert found.cells()[0][-2] == "as it is"
 
 
@@ -236,9 +249,10 @@ def test_the_command_compares_files_and_goes_on_from_its_checkpoint(tmp_path: Pa
     assert [run.exit_code for run in runs] == [0, 0], runs[0].output
     first, second = (json.loads(run.stdout) for run in runs)
     assert first["scores"] == second["scores"]
-    assert [one["n_features"] for one in first["scores"]] == [10, 20]
+    assert [one["n_features"] for one in first["scores"]] == [None, None, None, 10, 20]
+    assert {one["learner"] for one in first["scores"]} == {LINEAR, SVM, TREES, "random"}
     assert Path(first["picture"]).read_bytes().startswith(b"\x89PNG")
-    assert Path(first["table"]).read_text().count("\n") == 3
+    assert Path(first["table"]).read_text().count("\n") == 6
     shown = CliRunner().invoke(app, [str(argument) for argument in arguments[:-1]])
     assert "fewest features" in " ".join(shown.stdout.split())
 
@@ -249,7 +263,7 @@ def test_the_notebook_runs_in_small() -> None:
     names = run_here("which_learner")
     assert names["found"].learners == ("random", "aligned")
     assert len(pyplot.get_fignums()) == 2
-    assert "RBF-SVM" in names["beside"].display().references["score against size"]
+    assert "RBF-SVM" in names["beside"].display().references["score by size"]
     pyplot.close("all")
 
 

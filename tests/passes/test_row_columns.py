@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import dask
 import numpy as np
 import pytest
+import zarr
 
 from dkl.errors import StoreError
+from dkl.passes import loop
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import check_reach
 from dkl.passes.row_columns import RowColumns
 from dkl.protocols.records import Accumulator, BlockSum
 from tests.passes.sources import Source, make_block, ragged
@@ -60,12 +64,66 @@ def test_rounds_read_what_the_last_one_wrote(tmp_path, where, request):
     np.testing.assert_allclose(result.results[0]["total"], np.concatenate(rounds_by_definition(3)).sum())
 
 
-def test_one_version_is_kept_and_untouched_columns_move_along(tmp_path):
+def arrays_of(store) -> list[str]:
+    return sorted(f"{version}/{name}" for version, group in zarr.open_group(store).groups() for name in group)
+
+
+def test_one_version_of_each_column_is_kept_and_an_untouched_one_stays_where_it_is(tmp_path):
     columns = RowColumns.create(str(tmp_path), SOURCE, COLUMNS)
     columns = run_pass(SOURCE, (game(),), columns=columns).columns
-    assert sorted(name for name in os.listdir(tmp_path) if name.isdigit()) == ["1"]
+    assert arrays_of(tmp_path) == ["0/pair", "1/alpha"]
     assert columns.values("pair", 1).shape == (SOURCE.rows[1], 2)
     assert not columns.values("pair", 1).any()
+    columns = run_pass(SOURCE, (game(),), columns=columns).columns
+    assert arrays_of(tmp_path) == ["0/pair", "2/alpha"]
+
+
+def test_the_version_before_is_kept_until_the_next_is_begun(tmp_path):
+    columns = replace(RowColumns.create(str(tmp_path), SOURCE, COLUMNS), keeps_last=True)
+    for _ in range(2):
+        columns = run_pass(SOURCE, (game(),), columns=columns).columns
+    assert_column(RowColumns.open(str(tmp_path), SOURCE), 2)
+    assert_column(columns.at(1), 1)
+    columns.prepare({"alpha": "float64"})
+    with pytest.raises(StoreError, match="holds row columns at version 2, the run was at version 1"):
+        columns.at(1)
+
+
+def test_the_driver_touches_no_chunk(tmp_path):
+    many = Source([1] * 3_000)
+    columns = RowColumns.create(str(tmp_path), many, COLUMNS)
+    columns.prepare({"alpha": "float64"})
+    columns.commit()
+    assert not [name for _, _, files in os.walk(tmp_path) for name in files if name != "zarr.json"]
+
+
+class Elsewhere:
+    """A client of two hosts, of which the second does not see the driver's disk."""
+
+    def nthreads(self):
+        return {"tcp://10.0.0.1:41": 1, "tcp://10.0.0.1:42": 1, "tcp://10.0.0.2:41": 1}
+
+    def run(self, function, path, workers, on_error):
+        assert len(workers) == 2
+        return {worker: function(path) and "10.0.0.1" in worker for worker in workers}
+
+
+def test_a_folder_that_a_worker_does_not_see_is_refused_before_the_first_pass(tmp_path, monkeypatch, client):
+    check_reach(str(tmp_path))
+    monkeypatch.setattr(loop, "current_client", Elsewhere)
+    with pytest.raises(StoreError, match=r"which the worker tcp://10\.0\.0\.2:41 does not see; pass checkpoint="):
+        check_reach(str(tmp_path))
+    check_reach("s3://bucket/columns")
+
+
+def test_columns_of_an_older_version_open(tmp_path):
+    """dkl 0.1 had every column in every version, and no note of who wrote it."""
+    columns = RowColumns.create(str(tmp_path), SOURCE, {"alpha": COLUMNS["alpha"]})
+    columns = run_pass(SOURCE, (game(),), columns=columns).columns
+    del zarr.open_group(tmp_path).attrs["dkl-written"]
+    again = RowColumns.open(str(tmp_path), SOURCE)
+    assert_column(again, 1)
+    assert_column(run_pass(SOURCE, (game(),), columns=again).columns, 2)
 
 
 def test_a_broken_round_leaves_the_last_one(tmp_path):

@@ -1,11 +1,13 @@
 """A GPU that NumPy plays: as strict as CuPy with arrays of the host, and kernels compiled by g++.
 
-A test puts this folder on its path (`played_gpu`), so that everything that a GPU would run runs on the CPU. What is
-not here raises AttributeError, as it would where CuPy has no such function.
+A test puts this folder on its path (`played_gpu`), so that everything that a GPU would run runs on the CPU. A function
+that the oldest or the newest CuPy admitted by pyproject.toml lacks raises AttributeError here too, and an argument that
+one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from tests.kernels.cuda_sources import host_kernel
 
 __version__ = "played"
+# {version: {name: its parameters, or None where the wheel does not say them (compiled functions, ufuncs)}}
+_NAMES: dict[str, dict[str, list[str] | None]] = json.loads(Path(__file__).with_name("cupy_names.json").read_text())
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
 
 cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
@@ -117,5 +121,19 @@ def asnumpy(x: Any) -> np.ndarray:
 
 
 def __getattr__(name: str) -> Any:
+    for version, names in _NAMES.items():
+        if name not in names:
+            raise AttributeError(f"CuPy {version} has no {name!r}")
     found = getattr(np, name)
-    return found if isinstance(found, type) or not callable(found) else _wrapped(found, name in _TAKES_HOST_ARRAYS)
+    if isinstance(found, type) or not callable(found):
+        return found
+    played = _wrapped(found, name in _TAKES_HOST_ARRAYS)
+
+    def call(*args: Any, **options: Any) -> Any:
+        for version, names in _NAMES.items():
+            known = names[name]
+            if known is not None and (unknown := set(options) - set(known)):
+                raise TypeError(f"{name} of CuPy {version} has no argument {sorted(unknown)[0]!r}")
+        return played(*args, **options)
+
+    return call

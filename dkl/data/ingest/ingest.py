@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from dask.utils import parse_bytes
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
@@ -256,6 +257,7 @@ def read_tables(
     paths: PathLike | Iterable[PathLike],
     *,
     encoding: TableEncoding | None = None,
+    ids: Collection[str] = (),
     format: Format | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.Table]:
@@ -265,12 +267,27 @@ def read_tables(
     ----------
     encoding : TableEncoding or None
         Given the one that the rows are meant for, its categories are read as texts whatever they look like.
+    ids : collection of str
+        Columns that are carried along, as texts where they are no features, so that no digit is lost.
+
+    Raises
+    ------
+    ValueError
+        If the files lack a column of `ids`, or what else `find_files` and the reader refuse.
     """
     files = find_files(paths, source_options)
     # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
     names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
     reader = table_reader(files, format)
     probes = probed(files, reader)
+    lacking = [name for name in ids if name not in probes[0].schema.names]
+    if lacking:
+        raise ValueError(
+            f"'{files[0].name}' has no column {lacking[0]!r}; it has {spoken_names(probes[0].schema.names)}"
+        )
+    # Long whole numbers, and texts that look like numbers, keep every digit as texts.
+    features = {rule.name for rule in encoding.rules} if encoding else set()
+    names += [name for name in ids if name not in features]
     # Columns that are no features may hold anything.
     unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
     unused -= {rule.name for rule in encoding.rules} if encoding else unused
@@ -345,6 +362,8 @@ class _Job:
                 counted.advance(n_bytes, table.num_rows, n_bytes)
         names = [file.name for file in self.files]
         provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        if self.rows.target_name:
+            provenance["target"] = self.rows.target_name
         schema = replace(self.rows.decide(), provenance=provenance, shuffle_seed=self.seed)
         self.publish(Event("note", "ingest", detail={"message": described(schema)}))
         return schema

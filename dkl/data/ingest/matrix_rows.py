@@ -28,7 +28,7 @@ class MatrixFormat(Protocol):
 
 
 class MatrixRows:
-    """Rows of matrix files.
+    """Rows of matrix files, whose target has no name of its own.
 
     Parameters
     ----------
@@ -37,6 +37,8 @@ class MatrixRows:
     task : {"auto", "classification", "regression"}
     layout : {"auto", "dense", "sparse"}
     """
+
+    target_name: str | None = None
 
     def __init__(
         self,

@@ -87,6 +87,7 @@ class TableRows:
             # rows are read on for what else is wrong, without the columns that cannot be read
             choices = _possible(choices, self._schema.names, Problems())
         self._files, self._reader, self._choices = files, reader, choices
+        self.target_name = choices.target
         self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
         self._seen: TableStatistics | None = None

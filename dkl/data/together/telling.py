@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy import sparse
 from dkl.data.dataset import Dataset
 from dkl.data.schema import HeldBy
 from dkl.data.store.copying import blocks_in_order
+from dkl.errors import hint
 
 _IDS = {
     "id",
@@ -44,18 +44,16 @@ def kind_of_split(dataset: Dataset) -> str:
 
 
 def warn_of_random_folds(dataset: Dataset, asking: str) -> None:
-    """Warn where rows are held out at random and a column looks like a time, or like the id of what rows belong to."""
+    """Hint where rows are held out at random and a column looks like a time, or like the id of what rows belong to."""
     found = suspect(dataset)
     if found is None:
         return
     name, role = found
     what = "a time: rows of the future" if role == "time" else "an id with several rows each: rows of the same one"
-    warnings.warn(
+    hint(
         f"{asking} holds out single rows at random, and column {name!r} looks like {what} are then on both sides, and "
         f"scores are too good. Pass {role}s={name!r} for a data frame, or {role}s=values; write a store with "
-        f"dkl.ingest(..., {role}={name!r})",
-        UserWarning,
-        stacklevel=4,
+        f"dkl.ingest(..., {role}={name!r})"
     )
 
 

@@ -51,6 +51,7 @@ from dkl.methods.validation import map_to_features, one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import allowed_bytes
+from dkl.protocols.driver import Driver
 from dkl.protocols.records import Record
 
 # Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), that the solver starts from.
@@ -278,14 +279,25 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             scaler = self._prepare(dataset)
             drawn = self._reference(self.family_, dataset.n_columns, seed=self.seed_)
             self.feature_map_ = replace(drawn, scaler=scaler)
-        self._weigh(dataset, start)
+        if self._context.weighs:
+            self._weigh(dataset, start)
+        else:
+            self._target_units(dataset)
+
+    def _asked(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
+        reference, penalty = self._reference_and_penalty()
+        return driver_of(self.loss), self._tuned_problem(dataset, reference, penalty, self._target_units(dataset))
+
+    def _reference_and_penalty(self) -> tuple[FeatureMap, DensityPenalty]:
+        """The frequencies at the amplitudes of a density of ones, and the penalty of densities on them."""
+        size = self.feature_map_.n_frequencies
+        reference = replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
+        return reference, self._penalty(self._meta_spectrum(reference))
 
     def _weigh(self, dataset: Dataset, start: Start | None = None) -> None:
         """Learn density and model on the frequencies that are drawn already."""
         self.total_weight_ = dataset.total_weight
-        size = self.feature_map_.n_frequencies
-        reference = replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
-        penalty = self._penalty(self._meta_spectrum(reference))
+        reference, penalty = self._reference_and_penalty()
         if self.solver == "adam":
             self._descend(dataset, reference, penalty)
         else:

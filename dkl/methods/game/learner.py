@@ -285,10 +285,11 @@ class GameSolver:
 
     @cached_property
     def _place(self) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
-        """Where the row columns go: beside the checkpoint, else to a temporary folder of this machine."""
+        """Where the row columns go: beside the checkpoint, else to Dask's `temporary_directory`, or this machine's."""
         if self.checkpoint is not None:
             return f"{str(self.checkpoint).rstrip('/')}/game-columns", None
-        folder = tempfile.TemporaryDirectory(prefix="dkl-game-", ignore_cleanup_errors=True)
+        shared = dask.config.get("temporary_directory", None)
+        folder = tempfile.TemporaryDirectory(prefix="dkl-game-", dir=shared, ignore_cleanup_errors=True)
         return f"{folder.name}/columns", folder
 
     def _terms(self, dataset: Dataset) -> dict[str, str]:

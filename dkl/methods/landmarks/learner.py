@@ -305,14 +305,17 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         self.landmark_classes_ = np.asarray(dataset.classes)[placed.codes]
         drawn = self._drawn(self.family_, dataset, len(placed.points), seed=self.seed_)
         self.pool_ = replace(drawn, scaler=scaler)
-        self._weigh(dataset)
+        if self._context.weighs:
+            self._weigh(dataset)
+
+    def _asked(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+        # classes are sorted: the index of a landmark's label among them is its code
+        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
+        return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
 
     def _weigh(self, dataset: Dataset) -> None:
         """The losses around the landmarks that are there, and the weights that follow from them."""
-        # classes are sorted: the index of a landmark's label among them is its code
-        codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
-        problem = self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
-        state = self._sum(LandmarkDriver(), problem, dataset, "losses")
+        state = self._sum(*self._asked(dataset), dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

@@ -248,10 +248,14 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     def _learn(self, dataset: Dataset) -> None:
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        self._weigh(dataset)
+        if self._context.weighs:
+            self._weigh(dataset)
+
+    def _asked(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+        return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
 
     def _weigh(self, dataset: Dataset) -> None:
-        driver, problem = self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
+        driver, problem = self._asked(dataset)
         # the driver of a kernel matrix takes its sample itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
         # what the passes found stays with the learner: `with_mu` needs no other

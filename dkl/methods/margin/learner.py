@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.features.dictionaries import Dictionaries
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingKind
 from dkl.methods.bounds_mixin import CertifiedMargins
 from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
 from dkl.methods.game.learner import GameSolver
+from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
@@ -52,9 +54,12 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
 
     Parameters
     ----------
-    family : Family or None
+    family : Family, list of dictionaries, or None
         ``Gaussian()`` (None) searches all of R^d, from starts of its bandwidth; a finite family such as
-        ``SphericalHarmonics`` is weighed as a whole.
+        ``SphericalHarmonics`` is weighed as a whole. In a list, ``[dkl.Gaussian(), dkl.Steps(), dkl.Landmarks()]``,
+        families of waves, steps, kernels at landmarks and ``Coordinates()`` compete: each round takes the columns that
+        lower the objective most by a Newton step on what the others do not explain of them, whatever they are of.
+        Held-out rows choose the penalty and the end, so that `C`, `tol` and `refine` have no meaning then.
     n_features : int or "auto"
         Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
     solver : {"corrective", "game"}
@@ -127,7 +132,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     history_ : list of dict
         One line a round: features, loss, held-out loss, gap, potentials, support, margin.
     duality_gap_ : float
-        Of the last round, relative; an estimate unless `certified_`, since a search bounds potentials from below only.
+        Of the last round of a single family, relative; an estimate unless `certified_`, since a search bounds
+        potentials from below only.
     certified_ : bool
     refinement_ : list of float
         The held-out loss of each epoch, with `refine`.
@@ -260,7 +266,12 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
 
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
-        return self._with_parameters(SOLVERS[self.solver])
+        if not isinstance(family_of(self), Dictionaries):
+            return self._with_parameters(SOLVERS[self.solver])
+        if self.solver != "corrective" or self.warm_start:
+            given = "warm_start=True" if self.warm_start else f"solver={self.solver!r}"
+            raise ValueError(f"{given} is for a single family; a list of them takes solver='corrective' from the start")
+        return self._with_parameters(DictionarySolver)
 
     def _learn(self, dataset: Dataset) -> None:
         solver = self._strategy()
@@ -268,7 +279,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         # parameters that have no meaning for these rows are refused before any pass
         solver.problem(self._planned_rows(dataset), None)
         scaler = self._prepare(dataset)
-        for name in ("points_", "dual_", "_played"):
+        for name in ("points_", "dual_", "_played", "duality_gap_"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes

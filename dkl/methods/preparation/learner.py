@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from functools import reduce
 from typing import cast
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.errors import hint
 from dkl.features.families import Family, FiniteFamily, Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.scaling import ScalingKind
 from dkl.methods.preparation.driver import PreparationProblem
-
-LOG = logging.getLogger("dkl")
 
 # A message names so many columns; of the others it says how many there are.
 _NAMED = 5
@@ -48,14 +46,10 @@ def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
     names = dataset.column_names
     shown = [f"column {j}" if names is None else repr(str(names[j])) for j in columns[:_NAMED]]
     more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
-    # a log record, not a Python warning: it is seen by default, and good data may well have such columns
-    LOG.warning(
-        "%d of %d columns have heavy tails (%s%s): a few rows are far from all others there. scaling='quantile' often "
-        "gains 2 to 4 points of accuracy on such columns",
-        len(columns),
-        dataset.n_columns,
-        ", ".join(shown),
-        more,
+    hint(
+        f"{len(columns)} of {dataset.n_columns} columns have heavy tails ({', '.join(shown)}{more}): a few rows are "
+        "far from all others there. scaling='quantile' often gains 2 to 4 points of accuracy on such columns",
+        topic="heavy tails",
     )
 
 

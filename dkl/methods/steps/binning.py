@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy import sparse
+
+from dkl.protocols.arrays import Rows
 
 # a value with so many times the share of an even bin has a bin of its own, so that half of the bins are left for others
 _HEAVY = 2.0
@@ -33,7 +37,7 @@ class ColumnBins:
     scale: np.ndarray
 
 
-def column_bins(X: np.ndarray, weight: np.ndarray, bins: int) -> ColumnBins:
+def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     """Bins of the columns of rows in memory.
 
     A value that holds more than its share of the rows takes a bin of its own; the other edges cut what is left into
@@ -41,7 +45,7 @@ def column_bins(X: np.ndarray, weight: np.ndarray, bins: int) -> ColumnBins:
 
     Parameters
     ----------
-    X : ndarray of shape (n, d)
+    X : ndarray or csr_array of shape (n, d)
     weight : ndarray of shape (n,), float64
         Positive.
     bins : int
@@ -51,8 +55,10 @@ def column_bins(X: np.ndarray, weight: np.ndarray, bins: int) -> ColumnBins:
     out = ColumnBins(
         np.full((d, bins), np.inf), np.zeros(d, np.int64), np.zeros(d), np.zeros(d), np.zeros(d), np.ones(d)
     )
+    by_column: Any = sparse.csc_array(X) if sparse.issparse(X) else X
     for j in range(d):
-        values, inverse = np.unique(np.asarray(X[:, j], dtype=np.float64), return_inverse=True)
+        column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
+        values, inverse = np.unique(np.asarray(column, dtype=np.float64), return_inverse=True)
         counts = np.bincount(inverse, weight, len(values))
         cuts = _cuts(counts, bins)
         out.n_edges[j] = len(cuts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,16 +20,18 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.positive_definite import solve_positive
 
+State = TypeVar("State", bound=StepState)
+
 # atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
 _PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
 # atoms of one parent that a round takes at most, and rows on each side of a threshold at least
 _OF_A_PARENT, _LEAST_ROWS = 6, 20
 # in scores, the penalty of an atom: it keeps steps of few rows from standing above the others
-_SCORE_PENALTY = 10.0
+SCORE_PENALTY = 10.0
 # the constant is not penalised, but a system of no rows has to have a solution
-_CONSTANT_PENALTY = 1e-6
+CONSTANT_PENALTY = 1e-6
 # a round has gained where the held-out loss falls by this share
-_LEAST_GAIN = 1e-4
+LEAST_GAIN = 1e-4
 # where all columns together are at most this share of the atoms, they come first, as straight lines
 _COLUMNS_SHARE = 1 / 3
 
@@ -59,8 +62,8 @@ class StepDriver:
             return _refitted(problem, state, result)
         if state.phase == "search":
             return _extended(problem, state, result)
-        rows = _as_drawn(result, problem.search_rows)
-        state = _with_edges(problem, state, rows)
+        rows = as_drawn(result, problem.search_rows)
+        state = with_edges(problem, state, rows)
         while problem.in_memory and state.phase != "done":
             record = self._record(problem, state)
             state = self.step(problem, state, [record.function(rows, record.operands)])
@@ -79,11 +82,11 @@ class StepDriver:
     def memory(self, problem: StepProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the sample, the system of the working model, and the histograms of a search."""
         width = problem.n_features + 1
-        parents = _most_parents(problem)
+        parents = most_parents(problem)
         return {
             "rows for the edges": 2 * problem.search_rows * row_bytes,
             "systems of the working model": 4 * 8 * width**2,
-            "histograms": 2 * parents * _histogram_bytes(problem),
+            "histograms": 2 * parents * histogram_bytes(problem),
         }
 
     def metrics(self, problem: StepProblem, state: StepState) -> dict[str, float]:
@@ -105,12 +108,12 @@ class StepDriver:
             start = np.zeros((K, m))
             if problem.loss != "squared_error":
                 start[:, : state.coefficients.shape[1]] = state.coefficients
-            operands["task"] = RefitTask(problem.loss, start, first, problem.dtype)
+            operands["task"] = RefitTask(problem.loss, start, slice(first, None), problem.dtype)
             accumulators = {"gram": Accumulator((m, m - first)), "gradient": Accumulator((m - first, K))}
             each = 2.0 * m * (m - first) + STEP_FLOPS * m
             function = refit_block
         else:
-            parents = _parents(problem, state)
+            parents = parents_of(problem, state)
             operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype)
             bins = state.edges.shape[1]
             accumulators = {
@@ -120,7 +123,7 @@ class StepDriver:
             }
             each = 2.0 * m * K * len(state.trials) + STEP_FLOPS * (m + len(parents) * d * (1 + K))
             function = search_block
-        cost = _RowCost(each, sum(accumulator.nbytes for accumulator in accumulators.values()))
+        cost = RowCost(each, sum(accumulator.nbytes for accumulator in accumulators.values()))
         return BlockSum(f"steps: {state.phase}", function, accumulators, operands, cost=cost)
 
     def _largest(self, problem: StepProblem) -> StepState:
@@ -135,7 +138,7 @@ class StepDriver:
         )
 
 
-class _RowCost:
+class RowCost:
     """The cost of a block: so many operations a row, and the sums beside the temporaries."""
 
     def __init__(self, each: float, nbytes: int) -> None:
@@ -145,13 +148,13 @@ class _RowCost:
         return Cost(flops=self._each * rows, scratch_bytes=self._nbytes)
 
 
-def _as_drawn(sample: Block, asked: int) -> Block:
+def as_drawn(sample: Block, asked: int) -> Block:
     """The rows with the weights that they count by: those of a sample were drawn by their weights already."""
     return replace(sample, weight=None) if sample.n_rows >= asked else sample
 
 
-def _with_edges(problem: StepProblem, state: StepState, rows: Block) -> StepState:
-    """With the bins of the columns; and, where they are few beside the atoms, with all columns as straight lines."""
+def with_edges(problem: StepProblem, state: State, rows: Block, columns: bool | None = None) -> State:
+    """With the bins of the columns, and all columns as straight lines; None: where they are few beside the atoms."""
     _, learned, _ = problem.targets(rows)
     used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
     bins = column_bins(used.X, used.weights, problem.bins)
@@ -166,9 +169,9 @@ def _with_edges(problem: StepProblem, state: StepState, rows: Block) -> StepStat
         scale=bins.scale,
     )
     varying = np.flatnonzero(bins.n_edges)
-    if len(varying) > _COLUMNS_SHARE * problem.n_features:
+    if not (len(varying) <= _COLUMNS_SHARE * problem.n_features if columns is None else columns):
         return state
-    return _with_atoms(state, [((int(j), float(bins.low[j]), HINGE),) for j in varying])
+    return with_atoms(state, [((int(j), float(bins.low[j]), HINGE),) for j in varying])
 
 
 def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray]) -> StepState:
@@ -193,7 +196,7 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
     trials = []
     for penalty in state.penalties:
         penalties = np.full(m, penalty)
-        penalties[0] = _CONSTANT_PENALTY
+        penalties[0] = CONSTANT_PENALTY
         system = gram + np.diag(penalties)
         trials.append(solve_positive(system.copy, right).T if signs is None else _with_signs(system, right, signs))
     keeps = problem.loss == "squared_error"
@@ -229,7 +232,7 @@ def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
     losses = sums["held_out"] / judged if judged > 0.0 else np.arange(len(state.trials), dtype=np.float64)
     best = int(np.argmin(losses))
     loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
-    gained = loss < state.best_loss * (1.0 - _LEAST_GAIN) or not np.isfinite(state.best_loss)
+    gained = loss < state.best_loss * (1.0 - LEAST_GAIN) or not np.isfinite(state.best_loss)
     line = np.array([[state.n_atoms - 1, loss, penalty]])
     state = replace(
         state,
@@ -246,7 +249,7 @@ def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
     atoms = _best_atoms(problem, state, sums["histograms"])
     if not atoms:
         return replace(state, phase="done", message="no further step has enough rows on both sides")
-    return replace(_with_atoms(state, atoms), phase="refit")
+    return replace(with_atoms(state, atoms), phase="refit")
 
 
 def why_to_stop(problem: StepProblem, state: StepState) -> str:
@@ -259,8 +262,16 @@ def why_to_stop(problem: StepProblem, state: StepState) -> str:
 
 
 def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) -> list[tuple[Factor, ...]]:
-    """The atoms that this round adds, best first: at most one for a parent and column, and six for a parent."""
-    parents, bins = _parents(problem, state), state.bins
+    """The atoms that this round adds, best first."""
+    room = min(problem.features_per_round, problem.n_features + 1 - state.n_atoms)
+    return [atom for _, atom in islice(scored_atoms(problem, state, histograms), room)]
+
+
+def scored_atoms(
+    problem: StepProblem, state: StepState, histograms: np.ndarray
+) -> Iterator[tuple[float, tuple[Factor, ...]]]:
+    """New atoms with their scores, best first: at most one for a parent and column, and six for a parent."""
+    parents, bins = parents_of(problem, state), state.bins
     edges = np.where(np.isfinite(bins.edges), bins.edges, 0.0)
     # histograms have a bin more than there are thresholds; the last column of edges is never one
     thresholds = ((np.clip(edges, bins.low[:, None], bins.high[:, None]) - bins.center[:, None]) / bins.scale[:, None])[
@@ -269,29 +280,25 @@ def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) 
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
     atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
     known = {_key(factors) for factors in atoms}
-    found: list[tuple[float, int, tuple[Factor, ...]]] = []
-    for parent, histogram in zip(parents, histograms, strict=True):
+    # the best edge of each parent and column: its score, and which of the steps and hinges it is
+    scores, places = np.empty((2, len(parents), problem.n_columns))
+    for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
         signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
-        scores = split_scores(histogram, thresholds, n_edges, penalty=_SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
-        flat = np.moveaxis(scores, 1, 0).reshape(problem.n_columns, -1)
-        of_parent = atoms[parent]
-        for j in np.flatnonzero(flat.max(axis=1) > 0.0):
-            kind, edge = divmod(int(np.argmax(flat[j])), thresholds.shape[1])
-            atom = (*of_parent, (int(j), float(bins.edges[j, edge]), HINGE if kind else STEP))
-            found.append((float(flat[j].max()), int(parent), atom))
-    found.sort(key=lambda candidate: -candidate[0])
-    room = min(problem.features_per_round, problem.n_features + 1 - state.n_atoms)
-    chosen: list[tuple[Factor, ...]] = []
+        of_kinds = split_scores(histogram, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
+        flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
+        places[row], scores[row] = flat.argmax(axis=1), flat.max(axis=1)
     taken: dict[int, int] = {}
-    for _, parent, atom in found:
-        if len(chosen) == room:
+    for best in np.argsort(-scores, axis=None, kind="stable"):
+        row, j = divmod(int(best), problem.n_columns)
+        if not scores[row, j] > 0.0:
             break
+        parent, (kind, edge) = int(parents[row]), divmod(int(places[row, j]), thresholds.shape[1])
+        atom = (*atoms[parent], (j, float(bins.edges[j, edge]), HINGE if kind else STEP))
         if _key(atom) in known or taken.get(parent, 0) >= _OF_A_PARENT:
             continue
         known.add(_key(atom))
         taken[parent] = taken.get(parent, 0) + 1
-        chosen.append(atom)
-    return chosen
+        yield float(scores[row, j]), atom
 
 
 def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
@@ -300,25 +307,25 @@ def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
     return np.where(signs * of_parent < 0, np.nan, np.sign(signs + of_parent))
 
 
-def _parents(problem: StepProblem, state: StepState) -> np.ndarray:
+def parents_of(problem: StepProblem, state: StepState) -> np.ndarray:
     """The constant and the latest products of fewer steps than an atom may have, (P,) int64, in their order."""
     factors = np.count_nonzero(state.columns >= 0, axis=1)
     able = np.flatnonzero((factors < problem.depth) & (state.kinds == STEP).all(axis=1))
-    return (
-        np.concatenate([able[:1], able[1:][1 - _most_parents(problem) :]]) if _most_parents(problem) > 1 else able[:1]
-    )
+    return np.concatenate([able[:1], able[1:][1 - most_parents(problem) :]]) if most_parents(problem) > 1 else able[:1]
 
 
-def _most_parents(problem: StepProblem) -> int:
-    return int(np.clip(_HISTOGRAM_BYTES // _histogram_bytes(problem), 1, _PARENTS))
+def most_parents(problem: StepProblem) -> int:
+    """Atoms whose regions a round searches at most."""
+    return int(np.clip(_HISTOGRAM_BYTES // histogram_bytes(problem), 1, _PARENTS))
 
 
-def _histogram_bytes(problem: StepProblem) -> int:
+def histogram_bytes(problem: StepProblem) -> int:
     """Of one parent."""
     return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + 2 * problem.n_models)
 
 
-def _with_atoms(state: StepState, atoms: list[tuple[Factor, ...]]) -> StepState:
+def with_atoms(state: State, atoms: list[tuple[Factor, ...]]) -> State:
+    """With further atoms behind those that are there."""
     new = StepProjection.of_factors(atoms, state.high)
     return replace(
         state,

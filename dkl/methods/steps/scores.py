@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from dkl.kernels.step_tiles import SHARED_SUMS
@@ -48,24 +49,45 @@ def split_scores(
         Steps, then hinges; 0 where too few rows are on a side.
     """
     K = (histograms.shape[2] - SHARED_SUMS) // 2
-    above = np.cumsum(histograms[:, ::-1], axis=1)[:, ::-1]
-    total, above = above[:, :1], above[:, 1:]
-    n, N, X1, X2 = np.moveaxis(above[:, :, :SHARED_SUMS], 2, 0)
-    S, S1 = above[:, :, SHARED_SUMS : SHARED_SUMS + K], above[:, :, SHARED_SUMS + K :]
-    n_p, N_p, S_p = total[:, :, 0], np.maximum(total[:, :, 1], np.finfo(np.float64).tiny), total[:, :, 4 : 4 + K]
-    is_edge = np.arange(thresholds.shape[1]) < n_edges[:, None]
-    t = np.where(is_edge, thresholds, 0.0)
-
-    numerator = np.sum(_allowed(S - (N / N_p)[:, :, None] * S_p, signs) ** 2, axis=2)
-    steps = numerator / (np.maximum(N * (1.0 - N / N_p), 0.0) + penalty)
-    c = X1 - t * N
-    numerator = np.sum(_allowed(S1 - t[:, :, None] * S - (c / N_p)[:, :, None] * S_p, signs) ** 2, axis=2)
-    hinges = numerator / (np.maximum(X2 - 2.0 * t * X1 + t**2 * N - c**2 / N_p, 0.0) + penalty)
-    enough = is_edge & (n >= least)
-    return np.stack([np.where(enough & (n_p - n >= least), steps, 0.0), np.where(enough, hinges, 0.0)])
+    scores = np.zeros((2, *thresholds.shape))
+    allowed = np.zeros(len(histograms)) if signs is None else np.asarray(signs, np.float64)
+    _write_scores(histograms, thresholds, n_edges, allowed, (K, float(penalty), float(least)), scores)
+    return scores
 
 
-def _allowed(slopes: np.ndarray, signs: np.ndarray | None) -> np.ndarray:
-    """Slopes (d, bins - 1, K) of the objective, 0 where a step along them would have the wrong sign."""
-    # A comparison with NaN, which stands for no sign at all, is false.
-    return slopes if signs is None else np.where(signs[:, None, None] * slopes >= 0.0, slopes, 0.0)
+@numba.njit(nogil=True, cache=True)
+def _write_scores(
+    histograms: np.ndarray,
+    thresholds: np.ndarray,
+    n_edges: np.ndarray,
+    signs: np.ndarray,
+    settings: tuple[int, float, float],
+    out: np.ndarray,
+) -> None:
+    """Write the scores of `split_scores`: each column's sums are added up from its last bin down to its first."""
+    K, penalty, least = settings
+    width = histograms.shape[2]
+    for j in range(histograms.shape[0]):
+        if np.isnan(signs[j]):
+            continue
+        total, above = np.zeros(width), np.zeros(width)
+        for edge in range(histograms.shape[1] - 1, -1, -1):
+            total += histograms[j, edge]
+        n_p, N_p = total[0], max(total[1], 2.3e-308)
+        for edge in range(thresholds.shape[1] - 1, -1, -1):
+            above += histograms[j, edge + 1]
+            n, N, X1, X2 = above[0], above[1], above[2], above[3]
+            if edge >= n_edges[j] or n < least:
+                continue
+            t = thresholds[j, edge]
+            c = X1 - t * N
+            step, hinge = 0.0, 0.0
+            for k in range(K):
+                S, S1, S_p = above[4 + k], above[4 + K + k], total[4 + k]
+                # slopes of the objective count where a step along them has the sign that is asked for
+                slope, ramp = S - N / N_p * S_p, S1 - t * S - c / N_p * S_p
+                step += slope**2 if signs[j] * slope >= 0.0 else 0.0
+                hinge += ramp**2 if signs[j] * ramp >= 0.0 else 0.0
+            if n_p - n >= least:
+                out[0, j, edge] = step / (max(N * (1.0 - N / N_p), 0.0) + penalty)
+            out[1, j, edge] = hinge / (max(X2 - 2.0 * t * X1 + t**2 * N - c**2 / N_p, 0.0) + penalty)

@@ -1,16 +1,19 @@
-"""What a round of steps reads off a block: the system of the working model, then its trials and the histograms."""
+"""What a round of steps reads off a block: the system of the working model, then its trials, histograms, candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, step_tiles, write_codes
+from dkl.kernels.maps import row_mapper
+from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
+from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
@@ -26,14 +29,14 @@ class RefitTask:
     loss : {"squared_error", "log_loss"}
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
-    first : int
-        Columns of the system before this one are known.
+    new : ndarray of int64, or slice
+        The columns of the system that are not known.
     dtype : {"float32", "float64"}
     """
 
     loss: StepLoss
     coefficients: np.ndarray
-    first: int
+    new: np.ndarray | slice
     dtype: str = "float32"
 
 
@@ -50,6 +53,8 @@ class SearchTask:
         Atoms that are products of steps alone.
     bins : ColumnBins
     dtype : {"float32", "float64"}
+    candidates : FeatureMap or None
+        Columns of other dictionaries that are verified on all rows.
     """
 
     loss: StepLoss
@@ -57,6 +62,7 @@ class SearchTask:
     parents: np.ndarray
     bins: ColumnBins
     dtype: str = "float32"
+    candidates: FeatureMap | None = None
 
 
 def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -65,19 +71,20 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     Returns
     -------
     dict of ndarray
-        "gram" (m, m - first): sum h phi phi_new^T. "gradient" (m - first, K): sum s phi_new. Rows that are held out
+        "gram" (m, new): sum h phi phi_new^T. "gradient" (new, K): sum s phi_new. Rows that are held out
         have no part in them.
     """
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, _ = operands["targets"](block)
     loss, m = loss_of(task.loss), feature_map.n_features
-    gram, gradient = np.zeros((m, m - task.first)), np.zeros((m - task.first, y.shape[1]))
-    for rows, _, phi in step_tiles(block.X, feature_map, task.dtype):
+    n_new = len(np.arange(m)[task.new])
+    gram, gradient = np.zeros((m, n_new)), np.zeros((n_new, y.shape[1]))
+    for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
         h = weight[rows] * loss.curvature(y[rows], scores)[:, 0]
-        new = phi[:, task.first :]
+        new = phi[:, task.new]
         gram += (phi * h[:, None].astype(phi.dtype)).T @ new
         gradient += new.T @ s.astype(phi.dtype)
     return {"gram": gram, "gradient": gradient}
@@ -91,7 +98,8 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     dict of ndarray
         "held_out" (T,): the loss of each trial on rows that are held out, summed over models. "weight" (): of these
         rows. "histograms" (P, d, bins, 4 + 2 K): of the rows of each parent that are learned from, as
-        `dkl.kernels.step_tiles.add_histograms` adds them.
+        `dkl.kernels.step_tiles.add_histograms` adds them. With candidates psi, C columns: "cross" (m + C, C), the sum
+        of h (phi, psi) psi^T, and "gradient" (C, K), the sum of s psi, at the slopes of the last trial.
     """
     task: SearchTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
@@ -101,16 +109,36 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + 2 * K))
     losses = np.zeros(n_trials)
     coefficients = task.trials.reshape(-1, m).T
-    for rows, X, phi in step_tiles(block.X, feature_map, task.dtype):
+    mapped = None if task.candidates is None else row_mapper(block.X, task.candidates, task.dtype)
+    C = 0 if task.candidates is None else task.candidates.n_features
+    cross, gradient = np.zeros((m + C, C)), np.zeros((C, K))
+    for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
         scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
         if held[rows].any():
             losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
         h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
+        if mapped is not None:
+            psi = mapped(rows)
+            cross += (np.hstack([phi, psi]) * h[:, None].astype(phi.dtype)).T @ psi
+            gradient += psi.T @ s.astype(phi.dtype)
+        if not len(task.parents):
+            continue
         codes = np.empty(X.shape, np.uint8)
         write_codes(X, bins.edges, bins.n_edges, codes)
         Z = ((np.clip(X, bins.low, bins.high) - bins.center) / bins.scale).astype(np.float32)
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
             add_histograms(codes, Z, inside, weight[rows], h, s, histogram)
-    return {"held_out": losses, "weight": np.array(held.sum()), "histograms": histograms}
+    sums = {"held_out": losses, "weight": np.array(held.sum()), "histograms": histograms}
+    return sums if mapped is None else {**sums, "cross": cross, "gradient": gradient}
+
+
+def _tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Tiles of raw rows, in float64, with their features; of maps of steps alone as `step_tiles`."""
+    if feature_map.activation == "steps":
+        yield from step_tiles(X, feature_map, dtype)
+        return
+    mapped = row_mapper(X, feature_map, dtype)
+    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS):
+        yield rows, tile, mapped(rows)

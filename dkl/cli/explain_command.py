@@ -1,0 +1,150 @@
+"""The command `explain`: which columns a model answers by, how, and why it answers a row as it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.compare_command import saved_picture
+from dkl.cli.model_commands import Model, Store, chosen_split
+from dkl.cli.output_checks import OutputFolder
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
+    from dkl.explain.contributions import Contributions
+    from dkl.explain.importance import Importance
+    from dkl.plots.figure import Display
+    from dkl.protocols.estimators import FittedModel
+
+# Rows that the picture of dependence, and the base of a row's contributions, are averages over.
+_ROWS = 1_000
+# Columns whose dependence is drawn.
+_DRAWN = 4
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    command(app, "explain", epilog="Example: [bold]dkl explain model.zarr rows.zarr --row 17[/bold]")(explain)
+
+
+def explain(
+    model: Model,
+    store: Store,
+    compute: Compute,
+    running: Running,
+    *,
+    split: Annotated[str | None, typer.Option(help="Rows to explain on (default: test where it is there).")] = None,
+    row: Annotated[int | None, typer.Option(help="Explain the answer to the row of this row_id, too.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Columns that are shown.")] = 20,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png, row.png.")
+    ] = None,
+) -> Result:
+    """Say which columns the predictions change with, the most important first, in one pass over the rows.
+
+    The strength of a column is how much the decision values change with it, a standard deviation; for numbers it is in
+    units of the target. With --row: what each column adds to the answer to one row (Shapley values). With --output:
+    pictures, of how the predictions depend on the most important columns, too.
+    """
+    from dkl.explain.importance import importance
+    from dkl.model_io import load_model
+
+    names = ["importance.png", "dependence.png", *([] if row is None else ["row.png"])]
+    if output is not None:
+        OutputFolder(output, names, inputs=[model, store])
+    dataset = chosen_split(store, split, "test")
+    estimator = load_model(model)
+    with computing_on(compute):
+        found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
+        parts = None if row is None else _of_row(estimator, dataset, row)
+        pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
+    ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
+    facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": dict(ordered)}
+    shown: list[RenderableType] = [_bars(ordered[:most], f"change of the prediction on {dataset.n_rows:,} rows")]
+    if len(ordered) > most:
+        shown.append(Text(f"and {len(ordered) - most} more columns (--most)"))
+    if parts is not None:
+        facts["row"], table = _row_facts(parts, row or 0, most)
+        shown += [Text(""), table]
+    if pictures:
+        facts["pictures"] = pictures
+        shown += [Text(f"picture: {picture}") for picture in pictures]
+    return Result(facts, Group(*shown))
+
+
+def _of_row(estimator: FittedModel, dataset: Dataset, row: int) -> Contributions:
+    """What each column adds to the answer to the row of one row_id."""
+    from dkl.explain.contributions import contributions
+    from dkl.methods.validation import checked_dataset
+
+    (places,) = np.nonzero(np.asarray(dataset.row_id) == row)
+    if not len(places):
+        raise ValueError(f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own")
+    # Codes of categories become numbers, as in the rows that the model answers.
+    place = int(places[0])
+    alone = checked_dataset(estimator, dataset).X[place : place + 1].compute()
+    return contributions(estimator, alone, dataset.thin(_ROWS))
+
+
+def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
+    """The contributions to one answer as JSON values, and the largest of them as a table."""
+    # Of several outputs the one with the largest decision value is explained, which is the answer.
+    output = int(np.argmax(parts.predictions[0]))
+    own = parts.values[0, :, output]
+    order = np.argsort(-np.abs(own), kind="stable")
+    of_class = f" of {parts.outputs[output]!r}" if parts.outputs else ""
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title=f"the decision value{of_class} of row {row}", title_justify="left"
+    )
+    table.add_column("column")
+    table.add_column("adds", justify="right")
+    table.add_row("the mean over rows", f"{parts.base[output]:.4g}")
+    for g in order[:most]:
+        table.add_row(Text(parts.label(0, int(g))), f"{own[g]:+.4g}")
+    if len(order) > most:
+        table.add_row(f"{len(order) - most} others", f"{own[order[most:]].sum():+.4g}")
+    table.add_row("in all", f"{parts.predictions[0, output]:.4g}")
+    facts = {
+        "row_id": row,
+        "base": float(parts.base[output]),
+        "contributions": {parts.label(0, int(g)): float(own[g]) for g in order},
+        "decision": float(parts.predictions[0, output]),
+    }
+    return facts, table
+
+
+def _pictures(
+    estimator: FittedModel, dataset: Dataset, found: Importance, parts: Contributions | None, output: Path
+) -> list[str]:
+    """The pictures, each written as it is drawn; none without matplotlib, which is said."""
+    from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
+
+    strongest = [int(g) for g in found.order[:_DRAWN]]
+    displays: dict[str, Display] = {
+        "importance.png": ImportanceDisplay(found),
+        "dependence.png": DependenceDisplay.from_estimator(estimator, dataset, strongest),
+    }
+    if parts is not None:
+        displays["row.png"] = ContributionsDisplay(parts, output=int(np.argmax(parts.predictions[0])))
+    saved = [saved_picture(display, output / name) for name, display in displays.items()]
+    return [picture for picture in saved if picture is not None]
+
+
+def _bars(pairs: list[tuple[str, float]], title: str) -> Table:
+    """A row a column, with a bar as long as its strength."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("column")
+    table.add_column("strength", justify="right")
+    table.add_column("")
+    largest = max((strength for _, strength in pairs), default=0.0) or 1.0
+    for name, strength in pairs:
+        table.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
+    return table

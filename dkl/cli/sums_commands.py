@@ -1,0 +1,140 @@
+"""The commands `sums agree`, `sums export` and `sums fit`: sites learn together, and their rows stay where they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.data_commands import Store
+from dkl.cli.model_commands import chosen_split
+from dkl.cli.model_options import FeatureOptions, learner_from
+from dkl.cli.output_checks import check_before
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, below `sums`."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Learn from the sums of several sites, whose rows stay where they are.",
+    )
+    example = "dkl sums agree public.zarr agreement.zarr --site north=8 --site south=5"
+    command(group, "agree", epilog=f"Example: [bold]{example}[/bold]")(agree)
+    example = "dkl sums export rows.zarr north.sums --agreement agreement.zarr --site north"
+    command(group, "export", epilog=f"Example: [bold]{example}[/bold]")(export)
+    example = "dkl sums fit agreement.zarr model.zarr north.sums south.sums"
+    command(group, "fit", epilog=f"Example: [bold]{example}[/bold]")(fit)
+    app.add_typer(group, name="sums")
+
+
+def _blocks_of(given: list[str]) -> dict[str, int]:
+    """``north=8`` for each site as names and numbers of blocks."""
+    sites: dict[str, int] = {}
+    for text in given:
+        name, _, count = text.partition("=")
+        if not name or not count.isdigit() or name in sites:
+            raise typer.BadParameter(f"--site takes NAME=BLOCKS once a site, such as north=8, not {text!r}")
+        sites[name] = int(count)
+    return sites
+
+
+def agree(
+    store: Store,
+    agreement: Annotated[str, typer.Argument(help="Where to write the agreement.", show_default=False)],
+    features: FeatureOptions,
+    compute: Compute,
+    running: Running,
+    *,
+    site: Annotated[
+        list[str], typer.Option(help="NAME=BLOCKS of a site, in the order of their block numbers. Repeat it.")
+    ],
+    seed: Annotated[int, typer.Option(help="Of the candidates.")] = 0,
+    overwrite: Overwrite = False,
+) -> Result:
+    """Settle candidates, scaling, classes and block numbers, so that sites can learn together.
+
+    STORE holds rows that all sites may know, such as public or made-up ones, with the columns and classes of the sites'
+    rows: scaling and bandwidth are found on them. `dkl info` says how many blocks a store has. Tuned machines take
+    the squared error.
+    """
+    from dkl.federated.agreement import agree as agree_on
+    from dkl.model_io import is_part_of_a_model
+
+    sites = _blocks_of(site)
+    check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
+    rows = chosen_split(store, None, "")
+    learner = learner_from(features, seed=seed, task=rows.task, compute=compute, running=running)
+    if features.learner == "tuned":
+        # of the losses of tuned machines, only the squared error is a function of sums
+        learner.set_params(loss="squared_error")
+    with computing_on(compute):
+        settled = agree_on(learner, rows, sites)
+    settled.save(agreement, overwrite=overwrite)
+    facts = {"learner": type(learner).__name__, "columns": rows.n_columns, "sites": sites, "blocks": settled.n_blocks}
+    return Result({"agreement": agreement, **facts, "digest": settled.digest})
+
+
+def export(
+    store: Store,
+    sums: Annotated[str, typer.Argument(help="Where to write the sums.", show_default=False)],
+    compute: Compute,
+    running: Running,
+    *,
+    agreement: Annotated[str, typer.Option(help="What `dkl sums agree` wrote.", show_default=False)],
+    site: Annotated[str, typer.Option(help="Whose rows these are.", show_default=False)],
+    split: Annotated[str, typer.Option(help="A split of the store.", show_default="all rows")] = "",
+    allow_few_rows: Annotated[
+        bool, typer.Option("--allow-few-rows", help="Write sums of fewer rows than columns, which reveal rows, too.")
+    ] = False,
+    overwrite: Overwrite = False,
+) -> Result:
+    """Sum the rows of one site as was agreed; the rows themselves are not written.
+
+    A sum of fewer rows than they have columns is refused, since it says much about each of them.
+    """
+    from dkl.federated.exporting import export_sums
+    from dkl.model_io import is_part_of_a_model
+
+    check_before(sums, "model", overwrite=overwrite, inputs=[store, agreement], belongs=is_part_of_a_model)
+    rows = chosen_split(store, split, "")
+    with computing_on(compute):
+        made = export_sums(
+            agreement,
+            rows,
+            sums,
+            site=site,
+            allow_few_rows=allow_few_rows,
+            overwrite=overwrite,
+            device=compute.device,
+            progress=running.progress,
+            memory_limit=compute.memory_limit,
+        )
+    return Result({"sums": sums, "site": site, "rows": int(made.rows.sum()), "rows of each sum": made.rows.tolist()})
+
+
+def fit(
+    agreement: Annotated[str, typer.Argument(help="What `dkl sums agree` wrote.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
+    sums: Annotated[list[str], typer.Argument(help="What `dkl sums export` wrote, of each site.", show_default=False)],
+    compute: Compute,
+    running: Running,
+    *,
+    without: Annotated[list[str] | None, typer.Option(help="Leave this site out. May be repeated.")] = None,
+    overwrite: Overwrite = False,
+) -> Result:
+    """Learn from the sums of all sites what a fit to their rows in one store learns, bit by bit."""
+    from dkl.federated.fitting import fit_from_sums
+    from dkl.model_io import is_part_of_a_model
+
+    check_before(model, "model", overwrite=overwrite, inputs=[agreement, *sums], belongs=is_part_of_a_model)
+    with computing_on(compute):
+        learner = fit_from_sums(agreement, sums, without=without or ())
+    learner.save(model, overwrite=overwrite)
+    facts = {"learner": type(learner).__name__, "rows": learner.provenance_.rows, "without": list(without or ())}
+    return Result({"model": model, **facts, "features": int(learner.feature_map_.n_features)})

@@ -1,0 +1,128 @@
+"""Blocks of one tree over several sites: a site's own rows under their agreed numbers, and sums in place of rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dkl.data.counts import RowCounts
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import TicketReader
+from dkl.protocols.block import Block
+from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
+
+
+@dataclass(frozen=True, eq=False)
+class NumberedReader:
+    """Reads blocks of a site and gives them their agreed numbers."""
+
+    base: BlockReader
+
+    def load(self, ticket: tuple[int, Any]) -> Block:
+        """The rows of the block, under its number in the tree of all sites."""
+        number, base = ticket
+        return replace(self.base.load(base), index=number)
+
+
+class NumberedSource(WrappedSource[BlockSource]):
+    """Some blocks of a site, under the numbers that they have in the tree of all sites; all other blocks are empty.
+
+    Parameters
+    ----------
+    base : BlockSource
+        The rows of the site.
+    first : int
+        The number of its first block in the tree.
+    n_blocks : int
+        Blocks of all sites.
+    numbers : range
+        The numbers of those that are there.
+    """
+
+    def __init__(self, base: BlockSource, first: int, n_blocks: int, numbers: range) -> None:
+        super().__init__(base)
+        self._first, self._n_blocks, self._numbers = first, n_blocks, numbers
+
+    @property
+    def n_blocks(self) -> int:
+        return self._n_blocks
+
+    @cached_property
+    def block_rows(self) -> np.ndarray:  # type: ignore[override]
+        rows = np.zeros(self._n_blocks, np.int64)
+        rows[self._numbers] = self.base.block_rows[np.array(self._numbers) - self._first]
+        return rows
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return f"{self._first} {self._n_blocks} {self._numbers} {self.base.fingerprint}"
+
+    def reader(self) -> NumberedReader:
+        return NumberedReader(self.base.reader())
+
+    def ticket(self, index: int) -> tuple[int, Any]:
+        return index, self.base.ticket(index - self._first)
+
+
+class SummedSource:
+    """Sums in place of rows; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    The sum of a node of the tree stands where the first block of the node is, and its other blocks are empty: to add
+    nothing changes no bit, so that the tree above the nodes gives what it would give with the rows.
+
+    Parameters
+    ----------
+    sums : mapping of int to mapping of str to ndarray
+        The sums of each node by the number of its first block.
+    counts : RowCounts
+        Of all blocks, those of a node standing where its first block is.
+    schema : Schema
+    place : str
+        How messages call it.
+    """
+
+    has_weight = False
+    stored_nbytes = 0
+    read_nbytes = 0
+
+    def __init__(
+        self, sums: Mapping[int, Mapping[str, np.ndarray]], counts: RowCounts, schema: Schema, place: str
+    ) -> None:
+        self._sums, self.counts, self.schema, self.place = sums, counts, schema, place
+        self.n_columns, self.dtype, self.is_sparse = schema.n_columns, schema.dtype, schema.is_sparse
+        self.has_y = schema.task is not None
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self.counts.rows)
+
+    @property
+    def block_rows(self) -> np.ndarray:
+        return self.counts.rows
+
+    @property
+    def block_nbytes(self) -> int:
+        return max(sum(array.nbytes for array in sums.values()) for sums in self._sums.values())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(repr(self.counts.rows.tolist()).encode())
+        for number in sorted(self._sums):
+            for name, array in sorted(self._sums[number].items()):
+                digest.update(f"{number} {name} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def reader(self) -> TicketReader:
+        return TicketReader()
+
+    def ticket(self, index: int) -> Block:
+        # A block without rows would be passed over, so this one has one; only kept sums look into it.
+        return Block(index, np.empty((1, 0)), None, None, np.zeros(1, np.int64), self._sums[index])
+
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        raise ValueError(f"{self.place} hold no rows: what asks for targets or rows has to be done where these are")

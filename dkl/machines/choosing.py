@@ -1,0 +1,248 @@
+"""What a machine without settings does before it is fitted: it lets kinds of features race on held-out rows."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from sklearn.svm import LinearSVC
+
+from dkl.data.dataset import Dataset
+from dkl.data.sources.selected import most_folds
+from dkl.linear.fitting import LinearProblem, Run, calibrate
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton import chosen_penalty, newton_passes
+from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
+from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, Contender, Race, contenders, usual_advice, variants
+from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
+from dkl.machines.settings import SettledMixin
+from dkl.machines.suggest import RowsAlikeError, advise
+from dkl.methods.base import FeatureLearner
+from dkl.methods.checkpoints import stage_checkpoint
+from dkl.methods.fit_context import FitContext
+
+LOG = logging.getLogger("dkl")
+
+# The folds of a cross-validation hold a row each.
+_LEAST_ROWS = 5
+
+
+class ChoosingMixin(SettledMixin):
+    """How a machine chooses its features; the machine makes learners and linear problems."""
+
+    effort: str
+    time_limit: float | None
+    max_trials: int | None
+    validation_fraction: float
+    checkpoint: Any
+    seed_: int
+    reasons_: tuple[str, ...]
+    _advised: FeatureLearner
+    # The temperature of the winner's pilot on rows that its features did not see.
+    _pilot_temperature: float | None = None
+    _learner: Any
+    _planned_problem: Any
+    _problem_on: Any
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters; of a fitted machine that chose its features, why these."""
+        shown: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
+        reasons = getattr(self, "reasons_", ())
+        return "\n".join([shown, *(fill(reason, 100, subsequent_indent="    ") for reason in reasons)])
+
+    def _choose_features(
+        self, dataset: Dataset, weights: np.ndarray | None, run: Run, clock: Clock
+    ) -> PenaltyChoice | None:
+        """Set the features that do best on held-out rows, and why; the penalty too, if exact steps will use one.
+
+        Each contender is learned without the rows of a fold, and judged on these by the same exact linear model.
+        """
+        effort = EFFORTS[self.effort]
+        if dataset.total_weight < FEWEST_ROWS:
+            return self._without_a_race(dataset, weights, run, f"{dataset.n_rows} rows are too few to choose by")
+        try:
+            advice = advise(dataset, run, self.seed_, effort.advised_rows)
+        except RowsAlikeError:
+            return self._without_a_race(dataset, weights, run, "the rows do not differ")
+        tried = contenders(dataset, advice, effort, self._knobs)
+        sample, folds = self._judged_sample(dataset, effort)
+        race = self._race(tried, dataset, sample, folds)
+        # a fit that resumes ends its trials where the first one did, whatever the clock says now
+        ending = stage_checkpoint(self.checkpoint, "choice")
+        saved = None if ending is None else ending.load(run.fingerprint)
+        if saved is not None:
+            race.most_trials, clock = int(saved.values["trials"]), Clock(None)
+        pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
+        clock.start_counting()
+        while (trial := race.next()) is not None:
+            number, fold = trial
+            contender = race.contenders[number]
+            ahead = race.judging(contender) + race.fitting(contender)
+            if not clock.allows(ahead) and race.trials > 0:
+                if ending is not None:
+                    ending.save({}, {"trials": race.trials}, fingerprint=run.fingerprint)
+                race.ended = (
+                    f"since time_limit={self.time_limit:g} left no time for another one: max_trials={race.trials} and "
+                    "no time_limit give the same model"
+                )
+                break
+            self._advised = contender.learner
+            try:
+                pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}")
+            except ValueError as error:
+                LOG.info("%s are left out of the choice: %s", contender.name, error)
+                race.tell(number, None)
+            else:
+                race.tell(number, choice)
+                pilots.setdefault(number, (pilot, choice))
+            clock.count(race.judging(contender))
+        won = race.winner
+        self._advised = race.contenders[won].learner
+        self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
+        return self._settled_penalty(
+            pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+        )
+
+    def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
+        """Take the plainest features; folds of the rows choose the penalty alone.
+
+        Raises
+        ------
+        ValueError
+            For fewer rows than folds.
+        """
+        if dataset.n_rows < _LEAST_ROWS:
+            raise ValueError(
+                f"n_samples = {dataset.n_rows}: a machine that chooses for itself holds rows out, and needs at least "
+                f"{_LEAST_ROWS} rows; give it features and alpha, as in {type(self).__name__}('random', alpha=0.1)"
+            )
+        plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
+        self._advised = plainest.learner
+        self.reasons_ = (f"Features: {plainest.name}; {why}.",)
+        sample, folds = self._judged_sample(dataset, EFFORTS["best"])
+        judged = []
+        for number, fold in enumerate(folds):
+            # a fold of so few rows may have none
+            with suppress(ValueError):
+                judged.append((*self._tried(fold, sample, weights, run, f"0-{number}"), fold))
+        if not judged:
+            return None
+        pilot, choice, fold = judged[0]
+        on = (sample, weights, run)
+        return self._settled_penalty((pilot, choice), [choice for _, choice, _ in judged], fold, on, dataset)
+
+    def _settled_penalty(
+        self,
+        pilot: tuple[FeatureLearner, PenaltyChoice],
+        choices: list[PenaltyChoice],
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+        dataset: Dataset,
+    ) -> PenaltyChoice | None:
+        """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
+        if self._settings.solver != "newton":
+            return None
+        if self._settings.calibrate:
+            self._pilot_temperature = self._temperature_of(*pilot, fold, on)
+        chosen, sample = agreed(choices), on[0]
+        # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
+        share = sample.total_weight / dataset.total_weight
+        return replace(chosen, alpha=chosen.alpha * share, alphas=chosen.alphas * share)
+
+    def _race(self, tried: list[Contender], dataset: Dataset, sample: Dataset, folds: list[HeldOut]) -> Race:
+        """The race of these contenders within what the effort allows."""
+        effort = EFFORTS[self.effort]
+        whole = self._shape(dataset)
+        judged = self._shape(sample)
+        return Race(
+            list(tried),
+            len(folds),
+            effort.allowed(whole),
+            judging=lambda contender: judged.judging(contender.learner),
+            fitting=lambda contender: whole.fitting(contender.learner),
+            vary=lambda contender: variants(contender, effort, self._knobs, sample.n_rows),
+            most_trials=self.max_trials,
+        )
+
+    def _shape(self, dataset: Dataset) -> Shape:
+        """What the work on these rows follows from."""
+        n_classes = dataset.schema.n_classes
+        n_models = dataset.schema.n_targets or 1 if n_classes is None else 1 if n_classes == 2 else n_classes
+        return Shape(dataset.n_rows, dataset.n_columns, n_models, self._judging_loss()["loss"])
+
+    def _judged_sample(self, dataset: Dataset, effort: Effort) -> tuple[Dataset, list[HeldOut]]:
+        """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
+        sample = dataset if dataset.n_rows <= effort.judged_rows else dataset.thin(effort.judged_rows, self.seed_)
+        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
+        folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
+        return sample, folds[: effort.folds]
+
+    def _tried(
+        self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
+    ) -> tuple[FeatureLearner, PenaltyChoice]:
+        """The features learned without the rows of a fold, and how the penalties do on these."""
+        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False)
+        pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
+        problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
+        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
+        return pilot, chosen_penalty(problem, sample.source, own)
+
+    def _temperature_of(
+        self,
+        pilot: FeatureLearner,
+        choice: PenaltyChoice,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+    ) -> float | None:
+        """The temperature of the winner's probabilities on rows that its features did not see; None if it has no model.
+
+        The model itself may then be fitted to all rows.
+        """
+        sample, weights, run = on
+        coefficients = choice.start
+        if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+            return None
+        model = LinearSVC()
+        model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+        problem: LinearProblem = replace(self._problem_on(pilot, sample, weights), held_out=fold)
+        return 1.0 / calibrate(problem, model, sample.source, run)
+
+    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
+        """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        passes: list[Any] = []
+        for contender in self._all_that_may_be_tried(dataset, sample):
+            self._advised = contender.learner
+            pilot = self._learner("pilot")
+            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            judging = newton_passes(problem, sample.n_rows)
+            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        self._advised = self._costliest(dataset)
+        return passes
+
+    def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
+        """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""
+        effort = EFFORTS[self.effort]
+        known = {contender.key: contender for contender in contenders(dataset, usual_advice(), effort, self._knobs)}
+        race = self._race(list(known.values()), dataset, sample, [])
+        waiting = list(known.values())
+        while waiting:
+            for contender in race.vary(waiting.pop()):
+                factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
+                fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 10.0
+                if fits and contender.key not in known:
+                    known[contender.key] = contender
+                    waiting.append(contender)
+        return list(known.values())
+
+    def _costliest(self, dataset: Dataset) -> FeatureLearner:
+        """Of all that may win, the features whose fit takes the most work."""
+        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
+        shape = self._shape(dataset)
+        tried = self._all_that_may_be_tried(dataset, sample)
+        return max((contender.learner for contender in tried), key=shape.fitting)

@@ -1,0 +1,166 @@
+"""How much work a machine may take to choose its features: counted from rows and columns, so that no clock decides."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from dkl.features.families import FiniteFamily
+from dkl.linear.wide_newton import MOST_FEATURES
+from dkl.methods.base import FeatureLearner
+
+# Work is counted in nanoseconds of one core of 2020 or so: products of matrices at 50 operations a nanosecond,
+# triangular systems at 20. What else there is was measured on tables of 2,000 to 8,000 rows and 5 to 70 columns.
+_PRODUCTS, _SYSTEMS = 1.0 / 50.0, 1.0 / 20.0
+# Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
+_SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 80.0, 2.0, 5.0
+# Rounds of steps look at a histogram of each column within at most so many regions.
+_REGIONS, _STEP, _STEP_BINS, _ROUND = 150, 1.0, 200, 6e6
+# A cosine, and a kernel's value at a landmark; then what passes over few rows take.
+_WAVE, _KERNEL, _TRIAL = 3.0, 15.0, 2e7
+# Penalties that are told apart in the same passes, and Hessians that this and the last fit take for each model.
+# Products with all values of a sparse row, a hundred times.
+_SPARSE = 1e5
+_PENALTIES = {"squared_error": 13, "squared_hinge": 5}
+_HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
+# A fit that would otherwise end late is expected to take so much longer than those before it.
+_CAUTION = 1.3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a machine may spend on the choice of its features.
+
+    Parameters
+    ----------
+    work, work_a_value : float
+        Nanoseconds that choosing and fitting are counted for: to begin with, and for each number in the rows and model.
+    judged_rows : int
+        Features are tried on a sample of so many rows at most.
+    advised_rows : int
+        Scalings and bandwidths are judged on so many.
+    folds : int
+        Shares of few rows that judge in turn, at most.
+    n_features, most_features : int
+        Features that a kind is tried with first, and the most that a larger one has.
+    """
+
+    work: float
+    work_a_value: float
+    judged_rows: int
+    advised_rows: int
+    folds: int
+    n_features: int
+    most_features: int
+
+    def allowed(self, shape: Shape) -> float:
+        """The work that rows of this shape may take."""
+        return self.work + self.work_a_value * shape.n_rows * shape.n_columns * shape.n_models
+
+
+EFFORTS = {
+    "fast": Effort(1.5e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
+    "balanced": Effort(1.2e10, 1e3, judged_rows=8_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
+    "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the work of a fit follows from.
+
+    Parameters
+    ----------
+    n_rows, n_columns, n_models : int
+        n, d, and K linear models side by side.
+    loss : {"squared_hinge", "squared_error"}
+        Of the exact steps.
+    """
+
+    n_rows: int
+    n_columns: int
+    n_models: int
+    loss: str
+
+    def features_of(self, learner: FeatureLearner) -> int:
+        """D, at most."""
+        given = learner.get_params(deep=False)
+        size = given.get("n_features")
+        if size is None or isinstance(given.get("family"), FiniteFamily):
+            return self.n_columns if size is None else min(int(size), self.n_columns)
+        return min(int(size), self.n_rows) if "landmarks" in given else int(size)
+
+    def mapping(self, learner: FeatureLearner) -> float:
+        """Work of one map of all rows."""
+        n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
+        if "landmarks" in learner.get_params(deep=False):
+            return n * D * (_KERNEL + 4.0 * (d + D) * _PRODUCTS)
+        return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
+
+    def learning(self, learner: FeatureLearner) -> float:
+        """Work of finding the features."""
+        n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
+        given = learner.get_params(deep=False)
+        if D > MOST_FEATURES:
+            return 0.0
+        if "features_per_round" not in given:
+            return D**3 * _SYSTEMS if "landmarks" in given else 0.0
+        if "bins" in given:
+            rounds = D / min(max(n / 60.0, 5.0), 25.0) + 8.0
+            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + 0.05 * (K - 1.0))
+            return rounds * (_ROUND + _STEP * looked_at)
+        return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
+
+    def judging(self, learner: FeatureLearner) -> float:
+        """Work of finding the features and telling penalties apart on them."""
+        # of the squared error one Hessian serves all penalties and models
+        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
+        systems = _PENALTIES[self.loss] * (1.0 if self.loss == "squared_error" else 3.0 * self.n_models)
+        maps = 2.0 if self.loss == "squared_error" else 4.0
+        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
+
+    def fitting(self, learner: FeatureLearner) -> float:
+        """Work of finding the features and fitting the model on them, once the penalty is known."""
+        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_FITTING * self.n_models
+        maps = 2.0 if self.loss == "squared_error" else 6.0
+        return self.learning(learner) + self._steps(learner, hessians, 2.0 * hessians, maps)
+
+    def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:
+        """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""
+        D = float(self.features_of(learner))
+        if D > MOST_FEATURES:
+            # conjugate gradients on sparse rows: some hundred products, each with what a row holds
+            return _TRIAL + self.n_models * self.n_rows * _SPARSE
+        products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
+        return _TRIAL + maps * self.mapping(learner) + products
+
+
+class Clock:
+    """The one thing that reads the time: whether what comes next still ends within a limit.
+
+    Parameters
+    ----------
+    limit : float or None
+        Seconds from now on; None is no limit.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit, self._begun = limit, time.monotonic()
+        self._work = 0.0
+        self._tried: float | None = None
+
+    def count(self, work: float) -> None:
+        """Take note of work that was just done."""
+        self._work += work
+
+    def start_counting(self) -> None:
+        """What was done so far is not to be counted for work."""
+        self._tried = time.monotonic()
+
+    def allows(self, work: float) -> bool:
+        """Whether so much more work, done at the pace so far, ends in time."""
+        if self.limit is None:
+            return True
+        now = time.monotonic()
+        pace = (now - (self._tried or self._begun)) / self._work if self._work else 1e-9
+        return now - self._begun + _CAUTION * max(pace, 1e-10) * work <= self.limit

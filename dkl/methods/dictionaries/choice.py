@@ -1,0 +1,72 @@
+"""Which atoms a round takes: each by what it lowers the objective beside those taken before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dkl.methods.steps.driver import SCORE_PENALTY
+
+# what is left of an atom beside others counts as at least this share of it, whatever rounding has left
+_LEAST_SHARE = 1e-6
+
+
+class Candidates:
+    """Candidate points of several dictionaries, with the system of their columns.
+
+    The score of a point with columns B is s_B' (N_BB + nu I)^-1 s_B a column, summed over the models: what a Newton
+    step on it alone lowers the objective by, N = Q'HQ less what the working model's columns explain of it. A point that
+    is taken is eliminated, so that what is like it is worth little then.
+
+    Parameters
+    ----------
+    system : ndarray of shape (C, C)
+        N.
+    slopes : ndarray of shape (C, K)
+        s = Q' (negative slopes), less what the working model's columns explain.
+    columns : sequence of ndarray of shape (P, w)
+        The columns of the points of each dictionary.
+    """
+
+    def __init__(self, system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray]) -> None:
+        self.system, self.slopes = np.array(system, dtype=np.float64), np.array(slopes, dtype=np.float64)
+        self.points = [own for part in columns for own in part]
+        self._groups = [part for part in columns if len(part)]
+        self._least = _LEAST_SHARE * np.maximum(np.diagonal(self.system), 0.0)
+        self._is_left = np.ones(len(self.points), bool)
+
+    def scores(self) -> np.ndarray:
+        """Of all points, (P,); 0 of those that were taken."""
+        found = [np.zeros(0)]
+        for columns in self._groups:
+            # one small system a point
+            width = columns.shape[1]
+            blocks = self.system[columns[:, :, None], columns[:, None, :]]
+            blocks = blocks + np.eye(width) * (SCORE_PENALTY + self._least[columns])[:, :, None]
+            own = self.slopes[columns]
+            found.append(np.sum(own * np.linalg.solve(blocks, own), axis=(1, 2)) / width)
+        return np.where(self._is_left, np.concatenate(found), 0.0)
+
+    def take(self, point: int) -> None:
+        """Eliminate a point's columns from the others."""
+        B = self.points[point]
+        block = self.system[np.ix_(B, B)] + np.diag(SCORE_PENALTY + self._least[B])
+        weights = np.linalg.solve(block, self.system[B])
+        self.slopes -= weights.T @ self.slopes[B]
+        self.system -= self.system[:, B] @ weights
+        # rounding must not leave a negative square
+        np.einsum("ii->i", self.system)[...] = np.maximum(np.diagonal(self.system), 0.0)
+        self._is_left[point] = False
+
+
+def greedy_points(system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Numbers of at most `count` points, each the best beside those before; see `Candidates`."""
+    candidates, taken = Candidates(system, slopes, columns), list[int]()
+    while len(taken) < count:
+        scores = candidates.scores()
+        if not scores.max(initial=0.0) > 0.0:
+            break
+        taken.append(int(np.argmax(scores)))
+        candidates.take(taken[-1])
+    return np.array(taken, dtype=np.int64)

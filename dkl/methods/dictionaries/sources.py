@@ -1,0 +1,152 @@
+"""Dictionaries that are searched on a sample of the rows: what they propose, and how chosen points are mapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.scaling import Scaler
+from dkl.methods.dictionaries.choice import greedy_points
+from dkl.methods.frequency_search.frequency_space import FourierSpace
+from dkl.protocols.arrays import Rows
+
+# rows that are tried as landmarks for each that is proposed, so many at least, and the rows that judge them
+_TRIED, _LEAST_TRIED, _JUDGES = 8, 200, 4_000
+
+
+@dataclass(frozen=True, eq=False)
+class SampleSlopes:
+    """The rows of a search, scaled, with the working model's slopes there.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array of shape (r, d)
+    s : ndarray of shape (r, K), float64
+        Weighted negative slopes of the rows' losses.
+    h : ndarray of shape (r,), float64
+        Weighted curvatures.
+    """
+
+    X: Rows
+    s: np.ndarray
+    h: np.ndarray
+
+
+class Source(Protocol):
+    """A dictionary whose points are rows of an array of shape (p, d)."""
+
+    @property
+    def columns_a_point(self) -> int:
+        """Two for cosine-sine pairs."""
+        ...
+
+    @property
+    def scaler(self) -> Scaler | None: ...
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        """The columns of points, amplitudes 1."""
+        ...
+
+    def unit(self, X: Rows) -> float:
+        """The amplitude that gives columns at scaled rows X about the length of steps, so that one ridge suits all."""
+        ...
+
+    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
+        """At most `count` points that are worth much on these rows."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WaveSource:
+    """Cosine-sine pairs, found by ascents of the potential of the slopes as in the rounds of one family.
+
+    Parameters
+    ----------
+    space : FourierSpace
+    """
+
+    space: FourierSpace
+
+    @property
+    def columns_a_point(self) -> int:
+        """A pair."""
+        return 2
+
+    @property
+    def scaler(self) -> Scaler | None:
+        return self.space.origin.scaler
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        """The pairs of these frequencies."""
+        return self.space.feature_map(points.astype(np.float32))
+
+    def unit(self, X: Rows) -> float:
+        """Cosines and sines are as long as steps."""
+        return 1.0
+
+    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
+        """Peaks that differ from each other."""
+        S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
+        points, _ = self.space.search(rows.X, S, count, seed)
+        return points.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarkSource:
+    """Kernels at rows of the sample.
+
+    Parameters
+    ----------
+    kernel : Family
+        With its bandwidth.
+    scaler : Scaler or None
+    """
+
+    kernel: Any
+    scaler: Scaler | None
+
+    @property
+    def columns_a_point(self) -> int:
+        """A similarity."""
+        return 1
+
+    def feature_map(self, points: np.ndarray) -> FeatureMap:
+        """The similarities themselves: whitened are only those that stay."""
+        projection = NystromProjection(self.kernel, points, np.eye(len(points)))
+        return FeatureMap("nystrom", projection, np.ones(len(points)), scaler=self.scaler)
+
+    def unit(self, X: Rows) -> float:
+        """Narrow kernels are small almost everywhere, and would hardly be taken against a ridge."""
+        rows = _dense(X[:_JUDGES])
+        return _unit(self.kernel.kernel(rows, rows[:_LEAST_TRIED]))
+
+    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
+        """Of some of the rows those that together lower the loss most, one after the other."""
+        X = _dense(rows.X)
+        generator, n_tried = np.random.default_rng([seed, 0x1A4D]), max(_LEAST_TRIED, _TRIED * count)
+        tried = np.unique(X[generator.choice(len(X), min(len(X), n_tried), replace=False)], axis=0)
+        judges = slice(0, _JUDGES)
+        Q = self.kernel.kernel(X[judges], tried)
+        Q *= _unit(Q)
+        weighted = Q * rows.h[judges, None]
+        # what the constant explains already is no merit of a landmark
+        total = max(float(rows.h[judges].sum()), np.finfo(np.float64).tiny)
+        mean = weighted.sum(axis=0)
+        system = weighted.T @ Q - np.outer(mean, mean) / total
+        slopes = Q.T @ rows.s[judges] - np.outer(mean, rows.s[judges].sum(axis=0)) / total
+        return tried[greedy_points(system, slopes, [np.arange(len(tried))[:, None]], count)]
+
+
+def _dense(X: Rows) -> np.ndarray:
+    """Rows written out in float64."""
+    return np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=np.float64)
+
+
+def _unit(Q: np.ndarray) -> float:
+    """A half over the mean deviation of columns (n, m): steps of half of the rows deviate by a half."""
+    deviation = float(np.sqrt(np.mean(np.var(Q, axis=0))))
+    return 0.5 / deviation if deviation > 0.0 else 1.0

@@ -1,0 +1,186 @@
+"""Rounds over several dictionaries as a solver of `MarginFeatures`: parameters as a problem, and what is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
+from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.nystrom_projection import NystromProjection
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.minibatches import HeldOut
+from dkl.methods.dictionaries.driver import DictionaryDriver
+from dkl.methods.dictionaries.problem import DictionaryProblem, DictionaryState, model_map
+from dkl.methods.dictionaries.sources import LandmarkSource, Source, WaveSource
+from dkl.methods.frequency_search.frequency_space import FourierSpace
+from dkl.methods.frequency_search.learner import PreparedRows
+from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
+from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.nystrom.landmarks import whitening_of
+from dkl.methods.steps.problem import HISTORY
+
+# the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
+_IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
+# a round adds a column for so many rows, within these bounds: on few rows many at once follow the noise
+_ROWS_A_COLUMN, _FEWEST, _MOST = 60, 5, 25
+_PATIENCE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class DictionarySolver(CorrectiveSolver):
+    """`family=[...]` of MarginFeatures: atoms of several dictionaries compete in each round.
+
+    The parameters are those of `CorrectiveSolver`; the penalty is chosen on held-out rows in each round.
+    """
+
+    stage: ClassVar[str] = "dictionaries"
+
+    def check(self) -> None:
+        """Refuse parameters that have no meaning here."""
+        for name, neutral in {"C": None, "tol": None, "refine": 0}.items():
+            if getattr(self, name) != neutral:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no meaning with a list of families: held-out rows choose the "
+                    f"penalty and the end; leave {name} out"
+                )
+
+    def driver(self) -> Any:
+        """The rounds."""
+        return DictionaryDriver()
+
+    def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
+        """Rounds over several dictionaries begin anew."""
+        return None
+
+    def problem(self, rows: PreparedRows, start: Any) -> Any:
+        """The rounds on these rows; ValueError for a loss that is none for their targets."""
+        dataset, family = rows.dataset, rows.family
+        if not isinstance(family, Dictionaries):
+            raise TypeError(f"several dictionaries are searched, not {family!r}")
+        family.validate()
+        classes, scale = dataset.classes, rows.target_scale
+        n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+        default = "log_loss" if classes is not None and n_models == 1 else "squared_error"
+        loss = default if self.loss is None else self.loss
+        if loss not in (default, "squared_error"):
+            raise ValueError(
+                f"loss={loss!r} is not one of {sorted({default, 'squared_error'})}, which a list of families has for "
+                "these targets"
+            )
+        targets = NewtonTargets(
+            models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+            n_classes=None if classes is None else len(classes),
+            class_weight=rows.class_weight,
+            center=None if scale is None else scale.center,
+            scale=None if scale is None else scale.scale,
+        )
+        held_out = rows.context.withheld
+        if held_out is None or held_out.share == 0.0:
+            held_out = HeldOut(self.validation_fraction, rows.seed)
+        most = min(_IN_MEMORY_ROWS, max(1_000, rows.within(_IN_MEMORY_BYTES)))
+        steps = family.steps or Steps()
+        each = int(np.clip(rows.total_weight // _ROWS_A_COLUMN, _FEWEST, _MOST))
+        return DictionaryProblem(
+            targets=HeldTargets(targets, held_out.mask),
+            n_models=n_models,
+            n_columns=dataset.n_columns,
+            n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
+            loss=loss,
+            depth=steps.depth,
+            bins=steps.bins,
+            search_rows=min(dataset.n_rows, self.search_rows or most),
+            in_memory=dataset.n_rows <= (self.search_rows or most),
+            features_per_round=each if self.features_per_round is None else self.features_per_round,
+            patience=_PATIENCE if self.patience is None else self.patience,
+            seed=rows.seed,
+            # similarities to landmarks near each other differ in digits that float32 does not have
+            dtype="float64" if any(isinstance(one, Landmarks) for one in family.others) else rows.dtype,
+            sources=tuple(self._source(rows, one) for one in family.others),
+            has_steps=family.steps is not None,
+            has_columns=family.has_columns
+            or (family.steps is not None and dataset.n_columns <= (self._most_columns() // 3)),
+            rounds=self.rounds,
+            growth=0.1 if self.features_per_round is None else 0.0,
+        )
+
+    def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
+        """What the best round on held-out rows had: its columns side by side, and the working model on them.
+
+        Landmarks that stay are whitened. The columns of m are divided by sqrt(m), and whitened ones of l multiplied by
+        sqrt(l / m), so that a column of each kind has about the mean square 1 / m.
+        """
+        if not isinstance(problem, DictionaryProblem) or not isinstance(state, DictionaryState):
+            raise TypeError("this is no state of rounds over several dictionaries")
+        n_atoms, n_points = (int(size) for size in state.best_sizes)
+        n_atoms = min(state.n_atoms, max(n_atoms, 1))
+        best = replace(
+            state,
+            columns=state.columns[:n_atoms],
+            thresholds=state.thresholds[:n_atoms],
+            kinds=state.kinds[:n_atoms],
+            points=state.points[:n_points],
+            source=state.source[:n_points],
+        )
+        whole, coefficients = model_map(problem, best), state.best
+        if whole.n_features < 2:
+            raise ValueError(
+                "no column of any dictionary lowers the loss on the rows that are held out, so there is nothing to "
+                "learn; check the columns, or allow more rows (max_rows)"
+            )
+        m = whole.n_features - 1
+        maps: list[FeatureMap] = []
+        factors, coef = [], []
+        for part, own in whole.split(coefficients):
+            if part.activation == "steps":
+                # the first atom is the constant, whose coefficient is the intercept
+                kept = np.arange(1, part.n_features)
+                if len(kept) == 0:
+                    continue
+                part, own = part.take(kept), own[:, kept]
+            factor = 1.0 / np.sqrt(m)
+            if isinstance(part.projection, NystromProjection):
+                part, own = _whitened(part, part.projection, own)
+                factor *= np.sqrt(part.n_features)
+            maps.append(part)
+            factors.append(factor)
+            coef.append(own / factor)
+        weights = np.concatenate(coef, axis=1)
+        intercept, scale = coefficients[:, 0].copy(), rows.target_scale
+        if scale is not None:
+            weights, intercept = weights * scale.scale[:, None], intercept * scale.scale + scale.center
+        feature_map = combined_map(maps, np.array(factors))
+        lengths = np.sqrt(np.sum((weights * feature_map.amplitudes) ** 2, axis=0))
+        return {
+            "feature_map_": feature_map,
+            "weights_": lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
+            "coef_": weights,
+            "intercept_": intercept,
+            "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+            "certified_": False,
+            "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
+        }
+
+    def _most_columns(self) -> int:
+        """Columns that the rounds may find."""
+        return AUTO_FEATURES if self.n_features == "auto" else int(self.n_features)
+
+    def _source(self, rows: PreparedRows, family: Any) -> Source:
+        """Where one of the dictionaries is searched."""
+        if isinstance(family, Landmarks):
+            return LandmarkSource(family.kernel, rows.scaler)
+        space = self._frequency_space(replace(rows, family=family))
+        if not isinstance(space, FourierSpace):
+            raise TypeError(f"{family!r} has no frequencies to search for")
+        return WaveSource(space)
+
+
+def _whitened(part: FeatureMap, projection: NystromProjection, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
+    """Kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model."""
+    whitening = whitening_of(projection.landmarks, projection.kernel)
+    coef = np.linalg.solve(whitening, (coef * part.amplitudes).T).T
+    ones = np.ones(part.n_features)
+    return replace(part, projection=replace(projection, whitening=whitening), amplitudes=ones), coef

@@ -1,0 +1,360 @@
+"""The usual metrics of a fitted model on rows that it has not seen, with standard errors, beside a baseline."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from dkl.data.dataset import Dataset
+from dkl.methods.provenance import Provenance
+from dkl.methods.validation import checked_dataset
+from dkl.passes.engine import map_blocks
+from dkl.protocols.block import Block
+from dkl.protocols.estimators import FittedModel
+
+CLASS_METRICS = ("accuracy", "balanced_accuracy", "log_loss", "roc_auc")
+NUMBER_METRICS = ("rmse", "mae", "r2")
+# Of these a smaller value is the better one.
+LOSSES = frozenset({"log_loss", "rmse", "mae"})
+# Probabilities of 0 would make the log loss infinite: scikit-learn's `log_loss` cuts them off here, too.
+_LEAST = np.finfo(np.float64).eps
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric on held-out rows.
+
+    Parameters
+    ----------
+    name : str
+        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2.
+    value : float
+    standard_error : float
+        Of the value as an estimate from so many independent rows: the root of the mean square of the rows' influences
+        over the root of the number of rows (the delta method).
+    baseline : float or None
+        The same metric of an answer that looks at no column: the shares of the classes in the rows of the fit, or the
+        mean of their targets; None where the model does not know them.
+    """
+
+    name: str
+    value: float
+    standard_error: float
+    baseline: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """About 95 % of all samples of so many rows would have the metric within."""
+        return self.value - 1.96 * self.standard_error, self.value + 1.96 * self.standard_error
+
+    def __str__(self) -> str:
+        beside = "" if self.baseline is None else f" (baseline {self.baseline:.4g})"
+        return f"{self.name} {self.value:.4g} ± {self.standard_error:.2g}{beside}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassAnswers:
+    """What a classifier has answered to n rows.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (L,)
+        Of the rows and of the model, the union of both.
+    truth, answers : ndarray of shape (n,), int64
+        Positions in `labels`.
+    weights : ndarray of shape (n,)
+        Frequency weights.
+    shares : ndarray of shape (n, L) or None
+        The probability of each label; None where the model has none.
+    known : ndarray of shape (L,) or None
+        The weight of each label in the rows of the fit.
+    """
+
+    labels: np.ndarray
+    truth: np.ndarray
+    answers: np.ndarray
+    weights: np.ndarray
+    shares: np.ndarray | None = None
+    known: np.ndarray | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that have a value; the area under the curve needs two classes or more among the rows."""
+        return tuple(name for name in CLASS_METRICS if self.shares is not None or name not in ("log_loss", "roc_auc"))
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """The weight of the rows of each label (a row) that were answered with each label (a column), (L, L)."""
+        n = len(self.labels)
+        return np.bincount(self.truth * n + self.answers, self.weights, minlength=n * n).reshape(n, n)
+
+    def metric(self, name: str) -> Metric:
+        """One of `metrics`.
+
+        Raises
+        ------
+        ValueError
+            If the metric has no meaning for these rows or this model.
+        """
+        if name in ("log_loss", "roc_auc") and self.shares is None:
+            raise ValueError(
+                f"{name} needs probabilities, which the model does not have; fit it with calibrate=True, or with "
+                "loss='log_loss'"
+            )
+        compute = {
+            "accuracy": self._accuracy,
+            "balanced_accuracy": self._balanced_accuracy,
+            "log_loss": self._log_loss,
+            "roc_auc": self._roc_auc,
+        }.get(name)
+        if compute is None:
+            raise ValueError(f"{name!r} is no metric of classes; expected one of {', '.join(CLASS_METRICS)}")
+        value, influences, baseline = compute()
+        return Metric(name, value, _standard_error(influences, self.weights), baseline)
+
+    def calibration(self) -> list[tuple[float, float, float]]:
+        """Predicted probability, observed share and weight of the rows, in ten bins of the predicted probability.
+
+        Of two classes the probability is that of the second one; of more classes that of the answer.
+        """
+        if self.shares is None:
+            return []
+        if self.shares.shape[1] == 2:
+            predicted, right = self.shares[:, 1], self.truth == 1
+        else:
+            predicted, right = self.shares[np.arange(len(self.truth)), self.answers], self.truth == self.answers
+        bins = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
+        weight, chance, hits = (
+            np.bincount(bins, self.weights * values, minlength=_BINS) for values in (1.0, predicted, right)
+        )
+        return [(chance[b] / weight[b], hits[b] / weight[b], weight[b]) for b in np.flatnonzero(weight)]
+
+    def _accuracy(self) -> tuple[float, np.ndarray, float | None]:
+        right = (self.truth == self.answers).astype(np.float64)
+        value = float(np.average(right, weights=self.weights))
+        guess = None if self.known is None else self.truth == int(np.argmax(self.known))
+        return value, right - value, None if guess is None else float(np.average(guess, weights=self.weights))
+
+    def _balanced_accuracy(self) -> tuple[float, np.ndarray, float | None]:
+        """The mean of the classes' recalls; a row moves the recall of its own class alone."""
+        of_label = np.bincount(self.truth, self.weights, minlength=len(self.labels))
+        there = of_label > 0.0
+        right = (self.truth == self.answers).astype(np.float64)
+        hits = np.bincount(self.truth, self.weights * right, minlength=len(self.labels))
+        recalls = np.where(there, hits / np.where(there, of_label, 1.0), 0.0)
+        value = float(recalls[there].mean())
+        share = of_label[self.truth] / self.weights.sum()
+        return value, (right - recalls[self.truth]) / (share * there.sum()), 1.0 / int(there.sum())
+
+    def _log_loss(self) -> tuple[float, np.ndarray, float | None]:
+        shares = np.asarray(self.shares)
+        losses = -np.log(np.maximum(shares[np.arange(len(self.truth)), self.truth], _LEAST))
+        value = float(np.average(losses, weights=self.weights))
+        baseline = None
+        if self.known is not None:
+            known = np.maximum(self.known / self.known.sum(), _LEAST)
+            baseline = float(np.average(-np.log(known[self.truth]), weights=self.weights))
+        return value, losses - value, baseline
+
+    def _roc_auc(self) -> tuple[float, np.ndarray, float | None]:
+        """The chance that a row of a class has a larger probability of it than a row of another; the classes' mean."""
+        shares = np.asarray(self.shares)
+        there = np.unique(self.truth)
+        if len(there) < 2:
+            raise ValueError("roc_auc needs rows of two classes at least; all of these have one label")
+        # Of two classes one curve says all: that of the second.
+        judged = [1] if shares.shape[1] == 2 else there.tolist()
+        total, influences = 0.0, np.zeros(len(self.truth))
+        for label in judged:
+            above = _share_below(shares[:, label], self.truth == label, self.weights)
+            positive = self.truth == label
+            value = float(np.average(above[positive], weights=self.weights[positive]))
+            share = self.weights[positive].sum() / self.weights.sum()
+            influences += (above - value) / np.where(positive, share, 1.0 - share) / len(judged)
+            total += value / len(judged)
+        return total, influences, 0.5
+
+
+def _share_below(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Of each row the share of rows of the other kind that it is on the right side of, ties half: (n,).
+
+    For a positive row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
+    """
+    ranks = rankdata(scores, method="dense") - 1
+    levels = [np.bincount(ranks, weights * kind, minlength=int(ranks.max()) + 1) for kind in (~positive, positive)]
+    below = [np.cumsum(level) - 0.5 * level for level in levels]
+    return np.where(positive, below[0][ranks] / levels[0].sum(), 1.0 - below[1][ranks] / levels[1].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class NumberAnswers:
+    """What a regressor has answered to n rows.
+
+    Parameters
+    ----------
+    truth, answers : ndarray of shape (n,) or (n, t)
+    weights : ndarray of shape (n,)
+        Frequency weights.
+    known : ndarray of shape (t,) or None
+        The mean of each target in the rows of the fit.
+    """
+
+    truth: np.ndarray
+    answers: np.ndarray
+    weights: np.ndarray
+    known: np.ndarray | None = None
+
+    metrics = NUMBER_METRICS
+
+    def metric(self, name: str) -> Metric:
+        """One of `metrics`; of several targets the mean.
+
+        Raises
+        ------
+        ValueError
+            For a name that is none of them.
+        """
+        compute = {"rmse": _rmse, "mae": _mae, "r2": _r_squared}.get(name)
+        if compute is None:
+            raise ValueError(f"{name!r} is no metric of numbers; expected one of {', '.join(NUMBER_METRICS)}")
+        pair = self.truth, self.answers
+        truth, answers = (np.asarray(values, np.float64).reshape(len(values), -1) for values in pair)
+        values, influences = compute(truth, answers, self.weights)
+        baseline = None
+        if self.known is not None:
+            baseline = float(compute(truth, np.broadcast_to(self.known, truth.shape), self.weights)[0].mean())
+        return Metric(name, float(values.mean()), _standard_error(influences.mean(axis=1), self.weights), baseline)
+
+
+def _rmse(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The root of the mean squared error of each target, (t,), and each row's influence on it, (n, t)."""
+    squares = (truth - answers) ** 2
+    mean = np.average(squares, axis=0, weights=weights)
+    root = np.sqrt(mean)
+    # The derivative of the root is 1 / (2 root); without any error nothing moves it.
+    return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
+
+
+def _mae(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean absolute error of each target, (t,), and each row's influence on it, (n, t)."""
+    errors = np.abs(truth - answers)
+    mean = np.average(errors, axis=0, weights=weights)
+    return mean, errors - mean
+
+
+def _r_squared(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """1 - (mean squared error) / (variance) of each target, (t,), and each row's influence on it, (n, t)."""
+    squares = (truth - answers) ** 2
+    deviations = (truth - np.average(truth, axis=0, weights=weights)) ** 2
+    error, variance = (np.average(values, axis=0, weights=weights) for values in (squares, deviations))
+    # Of a constant target all is explained or nothing, as in scikit-learn.
+    constant = variance == 0.0
+    unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
+    influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
+    return 1.0 - unexplained, influences
+
+
+def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
+    """sqrt(mean influence^2 / n), where n is the sum of the frequency weights."""
+    return float(np.sqrt(np.average(influences**2, weights=weights) / weights.sum()))
+
+
+def held_out_answers(
+    model: FittedModel, dataset: Dataset, *, memory_limit: int | str | None = None
+) -> ClassAnswers | NumberAnswers:
+    """What a fitted model answers to the rows of a dataset, beside the truth: one pass over the rows.
+
+    The answers are held in memory (a few numbers a row, the probability of each class among them), the rows are not.
+
+    Parameters
+    ----------
+    model : fitted classifier or regressor of dkl
+    dataset : Dataset
+        With targets.
+    memory_limit : int, str or None
+
+    Raises
+    ------
+    ValueError
+        If the dataset has no target or no rows, its columns are not those of `fit`, or its task is another one.
+    """
+    if dataset.task is None:
+        raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
+    if not dataset.n_rows:
+        raise ValueError(f"{dataset!r} has no rows to score")
+    classes: np.ndarray | None = getattr(model, "classes_", None)
+    if (classes is None) != (dataset.task == "regression"):
+        kind = "numbers" if classes is None else "classes"
+        raise ValueError(f"{type(model).__name__} predicts {kind}, and the target of {dataset!r} is for {dataset.task}")
+    rows = checked_dataset(model, dataset)
+    # The columns have been matched by name just now, and the rows of blocks carry no names.
+    nameless = copy.copy(model)
+    vars(nameless).pop("feature_names_in_", None)
+    blocks = map_blocks(rows.source, _answers, {"model": nameless}, name="score", memory_limit=memory_limit)
+    parts = [part for _, part in blocks]
+    held = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    origin: Provenance = getattr(model, "provenance_", Provenance())
+    if classes is None:
+        center = getattr(model, "target_center_", None)
+        return NumberAnswers(held["y"], held["answers"], held["weights"], center if _is_known(center) else None)
+    return _class_answers(classes, np.asarray(dataset.classes), held, dict(origin.targets))
+
+
+def _is_known(center: np.ndarray | None) -> bool:
+    """Whether the mean of the targets is known: a working model of features has zeros in its place."""
+    return center is not None and bool(np.any(center))
+
+
+def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The answers to a block beside its targets; runs on a worker."""
+    model = operands["model"]
+    found = {"y": np.asarray(block.y), "weights": block.weights}
+    if hasattr(model, "predict_proba"):
+        # The largest probability is that of the answer, so that the rows are mapped once.
+        return found | {"shares": np.asarray(model.predict_proba(block.X))}
+    return found | {"answers": np.asarray(model.predict(block.X))}
+
+
+def _class_answers(
+    classes: np.ndarray, stored: np.ndarray, held: Mapping[str, np.ndarray], targets: Mapping[str, float]
+) -> ClassAnswers:
+    """The answers by positions in the labels of the model and of the rows together."""
+    labels = np.union1d(classes, stored)
+    places, shares = np.searchsorted(labels, classes), None
+    truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
+    if "shares" in held:
+        answers = places[held["shares"].argmax(axis=1)]
+        # A label that the model has not seen has the probability 0.
+        shares = np.zeros((len(truth), len(labels)))
+        shares[:, places] = held["shares"]
+    else:
+        answers = np.searchsorted(labels, held["answers"])
+    known = np.array([targets.get(str(label), 0.0) for label in labels])
+    return ClassAnswers(labels, truth, answers, held["weights"], shares, known if known.any() else None)
+
+
+def scores_of(answers: ClassAnswers | NumberAnswers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:
+    """The metrics that are asked for, or all that have a value for these answers.
+
+    Parameters
+    ----------
+    answers : ClassAnswers or NumberAnswers
+    scoring : sequence of str
+        Names; empty is all that the model has.
+
+    Raises
+    ------
+    ValueError
+        For a name that is no metric of these answers.
+    """
+    if scoring:
+        return tuple(answers.metric(name) for name in dict.fromkeys(scoring))
+    # Rows of a single class have no curve: nobody asked for one.
+    one_label = isinstance(answers, ClassAnswers) and len(np.unique(answers.truth)) < 2
+    return tuple(answers.metric(name) for name in answers.metrics if not (one_label and name == "roc_auc"))

@@ -1,0 +1,1 @@
+"""What a prediction is worth: deviation, evidence, intervals with a promise; and whether rows have drifted."""

@@ -1,0 +1,540 @@
+"""Split conformal prediction: intervals and sets of classes that cover by what held-out rows have shown."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import dask.array as da
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dkl.data.checks import checked_weight, shown_value
+from dkl.data.dataset import Dataset
+from dkl.data.frames import is_frame
+from dkl.data.other_frames import as_known_rows
+from dkl.data.schema import Schema
+from dkl.data.sources.rows import RowSource
+from dkl.data.sources.selected import narrowed
+from dkl.data.together.choosing import chosen_rows_together, with_values
+from dkl.data.together.codes import group_codes
+from dkl.data.together.rows import held_rows
+from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.scores import scoring_cost
+from dkl.methods.prediction import Scorer, blockwise, probabilities, score_rows, with_row_id
+from dkl.passes.engine import map_blocks
+from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Record
+from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
+from dkl.uncertainty.posterior import CoefficientPosterior
+
+# So many scores are kept; a larger sample moves the coverage by less than .0006 on average.
+_MOST_SCORES = 1 << 18
+_PASS = "conformal scores"
+# Keeps the rows that are held out of a whole fit apart from those that its penalty and temperature are found on.
+_SALT = 0x434F_4E46
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorScore:
+    """How far a regressor is off on a row, in units of its deviation where it has one.
+
+    Parameters
+    ----------
+    posterior : CoefficientPosterior or None
+    """
+
+    posterior: CoefficientPosterior | None
+
+    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """|y - f(x)| / sd(x) of rows by what a `Scorer` answers: (n, t)."""
+        means, deviations = self.parts(answers)
+        return np.abs(np.asarray(y, dtype=np.float64).reshape(means.shape) - means) / deviations
+
+    def parts(self, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Predictions (n, t) and what a score is a multiple of, (n, t)."""
+        if self.posterior is None:
+            return answers, np.ones_like(answers)
+        return answers[:, :-1], self.posterior.deviations(answers[:, -1])
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScore:
+    """One minus the probability that a classifier gives a row's class.
+
+    Parameters
+    ----------
+    multiplier : float or None
+        Of decision values, as in `dkl.methods.prediction.probabilities`.
+    """
+
+    multiplier: float | None
+
+    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """1 - p of the class of each row: (n, 1)."""
+        return np.take_along_axis(self.parts(answers), np.asarray(y, dtype=np.int64)[:, None], axis=1)
+
+    def parts(self, answers: np.ndarray) -> np.ndarray:
+        """1 - p of every class: (n, K)."""
+        return 1.0 - probabilities(answers, self.multiplier)
+
+
+class ConformalMixin:
+    """What machines have that keep scores of held-out rows: `conformalize`, and rows held out by `fit` itself."""
+
+    conformal_fraction: float | None
+    seed_: int
+    conformal_: HeldOutScores
+    _fitted_by: ClassVar[str]
+    _rows: Callable[[object, object, object], Dataset]
+    _run: Callable[[str], Run]
+
+    def conformalize(self, X: object, y: object = None, sample_weight: object = None, *, groups: object = None) -> Self:
+        """Keep how far the model is off on rows that `fit` has not seen; intervals and sets of classes come from it.
+
+        Rows of another origin than those to be predicted void the promise, and so do rows of the fit. Of more than
+        262,144 rows a sample by a hash is scored.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        y : array of shape (n,) or (n, t), or None
+            Labels or targets; those of a Dataset are its own.
+        sample_weight : array of shape (n,) or None
+            Weight 2 is the row twice; with `sample_weight` of the rows to be predicted, ratios of densities.
+        groups : str, array of shape (n,), or None
+            Rows of each group promise the coverage for their own group. A name is a column of a data frame, where it
+            stays a feature, or the group column of a Dataset.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If the rows do not suit those of `fit`, or a group has fewer than two of them.
+        """
+        check_is_fitted(self, self._fitted_by)
+        X = as_known_rows(X)
+        scorer, score = self._answering()
+        groups = _column_of(X, groups)
+        dataset = self._rows(X, y, sample_weight)
+        source, schema, column = dataset.source, dataset.schema, ""
+        if groups is not None:
+            kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
+            source, schema, column = _with_groups(source, schema, groups, kept)
+        dataset = dataset.with_rows(source, schema).thin(_MOST_SCORES, getattr(self, "seed_", 0))
+        codes = None
+        if column:
+            parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
+            codes = np.concatenate(parts)
+            _check_groups(codes, dataset)
+        operands = {"scorer": scorer, "score": score}
+        run = self._run("")
+        blocks = map_blocks(
+            dataset.source, _score_block, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
+        )
+        scored = [part for _, part in blocks]
+        scores, weight = (np.concatenate([part[name] for part in scored]) for name in ("scores", "weight"))
+        scaled = isinstance(score, ErrorScore) and score.posterior is not None
+        weights = weight if dataset.source.has_weight else None
+        self.conformal_ = HeldOutScores.of_rows(scores, weights, codes, scaled=scaled)
+        return self
+
+    def _answering(self) -> tuple[Scorer, ErrorScore | ClassScore]:
+        """What answers rows, and how the answers are scored; a regressor and a classifier know."""
+        raise TypeError(f"{type(self).__name__} predicts neither numbers nor classes")
+
+    def _scored(self, scorer: Scorer, X: object, strict: bool) -> Any:
+        """What a scorer answers of rows of any form, lazy for Dask collections and Datasets."""
+        model: Any = self
+        return score_rows(model, scorer, X, strict=strict)
+
+    def _hold_out(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
+        """The rows to fit on, and those that are held out of the whole fit for their scores; None where none are.
+
+        Raises
+        ------
+        ValueError
+            If the share holds out no row, or all.
+        """
+        if self.conformal_fraction is None:
+            return dataset, None
+        held_out = HeldOut(self.conformal_fraction, self.seed_ ^ _SALT)
+        masks = [held_out.mask(block.held_with) for block in dataset.source.blocks_without_x()]
+        n_out, n_rows = sum(int(mask.sum()) for mask in masks), dataset.n_rows
+        if n_out < 2 or n_rows - n_out < 2:
+            raise ValueError(
+                f"conformal_fraction={self.conformal_fraction:g} of {n_rows:,} rows holds out {n_out}, and leaves "
+                f"{n_rows - n_out} to fit on; use another share, or more rows"
+            )
+        sides = []
+        for out in (False, True):
+            rows = np.array([int(np.sum(mask == out)) for mask in masks])
+            source = narrowed(dataset.source, _Side(held_out, out), rows, n_classes=dataset.schema.n_classes)
+            sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
+        # by time the newest rows of those that are left are newer than others; by group fewer groups are left
+        return held_rows(sides[0]), sides[1]
+
+    def _score_held_out(self, held_out: Dataset | None) -> None:
+        """Keep the scores of the rows that `_hold_out` has kept from the fit."""
+        if held_out is not None:
+            self.conformalize(held_out)
+
+    def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:
+        """The pass over the rows that are held out of the whole fit, as a plan counts it."""
+        if self.conformal_fraction is None:
+            return []
+        cost = partial(
+            scoring_cost,
+            feature_map=problem.feature_map,
+            n_models=problem.n_models,
+            share=self.conformal_fraction,
+            dtype=problem.dtype,
+        )
+        return [([BlockSum(_PASS, _score_block, {}, cost=cost)], 1)]
+
+    def _forget_scores(self) -> None:
+        """Scores of another model say nothing of this one."""
+        if hasattr(self, "conformal_"):
+            del self.conformal_
+
+    def _kept_scores(self, coverage: float) -> HeldOutScores:
+        """The held-out scores, once the coverage is known to have a meaning."""
+        check_is_fitted(self, self._fitted_by)
+        if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
+            raise ValueError(f"coverage is {coverage!r}; expected a share between 0 and 1, both excluded, such as 0.9")
+        kept: HeldOutScores | None = getattr(self, "conformal_", None)
+        if kept is None:
+            raise ValueError(
+                f"this {type(self).__name__} has no scores of held-out rows, which a coverage is promised by: call "
+                "conformalize(X, y) with rows that fit has not seen, or fit with conformal_fraction=0.1"
+            )
+        return kept
+
+    def _radii(self, X: object, coverage: float, groups: object, sample_weight: object) -> np.ndarray:
+        """The score that covers: (t,) of all rows, or (n, t) of each."""
+        kept = self._kept_scores(coverage)
+        if (kept.groups is None) != (groups is None):
+            given = "were given, and conformalize had none" if kept.groups is None else "are missing: one value a row"
+            raise ValueError(
+                f"groups {given}; give both conformalize and {type(self).__name__}'s predictions groups, or neither"
+            )
+        place = None if groups is None else _places(X, _column_of(X, groups), np.asarray(kept.groups))
+        if sample_weight is not None:
+            given_weight: Any = np.asarray(sample_weight)
+            own = np.asarray(checked_weight(given_weight, given_weight.size))
+            place = np.zeros(len(own), np.int64) if place is None else place
+            if len(own) != len(place):
+                raise ValueError(f"sample_weight has {len(own)} values and groups {len(place)}; expected one a row")
+            radii = kept.weighted_quantiles(float(coverage), own, place)
+        else:
+            table = kept.quantiles(float(coverage))
+            radii = table[0] if place is None else table[place]
+        if np.isinf(radii).any():
+            warnings.warn(
+                f"so few held-out rows, {np.diff(kept.starts).min()} in the smallest group, cannot promise a coverage "
+                f"of {coverage:g}: what is predicted is everything there. A group takes at least "
+                f"{least_rows(coverage)} rows; conformalize with more, or ask for less",
+                UserWarning,
+                stacklevel=3,
+            )
+        return radii
+
+
+class ConformalIntervals(ConformalMixin):
+    """`predict_interval` of a regressor."""
+
+    posterior_: CoefficientPosterior
+    _has_one_target: Callable[[], bool]
+    _scorer: Any
+
+    def predict_interval(
+        self,
+        X: object,
+        coverage: float = 0.9,
+        *,
+        groups: object = None,
+        sample_weight: object = None,
+        strict: bool = False,
+    ) -> Any:
+        """Intervals that hold at least this share of new targets, whatever the model is: split conformal.
+
+        Held-out rows say how far off the model is (`conformalize`, or ``conformal_fraction=0.1`` at fit): the interval
+        is the prediction, more and less the ceil((n + 1) coverage)-th smallest of n held-out errors, in units of the
+        deviation where an exact fit has one. The promise is for rows that are drawn as the held-out ones were, on
+        average over all of them: not for each kind of row by itself, unless it is a group.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        coverage : float
+            Above 0 and below 1.
+        groups : str, array of shape (n,), or None
+            The group of each row, where `conformalize` had groups.
+        sample_weight : array of shape (n,) or None
+            Ratios of densities where rows are drawn otherwise than the held-out ones: of the rows, in the units of the
+            weights that `conformalize` had.
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+
+        Returns
+        -------
+        ndarray of shape (n, 2), or (n, t, 2) for several targets
+            Lower and upper ends. Lazy as `predict` is; for a Dataset a lazy Dask DataFrame with the columns lower and
+            upper (lower_0, upper_0, ... for several targets) that is indexed by row id.
+
+        Raises
+        ------
+        ValueError
+            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen.
+
+        Warns
+        -----
+        UserWarning
+            The held-out rows are too few for this coverage, and intervals are infinite.
+
+        References
+        ----------
+        Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression.
+        """
+        radii = self._radii(X, coverage, groups, sample_weight)
+        scorer, score = self._answering()
+        answers = self._scored(scorer, X, strict)
+        n_targets = len(scorer.coef)
+        ends = _with_radii(partial(_ends, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
+        if self._has_one_target():
+            return with_row_id(ends, X, ["lower", "upper"])
+        if isinstance(X, Dataset):
+            return with_row_id(ends, X, [f"{end}_{t}" for t in range(n_targets) for end in ("lower", "upper")])
+        if not isinstance(ends, da.Array):
+            return ends.reshape(len(ends), n_targets, 2)
+        chunks, empty = (ends.chunks[0], (n_targets,), (2,)), np.empty((0, 0, 0))
+        return da.map_blocks(
+            partial(_by_target, n_targets), ends, dtype=np.float64, chunks=chunks, new_axis=2, meta=empty
+        )
+
+    def _answering(self) -> tuple[Scorer, ErrorScore]:
+        """What answers rows, and how the answers are scored."""
+        posterior = getattr(self, "posterior_", None)
+        # a fit without noise has no deviations to scale errors by
+        if posterior is not None and not np.all(posterior.noise > 0.0):
+            posterior = None
+        return replace(self._scorer, posterior=posterior), ErrorScore(posterior)
+
+
+class ConformalSets(ConformalMixin):
+    """`predict_set` of a classifier."""
+
+    classes_: np.ndarray
+    temperature_: float
+    _settings: Any
+    _scorer: Any
+
+    @property
+    def _multiplier(self) -> float | None:
+        """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
+        return 1.0 / self.temperature_ if self._settings.calibrate else None
+
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
+    def predict_set(
+        self,
+        X: object,
+        coverage: float = 0.9,
+        *,
+        groups: object = None,
+        sample_weight: object = None,
+        strict: bool = False,
+    ) -> Any:
+        """Sets of classes that hold at least this share of new labels, whatever the model is: split conformal.
+
+        A class is in the set of a row where one minus its probability is at most the ceil((n + 1) coverage)-th smallest
+        of the n held-out rows' own. Sets may be empty: then no class is as likely as those of most rows. There is none
+        for a loss other than "log_loss" unless `calibrate` is set, as of `predict_proba`. What the promise is for:
+        `KernelRegressor.predict_interval`.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        coverage : float
+            Above 0 and below 1.
+        groups : str, array of shape (n,), or None
+            The group of each row, where `conformalize` had groups.
+        sample_weight : array of shape (n,) or None
+            Ratios of densities, as of `KernelRegressor.predict_interval`.
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+
+        Returns
+        -------
+        ndarray of shape (n, K), bool
+            Columns in the order of `classes_`. Lazy as `predict` is; for a Dataset a DataFrame indexed by row id.
+
+        Raises
+        ------
+        ValueError
+            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen.
+
+        References
+        ----------
+        Sadinle, Lei & Wasserman 2019, Least ambiguous set-valued classifiers with bounded error levels.
+        """
+        radii = self._radii(X, coverage, groups, sample_weight)
+        scorer, score = self._answering()
+        answers = self._scored(scorer, X, strict)
+        sets = _with_radii(partial(_members, score), answers, radii, columns=len(self.classes_), dtype=np.bool_)
+        return with_row_id(sets, X, self.classes_)
+
+    def _answering(self) -> tuple[Scorer, ClassScore]:
+        """What answers rows, and how the answers are scored."""
+        if not hasattr(self, "predict_proba"):
+            raise ValueError(
+                f"sets of classes come from probabilities, and {type(self).__name__}(loss={self._settings.loss!r}) has "
+                "none; fit with calibrate=True, or loss='log_loss'"
+            )
+        return self._scorer, ClassScore(self._multiplier)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The rows of a source that are held out, or those that are not: a step of `dkl.data.sources.selected`."""
+
+    held_out: HeldOut
+    out: bool
+    needs: tuple[str, ...] = ("row_id",)
+
+    @property
+    def identity(self) -> str:
+        return f"conformal {self.held_out.share} {self.held_out.seed} {self.out}"
+
+    def block_identity(self, index: int) -> str:
+        return self.identity
+
+    def at(self, index: int) -> _Side:
+        return self
+
+    def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
+        """Those of the positions that are on this side."""
+        return chosen[self.held_out.mask(block.held_with[chosen]) == self.out]
+
+
+def _score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The scores (n, t) and the weights (n,) of the rows of a block; runs on a worker."""
+    return {"scores": operands["score"](operands["scorer"].score(block.X), block.y), "weight": block.weights}
+
+
+def _ends(score: ErrorScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Lower and upper ends of each target side by side: (n, 2 t)."""
+    means, deviations = score.parts(answers)
+    width = radii * deviations
+    return np.stack([means - width, means + width], axis=2).reshape(len(means), -1)
+
+
+def _members(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Which classes are in the set of each row: (n, K) bool."""
+    return score.parts(answers) <= radii
+
+
+def _by_target(n_targets: int, ends: np.ndarray) -> np.ndarray:
+    """Ends side by side (n, 2 t) as (n, t, 2)."""
+    return ends.reshape(len(ends), n_targets, 2)
+
+
+def _with_radii(
+    function: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    answers: Any,
+    radii: np.ndarray,
+    *,
+    columns: int,
+    dtype: Any,
+) -> Any:
+    """`function(answers, radii)` at once for an array, block by block for a Dask array.
+
+    Raises
+    ------
+    ValueError
+        The radii are of another number of rows, or nobody knows how many rows the chunks have.
+    """
+    n_rows = answers.shape[0]
+    if radii.ndim == 1:
+        return blockwise(lambda part: function(part, radii), answers, dtype=dtype, columns=columns)
+    if np.isnan(n_rows):
+        raise ValueError(
+            "groups and weights are one value a row, and nobody knows how many rows the partitions of this Dask frame "
+            "have; give a data frame at a time, or a Dataset"
+        )
+    if len(radii) != n_rows:
+        raise ValueError(
+            f"groups or sample_weight have {len(radii)} values, and X has {n_rows} rows; expected one a row"
+        )
+    if not isinstance(answers, da.Array):
+        return function(answers, radii)
+    rows = da.from_array(radii, chunks=(answers.chunks[0], -1))
+    chunks, empty = (answers.chunks[0], (columns,)), np.empty((0, 0), dtype)
+    return da.map_blocks(function, answers, rows, dtype=dtype, chunks=chunks, meta=empty)
+
+
+def _column_of(X: Any, groups: Any) -> Any:
+    """Groups as values, where they name a column of a data frame."""
+    X = as_known_rows(X)
+    if not isinstance(groups, str) or isinstance(X, Dataset):
+        return groups
+    if not is_frame(X) or groups not in X.columns:
+        raise ValueError(f"groups={groups!r} names no column of X; pass one value a row, or a data frame that has it")
+    return X[groups]
+
+
+def _with_groups(
+    source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
+) -> tuple[RowSource, Schema, str]:
+    """The rows with a row column of group codes, and its name."""
+    if isinstance(groups, str):
+        source, schema = chosen_rows_together(source, schema, by_group=groups)
+    else:
+        source, schema = with_values(source, schema, "group", groups, None, kept)
+    return source, schema, schema.row_columns["group"].column
+
+
+def _check_groups(codes: np.ndarray, dataset: Dataset) -> None:
+    """Raise ValueError where a group has one row alone, which promises nothing of its next."""
+    _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
+    if sizes.min() < 2:
+        row = int(first[np.argmin(sizes)])
+        raise ValueError(
+            f"the group of row {row} of {dataset.source.place} has one row, which says nothing of further rows; merge "
+            "small groups, or give more rows"
+        )
+
+
+def _places(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
+    """The place of each row's group among those of the held-out rows: (n,) int64.
+
+    Raises
+    ------
+    ValueError
+        A group that held-out rows did not have.
+    """
+    if isinstance(X, Dataset) and isinstance(groups, str):
+        source, _, column = _with_groups(X.source, X.schema, groups)
+        codes = np.concatenate([block.columns[column] for block in source.blocks_without_x((column,))])
+    else:
+        codes = group_codes(groups, len(groups), "groups")
+    place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    strange = np.flatnonzero(known[place] != codes)
+    if len(strange):
+        row = int(strange[0])
+        value = "" if isinstance(groups, str) else f", {shown_value(np.asarray(groups).ravel()[row])},"
+        raise ValueError(
+            f"the group{value} of row {row} is none of those of conformalize, so that nothing is promised of it; "
+            "conformalize with rows of it, or without groups"
+        )
+    return place

@@ -1,0 +1,115 @@
+"""The penalty and the noise of a ridge model by its evidence, the density of the targets with no coefficient fixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+
+from dkl.uncertainty.posterior import centred_gram
+
+# Penalties relative to the largest eigenvalue: from where sums of products of this precision are rounding alone, to
+# where nothing is left of the coefficients.
+_LOWEST = {"float32": 1e-9, "float64": 1e-14}
+_HIGHEST = 1e6
+# Penalties a decade that are tried before the best of them is polished.
+_A_DECADE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The evidence of every penalty, in the eigenvectors of the Gram matrix: a few sums over its m eigenvalues each.
+
+    With the prior ``w ~ N(0, s^2 / lam I)`` and the noise s that suits a penalty best, of centred features and targets,
+
+        log p(y) = -(n log(2 pi s^2) + n + logdet(G + lam I) - m log lam) / 2,   s^2 = (|y - f|^2 + lam |w|^2) / n.
+
+    Several targets have one penalty, a noise each, and the sum of their evidences.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (m,)
+        Of G, from 0 on.
+    products : ndarray of shape (m, t)
+        The sums of features times targets, in the eigenvectors of G.
+    squares : ndarray of shape (t,)
+        The sums of the squared targets.
+    weight : float
+        n, the sum of the weights of the rows.
+
+    References
+    ----------
+    MacKay 1992, Bayesian interpolation, section 4; Bishop 2006, Pattern Recognition and Machine Learning, (3.86).
+    """
+
+    eigenvalues: np.ndarray
+    products: np.ndarray
+    squares: np.ndarray
+    weight: float
+
+    @classmethod
+    def of_sums(cls, packed: np.ndarray, products: np.ndarray, squares: np.ndarray) -> Evidence:
+        """The evidence by sums over the rows, which need not be centred.
+
+        Parameters
+        ----------
+        packed : ndarray of shape ((m + 1) (m + 2) / 2,)
+            The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
+        products : ndarray of shape (t, m + 1)
+            ``sum_i s_i y_i (phi_i, 1)`` of each target.
+        squares : ndarray of shape (t,)
+            ``sum_i s_i y_i^2``.
+        """
+        gram, center, weight = centred_gram(packed)
+        level = products[:, -1] / weight
+        # sum_i s_i (phi_i - mean) y_i, and sum_i s_i (y_i - level)^2
+        centred = products[:, :-1].T - np.outer(center, products[:, -1])
+        squares = squares - weight * level**2
+        eigenvalues, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False, driver="evd")
+        projected = vectors.T @ centred
+        # c_j^2 <= e_j |y|^2 by Cauchy and Schwarz: rounding may leave an eigenvalue below that, or below 0
+        least = np.max(projected**2 / np.maximum(squares, np.finfo(np.float64).tiny), axis=1)
+        return cls(np.maximum(eigenvalues, least), projected, squares, weight)
+
+    def noise_variance(self, lam: float) -> np.ndarray:
+        """s^2 of each target at a penalty: (t,)."""
+        # |y - f|^2 + lam |w|^2 = |y|^2 - c^T (G + lam I)^-1 c
+        fitted = np.sum(self.products**2 / (self.eigenvalues + lam)[:, None], axis=0)
+        floor = 1e-15 * self.squares + np.finfo(np.float64).tiny
+        return np.maximum(self.squares - fitted, floor) / self.weight
+
+    def log_density(self, lam: float) -> float:
+        """log p(y) at a penalty, with the noise that suits it best."""
+        n, t, m = self.weight, len(self.squares), len(self.eigenvalues)
+        spread = np.sum(np.log(self.eigenvalues + lam)) - m * np.log(lam)
+        return float(-0.5 * (np.sum(n * np.log(2.0 * np.pi * self.noise_variance(lam)) + n) + t * spread))
+
+    def slope(self, lam: float) -> float:
+        """The derivative of `log_density` by log lam: 0 where lam |w|^2 / s^2 is gamma, the degrees of freedom."""
+        shrunk = self.eigenvalues + lam
+        gamma = np.sum(self.eigenvalues / shrunk)
+        lengths = np.sum((self.products / shrunk[:, None]) ** 2, axis=0)
+        return float(0.5 * (len(self.squares) * gamma - np.sum(lam * lengths / self.noise_variance(lam))))
+
+    def best_penalty(self, dtype: str = "float64") -> float:
+        """The penalty lam with the largest evidence, beside the sum of the squares as `Ridge`'s alpha.
+
+        Targets that the features say nothing of have ever more evidence with the penalty, and those without noise with
+        ever less: these get the ends of a range, a million times the largest eigenvalue, and the rounding of `dtype`.
+
+        Parameters
+        ----------
+        dtype : {"float32", "float64"}
+            Of the mapped rows whose products were summed.
+        """
+        largest = float(self.eigenvalues.max(initial=0.0)) or 1.0
+        low, high = np.log10(_LOWEST[dtype]), np.log10(_HIGHEST)
+        # The evidence may have several maxima: the best penalty of a grid leads to the highest.
+        grid = largest * 10.0 ** np.linspace(low, high, int(_A_DECADE * (high - low)) + 1)
+        best = int(np.argmax([self.log_density(lam) for lam in grid]))
+        below, above = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+        if self.slope(below) <= 0.0 or self.slope(above) >= 0.0:
+            return float(grid[best])
+        return float(np.exp(brentq(lambda step: self.slope(np.exp(step)), np.log(below), np.log(above), xtol=1e-10)))

@@ -1,0 +1,156 @@
+"""The scores of held-out rows, and the smallest of them that a coverage asks for: the step of split conformal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+
+def rank(coverage: float, total: float) -> int:
+    """Which of the sorted scores covers: ``ceil((n + 1) coverage)``, for the number that the user wrote.
+
+    Parameters
+    ----------
+    coverage : float
+        Taken as its decimal digits: 0.55 of 100 is 55, where the nearest binary number would give 56.
+    total : float
+        n + 1, a whole number.
+    """
+    return math.ceil(Fraction(repr(float(coverage))) * Fraction(total))
+
+
+def least_rows(coverage: float) -> int:
+    """The fewest held-out rows n of which one covers: ceil((n + 1) coverage) <= n."""
+    share = Fraction(repr(float(coverage)))
+    return math.ceil(share / (1 - share))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutScores:
+    """How far off a model was on rows that it had not seen, sorted, by group where there are groups.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, t)
+        Ascending within each group, each target by itself; one column for classes.
+    weights : ndarray of shape (n, t), or None
+        Of the rows that the scores belong to; None means one each.
+    starts : ndarray of shape (G + 1,), int64
+        Where the scores of each group begin; of a single one without groups.
+    groups : ndarray of shape (G,), int64, or None
+        The codes of the groups, ascending (`dkl.data.together.codes`).
+    scaled : bool
+        The scores are errors in units of the deviation of each prediction.
+
+    References
+    ----------
+    Vovk, Gammerman & Shafer 2005, Algorithmic Learning in a Random World, section 4.5 (by group); Lei, G'Sell, Rinaldo,
+    Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression, sections 2.2 and 5.2 (scaled);
+    Tibshirani, Foygel Barber, Candes & Ramdas 2019, Conformal prediction under covariate shift (weights).
+    """
+
+    scores: np.ndarray
+    weights: np.ndarray | None
+    starts: np.ndarray
+    groups: np.ndarray | None = None
+    scaled: bool = False
+
+    @classmethod
+    def of_rows(
+        cls, scores: np.ndarray, weight: np.ndarray | None, codes: np.ndarray | None, *, scaled: bool
+    ) -> HeldOutScores:
+        """Sorted scores of rows in any order.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n, t)
+        weight : ndarray of shape (n,), or None
+        codes : ndarray of shape (n,), int64, or None
+            The group of each row.
+        scaled : bool
+        """
+        if codes is None:
+            groups, place, sizes = None, np.zeros(len(scores), np.int64), np.array([len(scores)])
+        else:
+            groups, place, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+        # by group, and within it by score
+        orders = [np.lexsort((column, place)) for column in scores.T]
+        sorted_scores = np.column_stack([column[order] for column, order in zip(scores.T, orders, strict=True)])
+        weights = None if weight is None else np.column_stack([weight[order] for order in orders])
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(sorted_scores, weights, starts, groups, scaled)
+
+    @property
+    def n_groups(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def n_targets(self) -> int:
+        return self.scores.shape[1]
+
+    def quantiles(self, coverage: float) -> np.ndarray:
+        """The score that covers, of each group and target: (G, t); infinite where the rows are too few.
+
+        It is the ceil((n + 1) coverage)-th smallest of n, whose weights count as repeated rows: n is their sum.
+        """
+        found = [
+            self._covering(group, target, coverage)
+            for group in range(self.n_groups)
+            for target in range(self.n_targets)
+        ]
+        return np.array(found).reshape(self.n_groups, self.n_targets)
+
+    def weighted_quantiles(self, coverage: float, own: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """The score that covers a row whose own weight stands at infinity: (n, t).
+
+        Weights are then ratios of densities, of new rows over held-out ones, not counts.
+
+        Parameters
+        ----------
+        coverage : float
+        own : ndarray of shape (n,)
+            The weights of the new rows.
+        place : ndarray of shape (n,), int64
+            The group of each.
+        """
+        out = np.empty((len(own), self.n_targets))
+        for group in np.unique(place):
+            rows = np.flatnonzero(place == group)
+            for target in range(self.n_targets):
+                scores, summed = self._summed(group, target)
+                # the first score up to which the weights reach their share of all, the row's own included
+                position = np.searchsorted(summed, coverage * (summed[-1] + own[rows]))
+                out[rows, target] = np.append(scores, np.inf)[position]
+        return out
+
+    def describe(self) -> str:
+        """What is promised by how many rows, in words."""
+        by_group = "" if self.groups is None else f" in {self.n_groups:,} groups"
+        unit = "deviations" if self.scaled else "of the score"
+        within = ", ".join(f"{score:.3g}" for score in self.quantiles(0.9).max(axis=0))
+        return f"split conformal on {len(self.scores):,} held-out rows{by_group}; 90 % within {within} {unit}"
+
+    def _covering(self, group: int, target: int, coverage: float) -> float:
+        scores, summed = self._summed(group, target)
+        total = float(summed[-1]) + 1.0
+        is_whole = self.weights is None or bool(np.all(summed == np.floor(summed)))
+        needed = rank(coverage, total) if is_whole else coverage * total
+        return float(np.append(scores, np.inf)[np.searchsorted(summed, needed)])
+
+    def _summed(self, group: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+        """The scores of one group and target, and the weights up to each of them."""
+        rows = slice(self.starts[group], self.starts[group + 1])
+        scores = self.scores[rows, target]
+        weights = np.ones(len(scores)) if self.weights is None else self.weights[rows, target]
+        return scores, np.cumsum(weights)
+
+    def validate(self) -> None:
+        """Raise ValueError where the parts do not go together."""
+        n, fits = len(self.scores), self.groups is None or len(self.groups) == self.n_groups
+        bounded = self.starts[0] == 0 and self.starts[-1] == n and bool(np.all(np.diff(self.starts) > 0))
+        weighed = self.weights is None or (self.weights.shape == self.scores.shape and bool(np.all(self.weights > 0.0)))
+        if self.scores.ndim != 2 or not (fits and bounded and weighed) or not np.isfinite(self.scores).all():
+            raise ValueError("the held-out scores of the model do not go together; the file is damaged")

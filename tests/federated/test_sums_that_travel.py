@@ -1,0 +1,368 @@
+"""Sums of sites that agreed beforehand give the bits of a fit to all their rows; what would not is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dkl
+from dkl.cli.app import app
+from dkl.data.dataset import Dataset
+from dkl.data.schema import Schema
+from dkl.federated.exporting import SiteSums
+from dkl.passes.tree_sum import Node, TreeSum, root
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(330, 3)).astype(np.float32)
+LABELS = np.where(np.sin(2.0 * X[:, 0]) + 0.1 * RNG.normal(size=330) > 0, "up", "down")
+NUMBERS = 1e4 + np.sin(2.0 * X[:, 0]).astype(np.float64)
+SITES = {"north": slice(0, 150), "south": slice(150, 210), "west": slice(210, 330)}
+SMALL: dict[str, Any] = {"family": dkl.Gaussian(sigma=1.0), "random_state": 0, "progress": False}
+
+LEARNERS: dict[str, tuple[Any, np.ndarray, tuple[str, ...]]] = {
+    "aligned": (
+        dkl.AlignedFeatures(n_candidates=64, n_features=20, **SMALL),
+        LABELS,
+        ("alignment_", "weights_", "frequencies_", "total_weight_"),
+    ),
+    "posterior": (
+        dkl.PosteriorFeatures(n_candidates=64, n_features=20, **SMALL),
+        LABELS,
+        ("losses_", "weights_", "frequencies_"),
+    ),
+    "leverage": (
+        dkl.LeverageFeatures(n_candidates=30, n_features=20, **SMALL),
+        LABELS,
+        ("scores_", "frequencies_", "degrees_of_freedom_"),
+    ),
+    "tuned": (
+        dkl.TunedClassifier(n_features=24, loss="squared_error", **SMALL),
+        LABELS,
+        ("coef_", "intercept_", "density_", "objective_"),
+    ),
+}
+# What an agreement settles on its own rows: the reference is the agreed learner's update.
+SETTLED: dict[str, tuple[Any, np.ndarray, tuple[str, ...]]] = {
+    "scaling and bandwidth": (
+        dkl.AlignedFeatures(n_candidates=64, n_features=20, scaling="standard", random_state=0, progress=False),
+        LABELS,
+        ("alignment_", "weights_", "frequencies_"),
+    ),
+    "centroids": (
+        dkl.LandmarkFeatures(n_landmarks=4, n_candidates=8, landmarks="kmeans", **SMALL),
+        LABELS,
+        ("losses_", "weights_", "total_weight_"),
+    ),
+    "the mean of numbers": (
+        dkl.AlignedFeatures(n_candidates=64, n_features=20, **SMALL),
+        NUMBERS,
+        ("alignment_", "weights_"),
+    ),
+    "the units of numbers": (
+        dkl.TunedRegressor(n_features=24, **SMALL),
+        NUMBERS,
+        ("coef_", "intercept_", "density_"),
+    ),
+}
+
+
+def stores(folder: Path, y: np.ndarray, **options: Any) -> dict[str, Dataset]:
+    """A store a site, of 8, 3 and 6 blocks."""
+    folder.mkdir(exist_ok=True)
+    return {
+        name: dkl.create_dataset(folder / f"{name}.zarr", X[rows], y[rows], rows_a_block=20, **options)
+        for name, rows in SITES.items()
+    }
+
+
+def appended(folder: Path, y: np.ndarray) -> Dataset:
+    """The rows of all sites in one store, in their order."""
+    north, south, west = SITES.values()
+    whole = dkl.create_dataset(folder / "all.zarr", X[north], y[north], rows_a_block=20)
+    return whole.append(X[south], y[south]).append(X[west], y[west])
+
+
+def public_rows(folder: Path, y: np.ndarray) -> Dataset:
+    """Other rows than those of the sites, of the same columns and classes."""
+    made_up = np.random.default_rng(9).normal(size=(80, 3)).astype(np.float32)
+    return dkl.create_dataset(folder / "public.zarr", made_up, y[:80], rows_a_block=40)
+
+
+def sizes(sites: Mapping[str, Dataset]) -> dict[str, int]:
+    return {name: ds.source.n_blocks for name, ds in sites.items()}
+
+
+def summed(agreement: dkl.Agreement, sites: Mapping[str, Dataset]) -> list[SiteSums]:
+    return [dkl.export_sums(agreement, ds, site=name, allow_few_rows=True) for name, ds in sites.items()]
+
+
+def assert_same(found: Any, expected: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    np.testing.assert_array_equal(found.transform(X), expected.transform(X))
+
+
+@pytest.mark.parametrize("case", LEARNERS)
+def test_three_sites_have_the_bits_of_a_fit_to_their_appended_stores(tmp_path: Path, case: str) -> None:
+    learner, y, names = LEARNERS[case]
+    sites = stores(tmp_path, y)
+    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
+    found = dkl.fit_from_sums(agreement, summed(agreement, sites))
+    whole = appended(tmp_path, y)
+    assert whole.source.n_blocks == 17
+    # with sums=, the leverage of all rows is taken from their Gram matrix, as sites do
+    kept = {"sums": tmp_path / "kept"} if case == "leverage" else {}
+    assert_same(found, type(learner)(**{**learner.get_params(deep=False), **kept}).fit(whole), names)
+
+
+@pytest.mark.parametrize("case", SETTLED)
+def test_what_was_settled_on_other_rows_is_that_of_an_update(tmp_path: Path, case: str) -> None:
+    learner, y, names = SETTLED[case]
+    sites, public = stores(tmp_path, y), public_rows(tmp_path, y)
+    agreement = dkl.agree(learner, public, sizes(sites))
+    found = dkl.fit_from_sums(agreement, summed(agreement, sites))
+    reference = type(learner)(**{**learner.get_params(deep=False), "sums": tmp_path / "kept"}).fit(public)
+    assert_same(found, reference.update(appended(tmp_path, y)), names)
+
+
+def test_rows_and_sites_that_leave_are_gone_to_the_bits_of_a_fresh_fit(tmp_path: Path) -> None:
+    learner, y, names = LEARNERS["aligned"]
+    sites, whole = stores(tmp_path, y), appended(tmp_path, y)
+    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
+    sums = summed(agreement, sites)
+    # rows 30 and 31 of the north, a block of the west (blocks 11 to 16 of all)
+    left = {**sites, "north": sites["north"].drop([30, 31]), "west": sites["west"].drop(blocks=[2])}
+    again = summed(agreement, left)
+    whole = whole.drop([30, 31]).drop(blocks=[13])
+    assert_same(dkl.fit_from_sums(agreement, again), learner.fit(whole), names)
+    assert np.array_equal(again[1].sums["features0"], sums[1].sums["features0"])
+    # the south leaves: its blocks are 8 to 10
+    without = dkl.fit_from_sums(agreement, [again[0], again[2]], without=["south"])
+    assert_same(without, learner.fit(whole.drop(blocks=[8, 9, 10])), names)
+
+
+def test_files_and_their_order_change_no_bit(tmp_path: Path) -> None:
+    learner, y, names = LEARNERS["aligned"]
+    sites = stores(tmp_path, y)
+    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
+    agreement.save(tmp_path / "agreement.zarr")
+    assert dkl.Agreement.load(tmp_path / "agreement.zarr").digest == agreement.digest
+    for name, ds in sites.items():
+        made = dkl.export_sums(
+            tmp_path / "agreement.zarr", ds, tmp_path / f"{name}.sums", site=name, allow_few_rows=True
+        )
+        assert repr(made).startswith(f"SiteSums(site '{name}'")
+    paths = [tmp_path / f"{name}.sums" for name in ("west", "north", "south")]
+    found = dkl.fit_from_sums(tmp_path / "agreement.zarr", paths)
+    assert_same(found, dkl.fit_from_sums(agreement, summed(agreement, sites)), names)
+    with pytest.raises(FileExistsError):
+        dkl.export_sums(agreement, sites["west"], tmp_path / "west.sums", site="west", allow_few_rows=True)
+    with pytest.raises(ValueError, match=r"holds a SiteSums, not what dkl.agree"):
+        dkl.Agreement.load(tmp_path / "west.sums")
+
+
+def test_weights_that_are_whole_numbers_keep_the_bits(tmp_path: Path) -> None:
+    learner, y, names = LEARNERS["tuned"]
+    weights = np.random.default_rng(1).integers(1, 4, 330)
+    sites = {
+        name: dkl.create_dataset(
+            tmp_path / f"{name}.zarr", X[rows], y[rows], sample_weight=weights[rows], rows_a_block=20
+        )
+        for name, rows in SITES.items()
+    }
+    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
+    north, south, west = SITES.values()
+    whole = dkl.create_dataset(tmp_path / "all.zarr", X[north], y[north], sample_weight=weights[north], rows_a_block=20)
+    for rows in (south, west):
+        whole = whole.append(X[rows], y[rows], sample_weight=weights[rows])
+    assert_same(dkl.fit_from_sums(agreement, summed(agreement, sites)), learner.fit(whole), names)
+
+
+@pytest.mark.parametrize("counts", [(8, 3, 6), (1, 1, 1), (5, 11, 1), (2, 2, 4), (7, 1, 9)])
+def test_the_nodes_of_sites_are_the_largest_that_cover_their_blocks(counts: tuple[int, ...]) -> None:
+    sites, total = dict(zip("abc", counts, strict=True)), sum(counts)
+    agreement = dkl.Agreement(None, Schema(3, np.dtype(np.float32)), sites, "")
+    for site in "abc":
+        nodes, numbers = agreement.nodes(site), agreement.numbers(site)
+        covered = [node.blocks(total) for node in nodes]
+        assert [block for blocks in covered for block in blocks] == list(numbers)
+        for node, blocks in zip(nodes, covered, strict=True):
+            # a node above that has more blocks has some of another site
+            above = node.parent.blocks(total)
+            assert above == blocks or above.start < numbers.start or above.stop > numbers.stop
+
+
+@pytest.mark.parametrize("counts", [(3, 1, 7), (5, 5, 5), (1, 2, 30), (16, 1, 16)])
+def test_sums_of_nodes_make_the_total_of_all_blocks(counts: tuple[int, ...]) -> None:
+    sites, total = dict(zip("abc", counts, strict=True)), sum(counts)
+    values = np.random.default_rng(total).normal(size=total) * 10.0 ** np.random.default_rng(1).integers(-8, 8, total)
+    agreement = dkl.Agreement(None, Schema(3, np.dtype(np.float32)), sites, "")
+
+    def tree(top: Node, nodes: Mapping[Node, float]) -> float:
+        adding = TreeSum[float](lambda left, right: left + right, total, top)
+        for node, value in nodes.items():
+            adding.add(node, value)
+        assert adding.total is not None
+        return adding.total
+
+    parts = {}
+    for site in sites:
+        for node in agreement.nodes(site):
+            parts[node] = tree(node, {Node(0, block): values[block] for block in node.blocks(total)})
+    whole = tree(root(total), {Node(0, block): values[block] for block in range(total)})
+    assert tree(root(total), parts) == whole
+    # a plain sum has other bits, or the test would say nothing
+    assert whole != sum(values.tolist()) or total < 4
+
+
+def test_an_agreement_holds_nothing_that_was_learned_from_its_rows(tmp_path: Path) -> None:
+    y = LABELS
+    agreement = dkl.agree(LEARNERS["aligned"][0], public_rows(tmp_path, y), {"a": 1})
+    held = {name for name in vars(agreement.learner) if name.endswith("_")}
+    assert held == {"pool_", "family_", "classes_", "seed_", "n_features_in_", "encoding_", "target_pivot_"}
+    assert repr(agreement) == "Agreement(AlignedFeatures, 3 columns, blocks of {a: 1})"
+    other = agreement.with_sites({"a": 2, "b": 1})
+    assert other.numbers("b") == range(2, 3)
+    assert other.nodes("a") == [Node(1, 0)]
+    assert other.digest != agreement.digest
+
+
+def test_sums_of_few_rows_are_refused_unless_asked(tmp_path: Path) -> None:
+    learner = LEARNERS["aligned"][0]
+    wide, labels = RNG.normal(size=(90, 12)), np.arange(90) % 2
+    # the last block has ten rows, fewer than the twelve columns
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", wide, labels, rows_a_block=80)
+    agreement = dkl.agree(learner, rows, {"a": 2, "b": 5})
+    assert len(summed(agreement, {"a": rows})[0].nodes) == 1
+    dkl.export_sums(agreement, rows, site="a")
+    apart = agreement.with_sites({"b": 1, "a": 2})
+    with pytest.raises(ValueError, match=r"block 1 of .* would be of 5 rows of class 0, fewer than their 12 columns"):
+        dkl.export_sums(apart, rows, site="a")
+    assert dkl.export_sums(apart, rows, site="a", allow_few_rows=True).rows.tolist() == [80, 10]
+    # a weight does not make several rows of one
+    heavy = dkl.create_dataset(tmp_path / "heavy", wide, labels, sample_weight=np.full(90, 50.0), rows_a_block=80)
+    with pytest.raises(ValueError, match="would be of 5 rows of class 0"):
+        dkl.export_sums(apart, heavy, site="a")
+    # leverage scores know no classes, so that rows are counted whatever their class
+    unsupervised = dkl.agree(LEARNERS["leverage"][0], rows, {"b": 1, "a": 2})
+    with pytest.raises(ValueError, match="would be of 10 rows, fewer than their 12 columns"):
+        dkl.export_sums(unsupervised, rows, site="a")
+
+
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dkl.Agreement, list[SiteSums]]:
+    """An agreement, and the sums of the three sites."""
+    folder = tmp_path_factory.mktemp("agreed")
+    sites = stores(folder, LABELS)
+    agreement = dkl.agree(LEARNERS["aligned"][0], public_rows(folder, LABELS), sizes(sites))
+    return agreement, summed(agreement, sites)
+
+
+def broken(part: SiteSums, **changes: Any) -> SiteSums:
+    return replace(part, **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda parts: parts[:2], r"of \['west'\] are missing; give them, or leave the sites out"),
+        (lambda parts: [*parts, parts[0]], "north.* were given more than once"),
+        (lambda parts: [broken(parts[0], agreement="0"), *parts[1:]], "'north' were made under another agreement"),
+        (lambda parts: [broken(parts[0], version="0.0.1"), *parts[1:]], "computed by dkl 0.0.1"),
+        (lambda parts: [*parts[:2], broken(parts[2], device="gpu")], "device='cpu'"),
+        (lambda parts: [broken(parts[0], nodes=np.array([[0, 9]])), *parts[1:]], "of other blocks than its own"),
+        (lambda parts: [broken(parts[0], sums={}), *parts[1:]], "'north' need an array 'targets' of float64"),
+        (
+            lambda parts: [broken(parts[0], sums={**parts[0].sums, "targets": np.full((1, 2), np.nan)}), *parts[1:]],
+            "'targets' in the sums of site 'north' holds NaN",
+        ),
+        (lambda parts: [broken(parts[0], site="east"), *parts[1:]], "site is 'east'; the agreement is between"),
+        (lambda parts: ["nowhere.zarr"], "there is no model"),
+    ],
+)
+def test_sums_that_do_not_belong_together_are_refused(agreed: Any, change: Any, message: str) -> None:
+    agreement, parts = agreed
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        dkl.fit_from_sums(agreement, change(parts))
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (dkl.MarginFeatures(n_features=4), "MarginFeatures learns from more than one pass of sums"),
+        (dkl.AlignedFeatures(class_weight="balanced"), "class_weight='balanced', which depends on how many rows"),
+        (dkl.AlignedFeatures(max_rows=10), "leave max_rows=None"),
+        (dkl.LeverageFeatures(n_rows=10), "leave n_rows=None"),
+        (dkl.LandmarkFeatures(landmarks="random"), "landmarks='random', which are rows"),
+        (dkl.TunedClassifier(9), "it needs loss='squared_error'"),
+    ],
+)
+def test_learners_that_need_more_than_sums_are_refused(tmp_path: Path, learner: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        dkl.agree(learner, public_rows(tmp_path, LABELS), {"a": 1})
+
+
+def test_rows_that_were_not_agreed_on_are_refused(tmp_path: Path) -> None:
+    learner, public = LEARNERS["aligned"][0], public_rows(tmp_path, LABELS)
+    agreement = dkl.agree(learner, public, {"a": 2})
+
+    def export(name: str, rows: np.ndarray, y: np.ndarray, **options: Any) -> SiteSums:
+        return dkl.export_sums(agreement, dkl.create_dataset(tmp_path / name, rows, y, **options), site="a")
+
+    with pytest.raises(ValueError, match="has 8 blocks, and 2 were agreed on"):
+        export("blocks", X[:160], LABELS[:160], rows_a_block=20)
+    with pytest.raises(ValueError, match="dense of float64, and dense of float32 were agreed on"):
+        export("dtype", X[:40].astype(np.float64), LABELS[:40], rows_a_block=20)
+    with pytest.raises(ValueError, match="classes"):
+        export("classes", X[:40], np.arange(40) % 3, rows_a_block=20)
+    with pytest.raises(ValueError, match="2 features"):
+        export("columns", X[:40, :2], LABELS[:40], rows_a_block=20)
+    with pytest.raises(ValueError, match="Dataset in a store of dkl"):
+        dkl.export_sums(agreement, X, site="a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"the agreement was made with dkl 0\.0\.1"):
+        dkl.export_sums(replace(agreement, version="0.0.1"), public, site="a")
+    with pytest.raises(ValueError, match="expected how many blocks each site has"):
+        dkl.agree(learner, public, {})
+    with pytest.raises(ValueError, match="expected a Dataset like those of the sites"):
+        dkl.agree(learner, X, {"a": 1})  # type: ignore[arg-type]
+
+
+def test_the_shell_agrees_sums_and_fits(tmp_path: Path) -> None:
+    sites, public = stores(tmp_path, LABELS), public_rows(tmp_path, LABELS)
+    options = ["--learner", "aligned", "--features", "20", "--candidates", "64", "--sigma", "1.0", "--scaling", "none"]
+    blocks = [text for name, count in sizes(sites).items() for text in ("--site", f"{name}={count}")]
+
+    def run(*arguments: object) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["sums", *map(str, arguments), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    agreement, paths = tmp_path / "agreement.zarr", {name: tmp_path / f"{name}.sums" for name in sites}
+    assert run("agree", public.store, agreement, *options, *blocks)["blocks"] == 17
+    for name, ds in sites.items():
+        whose = ("--agreement", agreement, "--site", name, "--allow-few-rows")
+        assert run("export", ds.store, paths[name], *whose)["rows"] == ds.n_rows
+    assert run("fit", agreement, tmp_path / "model.zarr", *paths.values())["rows"] == 330
+    found = dkl.load_model(tmp_path / "model.zarr")
+    assert_same(found, LEARNERS["aligned"][0].fit(appended(tmp_path, LABELS)), ("alignment_", "weights_"))
+    wrong = ["sums", "export", sites["south"].store, tmp_path / "x", "--agreement", agreement, "--site", "east"]
+    refused = CliRunner().invoke(app, list(map(str, wrong)))
+    assert refused.exit_code == 1
+    assert "site is 'east'" in " ".join(refused.stderr.split())
+
+
+def test_the_page_on_sums_runs_and_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "examples" / "reference" / "sums.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), "sums.md", "exec"), names)
+    np.testing.assert_array_equal(names["together"].coef_, names["whole"].coef_)
+    np.testing.assert_array_equal(names["left"].coef_, names["fresh"].coef_)

@@ -1,0 +1,274 @@
+"""Several dictionaries in the rounds of MarginFeatures: one score, verified on all rows, and one linear model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_friedman1
+
+import dkl
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.methods.dictionaries.choice import Candidates, greedy_points
+from dkl.methods.dictionaries.driver import DictionaryDriver, verified_candidates
+from dkl.methods.dictionaries.problem import DictionaryProblem, candidate_map, columns_known, model_map
+from dkl.methods.dictionaries.sources import LandmarkSource, SampleSlopes, WaveSource
+from dkl.methods.frequency_search.frequency_space import FourierSpace
+from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.steps.driver import SCORE_PENALTY
+from dkl.planning import plan
+from dkl.solvers.losses import loss_of
+from dkl.testing import check_learner
+from tests.methods.play import Table, blocks_of, joined
+
+ALL = (dkl.Gaussian(), dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5)))
+
+
+def learner(families: Any = ALL, **parameters: Any) -> dkl.MarginFeatures:
+    given = {"n_features": 60, "scaling": "standard", "random_state": 0, **parameters}
+    return dkl.MarginFeatures(list(families), **given)
+
+
+def friedman(n: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    return make_friedman1(n, noise=0.5, random_state=0)
+
+
+def some_columns(n: int = 80, m: int = 4, c: int = 6) -> tuple[np.ndarray, ...]:
+    """Columns of a model, candidates, weights h and slopes s of two models, s without what the model explains."""
+    rng = np.random.default_rng(0)
+    return (
+        rng.standard_normal((n, m)),
+        rng.standard_normal((n, c)),
+        rng.uniform(0.5, 2.0, n),
+        rng.standard_normal((n, 2)),
+    )
+
+
+def test_a_score_is_the_decrease_by_a_newton_step_on_the_point_alone() -> None:
+    _, Q, h, s = some_columns()
+    system, slopes, pairs = (Q * h[:, None]).T @ Q, Q.T @ s, np.array([[0, 3], [1, 4], [2, 5]])
+    scores = Candidates(system, slopes, [pairs]).scores()
+    for score, B in zip(scores, pairs, strict=True):
+        expected = 0.0
+        for k in range(2):
+            # the minimum of w'(N + nu) w / 2 - s'w, twice, a column
+            w = np.linalg.solve(system[np.ix_(B, B)] + SCORE_PENALTY * np.eye(2), slopes[B, k])
+            expected += slopes[B, k] @ w / 2
+        assert score == pytest.approx(expected, rel=1e-5)
+
+
+def test_taking_a_point_leaves_the_others_what_it_does_not_explain() -> None:
+    _, Q, h, s = some_columns()
+    candidates = Candidates((Q * h[:, None]).T @ Q, Q.T @ s, [np.arange(6)[:, None]])
+    candidates.take(2)
+    # the other columns less their projections on column 2 in the inner product of h, with the ridge nu
+    q = Q[:, 2]
+    shares = (q * h) @ Q / ((q * h) @ q + SCORE_PENALTY)
+    for j in (0, 1, 3, 4, 5):
+        left = (Q[:, j] * h) @ Q[:, j] - shares[j] * ((q * h) @ Q[:, j])
+        slope = Q[:, j] @ s - shares[j] * (q @ s)
+        assert candidates.scores()[j] == pytest.approx(slope @ slope / (left + SCORE_PENALTY), rel=1e-5)
+    assert candidates.scores()[2] == 0.0
+
+
+def test_of_two_equal_columns_one_is_taken() -> None:
+    _, Q, h, s = some_columns(n=4_000)
+    Q[:, 1] = Q[:, 0]
+    s = s + 5.0 * Q[:, :1] + 0.5 * Q[:, 2:3]
+    chosen = greedy_points((Q * h[:, None]).T @ Q, Q.T @ s, [np.arange(6)[:, None]], 2)
+    assert set(chosen) in ({0, 2}, {1, 2})
+
+
+def test_landmarks_are_proposed_among_the_rows_where_the_model_errs() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2_000, 2))
+    bump = np.exp(-np.linalg.norm(X - [1.0, -1.0], axis=1) / 0.3)
+    source = LandmarkSource(dkl.Matern(0.5, 0.3), None)
+    found = source.propose(SampleSlopes(X, bump[:, None], np.ones(2_000)), 3, 0)
+    assert np.linalg.norm(found - [1.0, -1.0], axis=1).min() < 0.4
+    assert all((found[i] == X).all(axis=1).any() for i in range(len(found)))
+
+
+def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem, Table]:
+    """Rounds over steps, waves and landmarks on 300 rows, of which a fifth judges."""
+    X, y = friedman(300)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    if labels:
+        targets = NewtonTargets(np.array([1]), 2)
+        y = (y > np.median(y)).astype(np.int64)
+    else:
+        targets = NewtonTargets(np.array([0]), None, None, np.array([y.mean()]), np.array([y.std()]))
+    space = FourierSpace(dkl.Gaussian(3.0).draw(1, 10, 0), dkl.Gaussian(3.0), SearchOptions(chains=10, steps=3))
+    problem = DictionaryProblem(
+        targets=HeldTargets(targets, lambda ids: np.asarray(ids) % 5 == 0),
+        n_models=1,
+        n_columns=10,
+        n_features=40,
+        loss="log_loss" if labels else "squared_error",
+        search_rows=300,
+        in_memory=in_memory,
+        features_per_round=7,
+        dtype="float64",
+        sources=(WaveSource(space), LandmarkSource(dkl.Matern(0.5, 2.0), None)),
+        has_columns=True,
+    )
+    return problem, Table(blocks_of(X, y, rows=64))
+
+
+@pytest.mark.parametrize("labels", [False, True], ids=["numbers", "labels"])
+def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(labels: bool) -> None:
+    problem, table = rounds(in_memory=False, labels=labels)
+    driver = DictionaryDriver()
+    state = driver.init(problem)
+    while not (state.phase == "search" and len(state.points) > 1):
+        state = driver.step(problem, state, table.run(driver.request(problem, state)))
+    (sums,) = table.run(driver.request(problem, state))
+    found = verified_candidates(problem, state, sums, penalty=0.5)
+    block = joined(table.blocks)
+    y, weight, _ = problem.targets(block)
+    Phi = map_rows(block.X, model_map(problem, state), "float64")
+    Q = map_rows(block.X, candidate_map(problem, state), "float64")
+    scores, loss = Phi @ state.trials[-1].T, loss_of(problem.loss)
+    h, s = weight * loss.curvature(y, scores)[:, 0], -weight[:, None] * loss.slope(y, scores)
+    np.testing.assert_allclose(found.slopes, Q.T @ s, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sums["cross"][: Phi.shape[1]], (Phi * h[:, None]).T @ Q, rtol=1e-9, atol=1e-9)
+    if labels:
+        # of a loss that is no square the system is that of the last refit, whose curvatures are others
+        state = replace(state, gram=(Phi * h[:, None]).T @ Phi)
+        found = verified_candidates(problem, state, sums, penalty=0.5)
+    D = np.diag([1e-6, *np.full(Phi.shape[1] - 1, 0.5)])
+    # literally: each candidate less its ridge regression on the model's columns
+    residual = Q - Phi @ np.linalg.solve((Phi * h[:, None]).T @ Phi + D, (Phi * h[:, None]).T @ Q)
+    np.testing.assert_allclose(found.system, (Q * h[:, None]).T @ residual, rtol=1e-6, atol=1e-6)
+
+
+def test_a_round_takes_the_largest_scores_whatever_dictionary_they_are_of() -> None:
+    problem, table = rounds(in_memory=False)
+    driver = DictionaryDriver()
+    state = driver.init(problem)
+    while state.phase != "done":
+        before = state
+        state = driver.step(problem, state, table.run(driver.request(problem, state)))
+        added = len(columns_known(problem, state, 0, 0)) - len(columns_known(problem, before, 0, 0))
+        assert added <= max(7, 10)
+    assert set(state.source) == {0, 1}
+    assert state.n_atoms > 11
+
+
+def test_rounds_in_memory_are_those_of_passes_over_all_rows() -> None:
+    ends = []
+    for in_memory in (True, False):
+        problem, table = rounds(in_memory=in_memory)
+        driver = DictionaryDriver()
+        state = driver.init(problem)
+        while records := driver.request(problem, state):
+            state = driver.step(problem, state, table.run(records))
+        ends.append((state, len(table.passes)))
+    (one, n_one), (other, n_other) = ends
+    assert n_one == 1 < n_other
+    np.testing.assert_allclose(one.history[:3], other.history[:3], rtol=1e-6)
+    assert one.n_atoms == other.n_atoms
+
+
+def test_a_run_that_was_broken_off_draws_its_sample_again_and_ends_with_the_same_bits() -> None:
+    problem, table = rounds(in_memory=False)
+    whole, broken = DictionaryDriver(), DictionaryDriver()
+    state = other = whole.init(problem)
+    while records := whole.request(problem, state):
+        state = whole.step(problem, state, table.run(records))
+        # another process after every pass
+        broken = DictionaryDriver()
+        other = broken.step(problem, other, table.run(broken.request(problem, other)))
+    for name in ("best", "points", "thresholds", "history"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(state, name))
+
+
+def test_dictionaries_that_compete_do_better_than_each_alone() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2_000, 4))
+    y = np.sin(4.0 * (X[:, 0] + X[:, 1]) / np.sqrt(2.0)) + 2.0 * (X[:, 2] > 0.3) + 0.1 * rng.standard_normal(2_000)
+    scores = [
+        learner(families, n_features=100).fit(X[:1_400], y[:1_400]).machine_.score(X[1_400:], y[1_400:])
+        for families in (ALL, *([family] for family in ALL))
+    ]
+    assert scores[0] > 0.97
+    assert scores[0] > max(scores[1:]) + 0.03
+
+
+@pytest.mark.parametrize("families", [ALL, [dkl.Steps(depth=1)], [dkl.Gaussian()], [dkl.Landmarks()]], ids=str)
+def test_the_map_and_the_coefficients_are_the_working_model(families: Any) -> None:
+    X, y = friedman(300)
+    fitted = learner(families, dtype="float64").fit(X, y)
+    values = fitted.transform(X) @ fitted.coef_.T + fitted.intercept_
+    np.testing.assert_allclose(values[:, 0], fitted.machine_.predict(X), rtol=1e-6, atol=1e-6)
+    assert fitted.machine_.score(X, y) > 0.6
+    assert fitted.transform(X).shape[1] <= 60
+    last = min(line["held_out_loss"] for line in fitted.history_)
+    assert last < fitted.history_[0]["held_out_loss"]
+
+
+@pytest.mark.parametrize("scaling", [None, "standard"])
+def test_sparse_rows_give_the_model_of_dense_ones(scaling: Any) -> None:
+    X, y = friedman(300)
+    X[X < 0.4] = 0.0
+    features = learner([dkl.Steps(), dkl.Landmarks()], scaling=scaling)
+    dense, thin = (clone(features).fit(rows, y) for rows in (X, sparse.csr_array(X)))
+    np.testing.assert_allclose(thin.machine_.predict(X), dense.machine_.predict(X), rtol=0.05, atol=0.5)
+
+
+def test_several_classes_share_one_set_of_columns(tmp_path: Path) -> None:
+    X, y = load_iris(return_X_y=True)
+    model = dkl.KernelClassifier(learner(), solver="newton", alpha="auto", random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.95
+    model.save(tmp_path / "model.zarr")
+    loaded = dkl.load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.features_.family == list(ALL)
+
+
+def test_a_list_of_dictionaries_keeps_the_promises_of_learners() -> None:
+    check_learner(learner(n_features=20))
+    assert clone(learner()).family == list(ALL)
+
+
+def test_a_plan_counts_the_passes_and_what_is_held() -> None:
+    X, y = friedman(300)
+    small = plan(learner(), X, y)
+    passes = plan(learner(search_rows=100), X, y)
+    assert small.n_passes < passes.n_passes
+    assert passes.held["rows to search on"] > 0
+    fitted = learner(search_rows=100).fit(X, y)
+    assert 5 < len(fitted.stats_) <= passes.n_passes
+
+
+@pytest.mark.parametrize(
+    ("families", "parameters", "message"),
+    [
+        ([], {}, "empty list"),
+        ([dkl.Steps(), dkl.Steps(depth=1)], {}, "Steps more than once"),
+        ([dkl.Steps(depth=0)], {}, "depth is 0"),
+        ([dkl.Steps(bins=1)], {}, "bins is 1"),
+        ([dkl.Landmarks(sigma_factor=0.0)], {}, "sigma_factor"),
+        ([dkl.ArcCosine(1)], {}, "no cosine-sine pairs"),
+        (["steps"], {}, "which is no dictionary"),
+        (ALL, {"C": 1.0}, "C=1.0 has no meaning with a list"),
+        (ALL, {"solver": "game"}, "for a single family"),
+        (ALL, {"warm_start": True}, "for a single family"),
+        (ALL, {"loss": "squared_hinge"}, "'squared_hinge' is not one of"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_by_name(families: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        learner(families, **parameters).fit(*friedman(100))
+
+
+def test_a_constant_table_says_that_there_is_nothing_to_learn() -> None:
+    with pytest.raises(ValueError, match="no column"):
+        learner([dkl.Steps()], scaling=None).fit(np.ones((100, 2)), np.arange(100.0))

@@ -1,0 +1,194 @@
+"""The deviation of a prediction is what Bayes' rule says of the same features, for rows of every form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import make_friedman1
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+
+import dkl
+from dkl.data.coerce import as_dataset
+from dkl.features.families import Gaussian
+from dkl.machines.kernel_machines import KernelRegressor
+from dkl.methods.random_features import RandomFeatures
+from tests.definitions import uncertainty as definitions
+from tests.kernels.cases import assert_same_rows
+
+ALPHA = 1e-2
+
+
+def rows(n: int = 120, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_friedman1(n, d, noise=1.0, random_state=seed)
+    return X, y
+
+
+def regressor(n_features: int = 30, **parameters: Any) -> KernelRegressor:
+    features = RandomFeatures(Gaussian(2.0), n_features=n_features, scaling=None, dtype="float64", random_state=1)
+    return KernelRegressor(
+        **{"features": features, "alpha": ALPHA, "solver": "newton", "random_state": 0, **parameters}
+    )
+
+
+def test_deviation_is_its_definition_with_weights_and_several_targets() -> None:
+    X, y = rows()
+    y, weight = np.column_stack([y, 100.0 - y**2]), np.arange(120) % 3 + 1.0
+    model = regressor(12).fit(X, y, weight)
+    phi, new = model.features_.transform(X), model.features_.transform(rows(20, seed=3)[0])
+    _, std = model.predict(rows(20, seed=3)[0], return_std=True)
+    for target in range(2):
+        center, covariance, noise = definitions.posterior(phi, y[:, target], weight, ALPHA * weight.sum())
+        expected = [noise * np.sqrt(1.0 + (row - center) @ covariance @ (row - center)) for row in new]
+        np.testing.assert_allclose(std[:, target], expected, rtol=1e-9)
+        assert np.atleast_1d(model.noise_)[target] == pytest.approx(noise, rel=1e-9)
+
+
+def test_deviation_is_that_of_a_gaussian_process_on_the_same_features() -> None:
+    X, y = rows()
+    model = regressor().fit(X, y)
+    phi, new = model.features_.transform(X), model.features_.transform(rows(50, seed=2)[0])
+    # k(x, x') = noise^2 / lam phi.phi', and white noise beside it, on centred features and targets
+    prior = model.noise_**2 / (ALPHA * len(y))
+    kernel = ConstantKernel(prior) * DotProduct(0.0, sigma_0_bounds="fixed") + WhiteKernel(model.noise_**2)
+    process = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(phi - phi.mean(axis=0), y - y.mean())
+    expected, expected_std = process.predict(new - phi.mean(axis=0), return_std=True)
+    found, std = model.predict(rows(50, seed=2)[0], return_std=True)
+    np.testing.assert_allclose(found, expected + y.mean(), rtol=1e-8)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-8)
+
+
+def test_deviation_comes_closer_to_that_of_the_kernel_with_the_number_of_features() -> None:
+    X, y = rows()
+    new = rows(80, seed=2)[0]
+    errors = []
+    for n_features in (20, 200, 2_000):
+        model = regressor(n_features).fit(X, y)
+        prior = model.noise_**2 / (ALPHA * len(y))
+        kernel = ConstantKernel(prior) * RBF(2.0) + WhiteKernel(model.noise_**2)
+        process = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(X, y - y.mean())
+        _, expected = process.predict(new, return_std=True)
+        _, std = model.predict(new, return_std=True)
+        errors.append(np.abs(std / expected - 1.0).mean())
+    assert errors[2] < errors[0]
+    assert errors[2] < 0.03
+
+
+def test_targets_drawn_by_the_model_are_as_far_off_as_it_says() -> None:
+    # w ~ N(0, s^2 / lam), y = phi w + s e: standardised errors of new targets have variance 1
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(150, 3)), rng.normal(size=(150, 3))
+    template = regressor(20).fit(X, X[:, 0])
+    phi, further = (template.features_.transform(part) for part in (X, new))
+    squares = []
+    for _ in range(40):
+        w = rng.normal(size=phi.shape[1]) * np.sqrt(1.0 / (ALPHA * len(X)))
+        y, wanted = phi @ w + rng.normal(size=len(X)), further @ w + rng.normal(size=len(new))
+        found, std = regressor(20).fit(X, y).predict(new, return_std=True)
+        squares.append(np.mean(((wanted - found) / std) ** 2))
+    assert np.mean(squares) == pytest.approx(1.0, abs=3.0 * np.std(squares) / np.sqrt(len(squares)) + 0.01)
+
+
+@pytest.mark.parametrize("alpha", [1e-4, "auto"])
+def test_noise_is_that_of_the_optimum_also_where_the_last_step_is_not_looked_at(alpha: Any) -> None:
+    X, y = rows(400)
+    model = regressor(12, alpha=alpha).fit(X, y)
+    noise = definitions.posterior(model.features_.transform(X), y, np.ones(400), model.alpha_ * 400)[2]
+    assert model.noise_ == pytest.approx(noise, rel=1e-8)
+
+
+def test_float32_features_change_the_deviation_by_their_rounding() -> None:
+    X, y = rows(2_000)
+    exact, rounded = (
+        regressor(features=RandomFeatures(Gaussian(2.0), n_features=200, dtype=dtype, random_state=1), alpha=1e-6)
+        .fit(X, y)
+        .predict(X, return_std=True)[1]
+        for dtype in ("float64", "float32")
+    )
+    np.testing.assert_allclose(rounded, exact, rtol=2e-3)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_deviations_are_the_same_for_rows_of_every_form(targets: int) -> None:
+    X, y = rows(700)
+    y = y if targets == 1 else np.column_stack([y, -y])
+    model = regressor().fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == y.shape
+    assert_same_rows(mean, model.predict(X), atol=1e-9)
+    for form in (X[::-1][::-1], da.from_array(X, chunks=(300, -1)), as_dataset(X, y)):
+        other_mean, other_std = model.predict(form, return_std=True)
+        if not isinstance(form, np.ndarray):
+            assert dask.is_dask_collection(other_mean)
+            assert dask.is_dask_collection(other_std)
+            other_mean, other_std = dask.compute(other_mean, other_std)
+        if isinstance(other_std, pd.Series | pd.DataFrame):
+            assert other_std.index.tolist() == list(range(700))
+        assert_same_rows(np.asarray(other_mean), mean, atol=1e-9)
+        assert_same_rows(np.asarray(other_std), std, atol=1e-9)
+    assert_same_rows(model.predict(X[13:14], return_std=True)[1], std[13:14], atol=1e-9)
+
+
+def test_frames_are_encoded_before_they_get_a_deviation() -> None:
+    X, y = rows(200)
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(kind=np.where(X[:, 0] > 0.5, "high", "low"))
+    model = regressor().fit(frame, y)
+    mean, std = model.predict(frame, return_std=True)
+    assert_same_rows(mean, model.predict(frame), atol=1e-9)
+    assert std.shape == (200,)
+    assert np.all(std > model.noise_)
+
+
+def test_a_loaded_model_has_the_bits_of_the_deviation(tmp_path: Path) -> None:
+    X, y = rows()
+    model = regressor().fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = dkl.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1])
+    assert loaded.noise_ == model.noise_
+
+
+def test_a_damaged_posterior_is_refused() -> None:
+    model = regressor().fit(*rows())
+    damaged = type(model.posterior_)(model.posterior_.center, model.posterior_.factor[:-1], model.posterior_.noise)
+    with pytest.raises(ValueError, match="a posterior on 30 features has a factor of 465 numbers"):
+        damaged.validate()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"solver": "sgd", "alpha": 1e-3, "epochs": 2}, {"solver": "sgd", "alpha": 1e-3, "epochs": 2, "loss": "huber"}],
+)
+def test_fits_without_a_gram_matrix_say_what_to_do_instead(parameters: dict[str, Any]) -> None:
+    X, y = rows()
+    model = regressor(**parameters).fit(X, y)
+    loss = parameters.get("loss", "squared_error")
+    with pytest.raises(ValueError, match=f"has no deviations.*loss='{loss}' and solver='sgd'.*conformalize"):
+        model.predict(X, return_std=True)
+    assert model.predict(X).shape == (120,)
+
+
+def test_a_fit_by_other_steps_leaves_no_deviation_of_the_fit_before() -> None:
+    X, y = rows()
+    model = regressor().fit(X, y).set_params(solver="sgd", epochs=2).fit(X, y)
+    with pytest.raises(ValueError, match="has no deviations"):
+        model.predict(X, return_std=True)
+
+
+def test_features_that_add_up_to_a_constant_have_a_deviation() -> None:
+    # indicators of all values of a column: their Gram matrix has no inverse but for the penalty
+    rng = np.random.default_rng(0)
+    X = np.eye(4)[rng.integers(0, 4, 200)]
+    features = RandomFeatures(dkl.Coordinates(), n_features=64, scaling=None, random_state=0)
+    model = KernelRegressor(features, alpha=1e-12, solver="newton").fit(X, X @ np.arange(4.0) + rng.normal(size=200))
+    _, std = model.predict(np.eye(4), return_std=True)
+    # each mean is off by its own rows alone, less the share of the intercept, which counts as known
+    share = X.mean(axis=0)
+    expected = model.noise_ * np.sqrt(1.0 + (1.0 - share) / (200 * share))
+    np.testing.assert_allclose(std, expected, rtol=1e-4)

@@ -1,0 +1,115 @@
+"""`dkl predict --std` and `--interval` write what the model says in Python, and refuse what it cannot say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from typer.testing import CliRunner
+
+import dkl
+from dkl.cli.app import app
+from dkl.cli.predictions import is_predictions
+
+FIT = ("--learner", "random", "--features", "20", "--solver", "newton", "--set", "features__random_state=0")
+
+
+def ran(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def facts_of(*arguments: object) -> dict[str, Any]:
+    run = ran(*arguments, "--json")
+    assert run.exit_code == 0, run.output
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows as files and stores, and models of numbers and of labels that know what their predictions are worth."""
+    folder = tmp_path_factory.mktemp("worth")
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(400, 2)), columns=["a", "b"])
+    rows.to_csv(folder / "new.csv", index=False)
+    number = np.sin(rows.a) + 0.1 * rng.normal(size=400)
+    for name, target in (("numbers", number), ("labels", np.where(number > 0, "yes", "no, never"))):
+        rows.assign(target=target).to_csv(folder / f"{name}.csv", index=False)
+        facts_of("ingest", folder / f"{name}.csv", folder / f"{name}.zarr", "--target", "target")
+        choice = ("--alpha", "evidence") if name == "numbers" else ("--loss", "squared_hinge", "--calibrate")
+        facts_of("fit", folder / f"{name}.zarr", folder / name, *FIT, *choice, "--conformal-fraction", 0.3)
+    facts_of("fit", folder / "numbers.zarr", folder / "plain", "--features", 20, "--epochs", 2)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".zarr"])
+def test_deviations_and_intervals_are_written_beside_the_prediction(folder: Path, suffix: str) -> None:
+    output = folder / f"numbers_out{suffix}"
+    arguments = ("predict", folder / "numbers", folder / "new.csv", output, "--std", "--interval", 0.8)
+    assert facts_of(*arguments)["rows"] == 400
+    model, X = dkl.load_model(folder / "numbers"), pd.read_csv(folder / "new.csv")
+    mean, std = model.predict(X, return_std=True)
+    expected = np.column_stack([mean, std, model.predict_interval(X, 0.8)])
+    if suffix == ".zarr":
+        names = ("prediction", "std", "lower", "upper")
+        found = np.column_stack([zarr.load(str(output), path=name) for name in names])
+    else:
+        table = pd.read_csv(output) if suffix == ".csv" else pd.read_parquet(output)
+        assert table.columns.tolist() == ["row_id", "prediction", "std", "lower", "upper"]
+        found = table.drop(columns="row_id").to_numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    # what is recognised as predictions may be replaced
+    assert is_predictions(output)
+    facts_of(*arguments, "--overwrite")
+
+
+def test_sets_of_a_store_are_a_column_a_class(folder: Path) -> None:
+    output = folder / "labels_out.csv"
+    arguments = ("predict", folder / "labels", folder / "labels.zarr", output, "--interval", 0.9)
+    facts_of(*arguments)
+    table = pd.read_csv(output).set_index("row_id").sort_index()
+    assert table.columns.tolist() == ["prediction", "set_no, never", "set_yes"]
+    model = dkl.load_model(folder / "labels")
+    expected = model.predict_set(dkl.open_dataset(folder / "labels.zarr")).compute().sort_index()
+    np.testing.assert_array_equal(table.iloc[:, 1:].to_numpy(), expected.to_numpy())
+    assert is_predictions(output)
+
+
+def test_a_report_says_what_predictions_are_worth(folder: Path) -> None:
+    facts = facts_of("report", folder / "numbers")["model"]
+    assert "deviation of y that no feature explains" in facts["noise"]
+    assert "split conformal on" in facts["coverage"]
+    assert "deviations" in facts["coverage"]
+    assert "of the score" in facts_of("report", folder / "labels")["model"]["coverage"]
+    assert not {"noise", "coverage"} & set(facts_of("report", folder / "plain")["model"])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        ("plain", ("--std",), "has no deviations; fit numbers with --solver newton"),
+        ("labels", ("--std",), "has no deviations"),
+        ("plain", ("--interval", "0.9"), "fit it with --conformal-fraction 0.1"),
+        ("numbers", ("--interval", "1.5"), "--interval is 1.5; expected a share between 0 and 1"),
+    ],
+)
+def test_what_a_model_does_not_say_is_refused_before_the_first_row(
+    folder: Path, tmp_path: Path, model: str, options: tuple[str, ...], says: str
+) -> None:
+    run = ran("predict", folder / model, folder / "new.csv", tmp_path / "out.csv", *options)
+    assert run.exit_code == 1
+    assert says in " ".join(run.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_by_group_asks_for_python(folder: Path, tmp_path: Path) -> None:
+    model = dkl.load_model(folder / "numbers")
+    X = pd.read_csv(folder / "new.csv")
+    model.conformalize(X, np.zeros(400), groups=np.arange(400) % 2).save(tmp_path / "grouped")
+    run = ran("predict", tmp_path / "grouped", folder / "new.csv", tmp_path / "out.csv", "--interval", "0.9")
+    assert run.exit_code == 1
+    assert "promises its coverage by group" in " ".join(run.stderr.split())
