@@ -78,6 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "info",
         "verify",
         "suggest",
+        "drift",
+        "sums",
+        "sums agree",
+        "sums export",
+        "sums fit",
         "plan",
         "fit",
         "score",
@@ -92,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_help_teaches_by_an_example(name: str) -> None:
-    run = dkl_command(*([name] if name else []), "--help")
+    run = dkl_command(*name.split(), "--help")
     assert run.exit_code == 0
     assert f"dkl {name}".strip() in run.stdout
     assert "xample" in run.stdout or not name

@@ -23,6 +23,8 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Learn from the sums of several sites, whose rows stay where they are.",
+        epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
+        "--help[/bold].",
     )
     example = "dkl sums agree public.zarr agreement.zarr --site north=8 --site south=5"
     command(group, "agree", epilog=f"Example: [bold]{example}[/bold]")(agree)

@@ -23,6 +23,7 @@ from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, neede
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.generic import mapped
 from dkl.kernels.tiles import checked_dtype
+from dkl.uncertainty.posterior import CoefficientPosterior
 from dkl.version import __version__
 
 OLDEST_OPSET, DEFAULT_OPSET = 15, 18
@@ -31,7 +32,12 @@ _MOST_BYTES = (1 << 31) - (1 << 20)
 
 
 def to_onnx(
-    model: ScoringModel, path: str | Path | None = None, *, dtype: str | None = None, opset: int = DEFAULT_OPSET
+    model: ScoringModel,
+    path: str | Path | None = None,
+    *,
+    dtype: str | None = None,
+    opset: int = DEFAULT_OPSET,
+    std: bool = False,
 ) -> Any:
     """The fitted model as an ONNX graph; see `dkl.methods.saving.SavingMixin.to_onnx`."""
     try:
@@ -48,8 +54,19 @@ def to_onnx(
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
+    posterior: CoefficientPosterior | None = getattr(model, "posterior_", None) if std else None
+    if std and posterior is None:
+        raise ValueError(
+            f"std=True, and this {type(model).__name__} has no deviations: these need an exact fit of numbers, "
+            "KernelRegressor(solver='newton')"
+        )
     feature_map = model.feature_map_
     compute = checked_dtype(dtype or getattr(model, "features_", model).dtype)
+    if posterior is not None and 8 * feature_map.n_features**2 > _MOST_BYTES:
+        raise ValueError(
+            f"the factor of the deviations of {feature_map.n_features:,} features takes more than the 2 GB that an "
+            "ONNX file holds; leave out std, or use model.save(store)"
+        )
     size = sum(_written_bytes(part, compute) for part, _ in feature_map.split(np.ones(feature_map.n_features)))
     if size > _MOST_BYTES:
         raise ValueError(
@@ -61,6 +78,8 @@ def to_onnx(
     xp = SymbolNamespace(inputs[0])
     features = _features(xp, rows, feature_map, compute)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
+    if posterior is not None:
+        outputs["std"] = _deviations(xp, features, posterior, compute, vector=model._has_one_target())
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
         raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
@@ -160,6 +179,16 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
     if hasattr(model, "predict_proba"):
         answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
     return {**answers, "scores": scores}
+
+
+def _deviations(
+    xp: SymbolNamespace, features: Symbol, posterior: CoefficientPosterior, dtype: np.dtype, *, vector: bool
+) -> Symbol:
+    """The deviation of a new target: noise sqrt(1 + |(phi - center) R^-1|^2), in double precision up to the root."""
+    centred = xp.asarray(features, np.dtype(np.float64)) - posterior.center
+    whitened = xp.matmul(centred, posterior.inverse_factor())
+    relative = xp.asarray(xp.sqrt(xp.sum(whitened * whitened, axis=1) + 1.0), dtype)
+    return relative * posterior.noise[0] if vector else relative[:, None] * posterior.noise
 
 
 def _labels(xp: SymbolNamespace, scores: Symbol, classes: np.ndarray) -> Symbol:

@@ -26,6 +26,7 @@ from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
 from dkl.methods.prediction import Scorer, chosen_codes, probabilities
 from dkl.protocols.estimators import FittedModel
+from dkl.uncertainty.posterior import CoefficientPosterior
 
 # From so many rows on they are mapped in blocks, as the model maps them: whole, the arrays of features leave the cache.
 _MANY = 64
@@ -67,6 +68,8 @@ class Predictor:
     multiplier : float or None
         Of the scores, for probabilities; None for those that are log odds.
     has_probabilities, has_one_target : bool
+    posterior : CoefficientPosterior or None
+        Of an exact fit of the squared error, for deviations.
 
     Examples
     --------
@@ -87,6 +90,7 @@ class Predictor:
     multiplier: float | None = None
     has_probabilities: bool = False
     has_one_target: bool = True
+    posterior: CoefficientPosterior | None = None
 
     @classmethod
     def of(cls, model: ScoringModel) -> Self:
@@ -95,22 +99,27 @@ class Predictor:
         raw = None if encoding is None else RowEncoder(encoding)
         arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
-            return cls(*arrays, has_one_target=model._has_one_target())
+            posterior = getattr(model, "posterior_", None)
+            return cls(*arrays, has_one_target=model._has_one_target(), posterior=posterior)
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
-    def predict(self, x: Rows) -> Any:
+    def predict(self, x: Rows, return_std: bool = False) -> Any:
         """The label or number of a row, or of each of several.
 
         Parameters
         ----------
         x : ndarray of shape (d,) or (n, d), scipy sparse matrix, mapping of str to value, Series, or data frame
             Encoded columns; a mapping or Series is one raw row by the names of its columns, a frame raw rows.
+        return_std : bool
+            The deviation of a new number too, as `KernelRegressor.predict` has it: (prediction, std).
 
         Raises
         ------
         ValueError
-            If a row has other columns than those of `fit`, or holds NaN or infinity.
+            If a row has other columns than those of `fit`, or holds NaN or infinity; if the model has no deviations.
         """
+        if return_std:
+            return self.predict(x), self._deviations(x)
         scores = self._scores(x)
         if self.classes is None:
             return scores[..., 0] if self.has_one_target else scores
@@ -138,12 +147,31 @@ class Predictor:
         shares = probabilities(np.atleast_2d(scores), self.multiplier)
         return shares if scores.ndim == 2 else shares[0]
 
-    def _scores(self, x: Rows) -> np.ndarray:
-        """Decision values (K,) of a row, or (n, K) of rows."""
+    def _deviations(self, x: Rows) -> Any:
+        """The deviation of a row, or (n,) of rows; one each for several targets."""
+        if self.posterior is None:
+            raise ValueError(
+                "the model has no deviations: these need an exact fit of numbers, KernelRegressor(solver='newton')"
+            )
+        rows = self._encoded(x)
+        rows = rows if sparse.issparse(rows) else np.asarray(rows)
+        one_row = rows.ndim == 1
+        phi = map_rows(np.atleast_2d(rows) if one_row else rows, self.scorer.feature_map, self.scorer.dtype)
+        deviations = self.posterior.deviations(self.posterior.lengths(phi))
+        deviations = deviations[:, 0] if self.has_one_target else deviations
+        return deviations[0] if one_row else deviations
+
+    def _encoded(self, x: Rows) -> Any:
+        """Rows as columns of numbers: raw ones by their encoding, others as they come."""
         rows: Any = x
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
             rows = self.raw(x)
         check_sound(rows)
+        return rows
+
+    def _scores(self, x: Rows) -> np.ndarray:
+        """Decision values (K,) of a row, or (n, K) of rows."""
+        rows = self._encoded(x)
         if not sparse.issparse(rows):
             rows = np.asarray(rows)
             if rows.ndim != 2 or len(rows) < _MANY:

@@ -163,12 +163,18 @@ def _pass_result(record: Record, source: BlockSource, run: Run) -> Any:
 
 
 def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProblem:
-    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1."""
+    """The problem of the Newton steps; an alpha that is still to be chosen stands at 1.
+
+    Raises
+    ------
+    ValueError
+        If the evidence of a penalty is asked for on more features than a Gram matrix is held of.
+    """
     targets = newton_targets(problem, summary.target_center, summary.target_scale)
     # the only two losses with a Hessian that block sums give; the squared error of classes is that of -1 and +1
     loss: NewtonLoss = "squared_hinge" if problem.loss == "squared_hinge" else "squared_error"
     is_open = isinstance(problem.alpha, str)
-    return NewtonProblem(
+    task = NewtonProblem(
         problem.feature_map,
         targets,
         summary.total_weight,
@@ -177,6 +183,12 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         dtype=problem.dtype,
         evidence=problem.alpha == "evidence",
     )
+    if task.evidence and is_wide(task):
+        raise ValueError(
+            f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
+            "than one is held of; use fewer features, or alpha='auto'"
+        )
+    return task
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
@@ -257,8 +269,11 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
 
 
 def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
-    """How far off the coefficients of the squared error may be, from its Hessian; None for the squared hinge."""
-    if task.loss != "squared_error" or state.hessian is None:
+    """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
+
+    The squared hinge is no likelihood, labels have no Gaussian noise, and of very many features no Hessian is formed.
+    """
+    if task.loss != "squared_error" or task.targets.n_classes is not None or state.hessian is None:
         return None
     # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
     variance = 2.0 * state.least_objective(task)

@@ -142,7 +142,6 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         self._pilot_temperature = None
         self._check_targets(dataset)
         record_rows(dataset)
-        weights = self._class_weights(dataset)
         self.encoding_ = dataset.encoding
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
@@ -152,6 +151,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
+        weights = self._class_weights(dataset)
         dataset = numbered_rows(self, dataset, self._judging_rows(), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}

@@ -36,7 +36,9 @@ class SavingMixin:
         model: Any = self
         save(model, store, overwrite=overwrite, **storage_options)
 
-    def to_onnx(self, path: str | Path | None = None, *, dtype: str | None = None, opset: int = 18) -> Any:
+    def to_onnx(
+        self, path: str | Path | None = None, *, dtype: str | None = None, opset: int = 18, std: bool = False
+    ) -> Any:
         """The fitted model as an ONNX graph, scaling and the encoding of raw columns included.
 
         Parameters
@@ -47,6 +49,8 @@ class SavingMixin:
             Of numbers that go in, arithmetic and answers; None is the model's own.
         opset : int
             Of the ONNX operations, at least 15.
+        std : bool
+            A further output ``std`` of a regressor: what ``predict(X, return_std=True)`` says.
 
         Returns
         -------
@@ -64,8 +68,8 @@ class SavingMixin:
         ImportError
             If onnx is not installed: ``pip install 'dkl[onnx]'``.
         ValueError
-            If the opset is too old or not known yet, a column has the name of an output, or the graph would be above
-            2 GB.
+            If the opset is too old or not known yet, a column has the name of an output, the graph would be above
+            2 GB, or a model has no deviations that it was asked for.
         TypeError
             If texts of a column cannot be told apart in a graph, or a kernel at landmarks is none of Gaussian,
             Laplacian and Matern(0.5).
@@ -73,7 +77,7 @@ class SavingMixin:
         from dkl.export.onnx_graph import to_onnx
 
         model: Any = self
-        return to_onnx(model, path, dtype=dtype, opset=opset)
+        return to_onnx(model, path, dtype=dtype, opset=opset, std=std)
 
     def to_sklearn(self) -> Any:
         """The fitted model as a Pipeline of scikit-learn's own objects: it predicts, and is pickled, without dkl.

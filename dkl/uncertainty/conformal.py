@@ -170,8 +170,10 @@ class ConformalMixin:
         if self.conformal_fraction is None:
             return dataset, None
         held_out = HeldOut(self.conformal_fraction, self.seed_ ^ _SALT)
-        masks = [held_out.mask(block.held_with) for block in dataset.source.blocks_without_x()]
-        n_out, n_rows = sum(int(mask.sum()) for mask in masks), dataset.n_rows
+        # of each block the rows that stay and those that are held out; X is not read
+        masks = (held_out.mask(block.held_with) for block in dataset.source.blocks_without_x())
+        counts = np.array([(np.sum(~mask), np.sum(mask)) for mask in masks])
+        n_out, n_rows = int(counts[:, 1].sum()), dataset.n_rows
         if n_out < 2 or n_rows - n_out < 2:
             raise ValueError(
                 f"conformal_fraction={self.conformal_fraction:g} of {n_rows:,} rows holds out {n_out}, and leaves "
@@ -179,8 +181,8 @@ class ConformalMixin:
             )
         sides = []
         for out in (False, True):
-            rows = np.array([int(np.sum(mask == out)) for mask in masks])
-            source = narrowed(dataset.source, _Side(held_out, out), rows, n_classes=dataset.schema.n_classes)
+            rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
+            source = narrowed(dataset.source, _Side(held_out, out), rows, n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
         # by time the newest rows of those that are left are newer than others; by group fewer groups are left
         return held_rows(sides[0]), sides[1]
@@ -241,10 +243,13 @@ class ConformalMixin:
             table = kept.quantiles(float(coverage))
             radii = table[0] if place is None else table[place]
         if np.isinf(radii).any():
+            needed = f"a group takes at least {least_rows(coverage)} rows"
+            if sample_weight is not None:
+                needed = "the weights of some rows are large beside those of all held-out rows"
             warnings.warn(
                 f"so few held-out rows, {np.diff(kept.starts).min()} in the smallest group, cannot promise a coverage "
-                f"of {coverage:g}: what is predicted is everything there. A group takes at least "
-                f"{least_rows(coverage)} rows; conformalize with more, or ask for less",
+                f"of {coverage:g}: what is predicted is everything there, since {needed}; conformalize with more, or "
+                "ask for less",
                 UserWarning,
                 stacklevel=3,
             )
@@ -306,6 +311,17 @@ class ConformalIntervals(ConformalMixin):
         References
         ----------
         Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dkl.machines.kernel_machines import KernelRegressor
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> y = X[:, 0] + np.random.default_rng(1).normal(size=400)
+        >>> model = KernelRegressor("random", solver="newton", random_state=0).fit(X[:200], y[:200])
+        >>> ends = model.conformalize(X[200:300], y[200:300]).predict_interval(X[300:], coverage=0.9)
+        >>> ends.shape, bool(np.mean((ends[:, 0] <= y[300:]) & (y[300:] <= ends[:, 1])) > 0.8)
+        ((100, 2), True)
         """
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
@@ -387,6 +403,15 @@ class ConformalSets(ConformalMixin):
         References
         ----------
         Sadinle, Lei & Wasserman 2019, Least ambiguous set-valued classifiers with bounded error levels.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from dkl.machines.kernel_machines import KernelClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = KernelClassifier("random", loss="log_loss", conformal_fraction=0.3, random_state=0).fit(X, y)
+        >>> model.predict_set(X, coverage=0.9).shape
+        (150, 3)
         """
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()

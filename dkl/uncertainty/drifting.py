@@ -16,7 +16,9 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.frames import encoded_by, is_raw
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.other_frames import as_known_rows
+from dkl.errors import located
 from dkl.features.families import Family, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingKind
@@ -129,6 +131,8 @@ def drift(
     (False, ['column 1'])
     """
     family = Gaussian() if family is None else family
+    if not all(hasattr(family, name) for name in ("draw", "validate", "with_bandwidth", "feature_scale")):
+        raise TypeError(f"family is {family!r}; expected one such as dkl.Gaussian() or dkl.Laplacian(), or None")
     family.validate()
     seed, n_features = whole_number(random_state, "random_state"), whole_number(n_features, "n_features", 2)
     _check_numbers(n_features, alpha, scaling, dtype)
@@ -208,10 +212,12 @@ def _compared(
         rows = given[place]
         if isinstance(rows, Dataset):
             continue
-        encoding = None if place == first else datasets[first].encoding
-        if encoding is not None and is_raw(encoding, rows):
-            rows = encoded_by(encoding, rows)
-        datasets[place] = as_dataset(rows, sample_weight=weights[place])
+        with located(f"{names[place]}, a sample of rows given to drift"):
+            datasets[place] = _encoded(rows, weights[place], None if place == first else datasets[first].encoding)
+    # An array with gaps has a flag for each column of them: one without gaps then gets the same columns.
+    rules = datasets[1 - first].encoding
+    if datasets[first].encoding is None and rules is not None and is_raw(rules, given[first]):
+        datasets[first] = _encoded(given[first], weights[first], rules)
     for dataset, name in zip(datasets, names, strict=True):
         if dataset.n_rows < 2 or not dataset.total_weight > 1.0:
             raise ValueError(
@@ -220,6 +226,14 @@ def _compared(
             )
     _check_same_columns(*datasets)
     return datasets[0], datasets[1]
+
+
+def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) -> Dataset:
+    """Rows as a Dataset, encoded by the rules of the other sample where they are raw to these."""
+    if rules is None or not is_raw(rules, rows):
+        return as_dataset(rows, sample_weight=weight)
+    made = as_dataset(encoded_by(rules, rows), sample_weight=weight)
+    return made.with_rows(made.source, replace(made.schema, encoding=rules, column_names=rules.column_names))
 
 
 def _check_same_columns(a: Dataset, b: Dataset) -> None:

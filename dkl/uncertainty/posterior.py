@@ -66,7 +66,7 @@ class CoefficientPosterior:
         It is the variance of a row's predicted mean in units of the noise's. One triangular system a row: n m^2
         operations.
         """
-        centred = phi.astype(np.float64) - self.center
+        centred = np.ascontiguousarray(phi, dtype=np.float64) - self.center
         # |R^-T (phi - center)|^2, with the rows as the columns of a matrix in Fortran order
         solve_factor(self._triangle, centred.T)
         return np.einsum("ij,ij->i", centred, centred)
@@ -74,6 +74,10 @@ class CoefficientPosterior:
     def deviations(self, lengths: np.ndarray) -> np.ndarray:
         """The deviation of a new target of rows by their `lengths` (n,), noise included: (n, t)."""
         return np.sqrt(1.0 + lengths)[:, None] * self.noise
+
+    def inverse_factor(self) -> np.ndarray:
+        """R^-1, (m, m): rows are whitened by a product with it, where there is no solver of triangular systems."""
+        return np.triu(lapack.dtrtri(self._triangle)[0])
 
     def describe(self) -> str:
         """The noise of each target, in words."""

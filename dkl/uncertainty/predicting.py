@@ -52,6 +52,16 @@ class DeviatingPredictions(NumberPredictions):
         References
         ----------
         Bishop 2006, Pattern Recognition and Machine Learning, (3.59).
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_diabetes
+        >>> from dkl.machines.kernel_machines import KernelRegressor
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = KernelRegressor("random", alpha="evidence", random_state=0).fit(X, y)
+        >>> mean, std = model.predict(X, return_std=True)
+        >>> mean.shape, bool(std.min() > model.noise_)
+        ((442,), True)
         """
         check_is_fitted(self, self._fitted_by)
         if not return_std:
@@ -90,9 +100,9 @@ class DeviatingPredictions(NumberPredictions):
             how = f"loss={getattr(self, 'loss_', None)!r} and solver={getattr(self, 'solver_', None)!r}"
             raise ValueError(
                 f"this {type(self).__name__} has no deviations: these need the Gram matrix that an exact fit of the "
-                f"squared error leaves, and it was fitted with {how}, or by a version that did not keep it. Fit "
-                f"{type(self).__name__}(loss='squared_error', solver='newton'); for intervals whatever the fit was, "
-                "use conformalize and predict_interval"
+                f"squared error on at most 10,000 features leaves, and it was fitted with {how}, on more features, or "
+                f"by a version that did not keep it. Fit {type(self).__name__}(loss='squared_error', solver='newton'); "
+                "for intervals whatever the fit was, use conformalize and predict_interval"
             )
         return posterior
 

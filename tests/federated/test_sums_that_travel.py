@@ -186,6 +186,20 @@ def test_weights_that_are_whole_numbers_keep_the_bits(tmp_path: Path) -> None:
     assert_same(dkl.fit_from_sums(agreement, summed(agreement, sites)), learner.fit(whole), names)
 
 
+def test_a_site_without_rows_of_a_class_takes_part(tmp_path: Path) -> None:
+    learner, _, names = LEARNERS["aligned"]
+    north, south = np.arange(0, 150), 150 + np.flatnonzero(LABELS[150:] == "up")
+    labels = ["down", "up"]
+    sites = {
+        "north": dkl.create_dataset(tmp_path / "north", X[north], LABELS[north], rows_a_block=20),
+        "south": dkl.create_dataset(tmp_path / "south", X[south], LABELS[south], classes=labels, rows_a_block=20),
+    }
+    agreement = dkl.agree(learner, sites["north"], sizes(sites))
+    whole = dkl.create_dataset(tmp_path / "all", X[north], LABELS[north], rows_a_block=20)
+    found = dkl.fit_from_sums(agreement, summed(agreement, sites))
+    assert_same(found, learner.fit(whole.append(X[south], LABELS[south])), names)
+
+
 @pytest.mark.parametrize("counts", [(8, 3, 6), (1, 1, 1), (5, 11, 1), (2, 2, 4), (7, 1, 9)])
 def test_the_nodes_of_sites_are_the_largest_that_cover_their_blocks(counts: tuple[int, ...]) -> None:
     sites, total = dict(zip("abc", counts, strict=True)), sum(counts)

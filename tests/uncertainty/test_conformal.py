@@ -9,6 +9,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -274,6 +275,20 @@ def test_too_few_held_out_rows_promise_everything_and_say_so() -> None:
     with pytest.warns(UserWarning, match=r"8 in the smallest group, cannot promise .* at least 9 rows"):
         interval = fitted.predict_interval(rows(3)[0], 0.9)
     np.testing.assert_array_equal(interval, np.tile([-np.inf, np.inf], (3, 1)))
+    with pytest.warns(UserWarning, match=r"the weights of some rows are large beside those of all held-out rows"):
+        interval = fitted.predict_interval(rows(3)[0], 0.5, sample_weight=[1.0, 1e3, 1.0])
+    assert np.isinf(interval).all(axis=1).tolist() == [False, True, False]
+
+
+def test_class_weights_and_rare_classes_do_not_see_held_out_rows() -> None:
+    X, codes = clouds(300, 2)
+    fitted = classifier(conformal_fraction=0.3, class_weight="balanced").fit(X, codes)
+    out = HeldOut(0.3, fitted.seed_ ^ conformal._SALT).mask(np.arange(300))
+    other = classifier(conformal_fraction=0.3, class_weight="balanced").fit(X, np.where(out, 1 - codes, codes))
+    np.testing.assert_array_equal(other.linear_.coef_, fitted.linear_.coef_)
+    # a class that is in held-out rows alone is one that no set is likely to hold
+    rare = np.where(np.arange(300) == np.flatnonzero(out)[0], 2, codes)
+    assert classifier(conformal_fraction=0.3).fit(X, rare).predict_set(X).shape == (300, 3)
 
 
 def test_groups_that_promise_nothing_are_refused() -> None:
@@ -346,3 +361,28 @@ def test_updated_machines_hold_the_same_rows_out_and_score_them_anew(tmp_path: P
         updated = fitted.update(more)
     fresh = regressor(features=learner.set_params(sums=None), conformal_fraction=0.25).fit(more)
     assert len(updated.conformal_.scores) == len(fresh.conformal_.scores) > 75
+
+
+def test_two_workers_give_the_bits_of_threads(client: Any, tmp_path: Path) -> None:
+    X, y = rows(900)
+    stored = dkl.create_dataset(tmp_path / "rows", X, y, rows_a_block=128)
+    made = []
+    for scheduler in ("threads", client):
+        with dask.config.set(scheduler=scheduler):
+            fitted = regressor(alpha="evidence", conformal_fraction=0.3).fit(stored)
+            interval = fitted.predict_interval(stored).compute()
+            std = fitted.predict(stored, return_std=True)[1].compute()
+        made.append((fitted.posterior_.factor, fitted.conformal_.scores, interval.to_numpy(), std.to_numpy()))
+    for one, other in zip(*made, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_dask_frames_have_intervals_and_no_rows_to_tell_groups_by() -> None:
+    X, y = rows(200)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    parts = dd.from_pandas(frame, npartitions=3)
+    fitted = regressor().fit(frame, y).conformalize(frame, y)
+    assert_same_rows(fitted.predict_interval(parts).compute(), fitted.predict_interval(frame), atol=1e-9)
+    fitted.conformalize(frame, y, groups=np.arange(200) % 2)
+    with pytest.raises(ValueError, match="nobody knows how many rows the partitions of this Dask frame have"):
+        fitted.predict_interval(parts, groups=np.arange(200) % 2)

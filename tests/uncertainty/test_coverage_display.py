@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_shares_are_those_of_the_intervals(tmp_path: Path) -> None:
     assert [line.get_label() for line in left.get_lines()] == ["as promised", "conformal", "Gaussian"]
     np.testing.assert_array_equal(left.get_lines()[1].get_ydata(), drawn.kept["conformal"])
     assert drawn.errors is not None
-    assert len(right.get_lines()[1].get_xdata()) == np.sum(drawn.errors > drawn.half_widths)
+    assert np.size(right.get_lines()[1].get_xdata()) == np.sum(drawn.errors > drawn.half_widths)
     assert drawn.save(tmp_path / "coverage.png").stat().st_size > 0
 
 
@@ -54,8 +55,8 @@ def test_sets_of_classes_are_counted_by_their_size() -> None:
     assert drawn.kept["conformal"][1] == found[np.arange(200), codes[300:]].mean()
     assert drawn.set_sizes is not None
     np.testing.assert_array_equal(drawn.set_sizes, found.sum(axis=1))
-    heights = [bar.get_height() for bar in drawn.axes_[1].patches]
-    np.testing.assert_allclose(sum(heights), 1.0)
+    bars: list[Any] = list(drawn.axes_[1].patches)
+    np.testing.assert_allclose(sum(bar.get_height() for bar in bars), 1.0)
 
 
 def test_several_targets_are_not_drawn_over_each_other() -> None:

@@ -17,7 +17,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Wh
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
-from dkl.machines.kernel_machines import KernelRegressor
+from dkl.linear import wide_newton
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from tests.definitions import uncertainty as definitions
 from tests.kernels.cases import assert_same_rows
@@ -192,3 +193,73 @@ def test_features_that_add_up_to_a_constant_have_a_deviation() -> None:
     share = X.mean(axis=0)
     expected = model.noise_ * np.sqrt(1.0 + (1.0 - share) / (200 * share))
     np.testing.assert_allclose(std, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_the_row_predictor_has_the_deviations_of_the_model(targets: int) -> None:
+    X, y = rows()
+    y = y if targets == 1 else np.column_stack([y, -y])
+    model = regressor().fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    for some in (slice(0, 3), slice(None)):
+        found, found_std = model.predictor().predict(X[some], return_std=True)
+        np.testing.assert_allclose(found, mean[some], rtol=1e-9)
+        np.testing.assert_allclose(found_std, std[some], rtol=1e-9)
+    one, one_std = model.predictor().predict(X[7], return_std=True)
+    assert np.shape(one) == np.shape(one_std) == np.shape(mean[7])
+    np.testing.assert_allclose(one_std, std[7], rtol=1e-9)
+
+
+def test_the_row_predictor_takes_raw_rows_and_says_where_there_is_no_deviation() -> None:
+    X, y = rows(200)
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(kind=np.where(X[:, 0] > 0.5, "high", "low"))
+    model = regressor().fit(frame, y)
+    _, std = model.predict(frame[:5], return_std=True)
+    found = [model.predictor().predict(row, return_std=True)[1] for row in frame[:5].to_dict("records")]
+    np.testing.assert_allclose(found, std, rtol=1e-9)
+    stochastic = regressor(solver="sgd", epochs=2).fit(X, y).predictor()
+    with pytest.raises(ValueError, match="the model has no deviations: these need an exact fit"):
+        stochastic.predict(X[0], return_std=True)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_graph_has_the_deviation_as_a_further_output(targets: int, dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    X, y = rows()
+    y = y if targets == 1 else np.column_stack([y, -3.0 * y])
+    model = regressor().fit(X, y)
+    model.to_onnx(tmp_path / "model.onnx", dtype=dtype, std=True)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    mean, std = session.run(["prediction", "std"], {"X": X.astype(dtype)})
+    expected, expected_std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-4 if dtype == "float32" else 1e-9)
+    np.testing.assert_allclose(mean, expected, rtol=1e-3 if dtype == "float32" else 1e-9)
+    assert [output.name for output in model.to_onnx().graph.output] == ["prediction"]
+
+
+def test_a_graph_of_a_model_without_deviations_is_refused() -> None:
+    pytest.importorskip("onnx")
+    with pytest.raises(ValueError, match=r"std=True, and this KernelRegressor has no deviations"):
+        regressor(solver="sgd", epochs=2).fit(*rows()).to_onnx(std=True)
+
+
+def test_more_features_than_a_gram_matrix_is_held_of_have_no_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_newton, "MOST_FEATURES", 20)
+    X, y = rows()
+    with pytest.raises(ValueError, match="alpha='evidence' needs the Gram matrix of all features, and 30 are more"):
+        regressor(alpha="evidence").fit(X, y)
+    model = regressor().fit(X, y)
+    with pytest.raises(ValueError, match=r"has no deviations.*on more features"):
+        model.predict(X, return_std=True)
+    assert model.conformalize(X, y).predict_interval(X).shape == (120, 2)
+
+
+def test_the_squared_error_of_labels_has_no_deviation() -> None:
+    X, y = rows()
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    features = RandomFeatures(n_features=20, random_state=0)
+    model = KernelClassifier(features, loss="squared_error", alpha=1e-3, solver="newton").fit(X, labels)
+    assert not hasattr(model, "posterior_")
+    assert model.score(X, labels) > 0.5

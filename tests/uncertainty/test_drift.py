@@ -202,6 +202,27 @@ def test_categories_and_gaps_of_frames_are_compared_as_the_first_frame_has_them(
     assert {column.name for column in found.differing} == {"colour=blue", "colour=red"}
 
 
+def test_gaps_that_only_one_array_has_are_a_difference() -> None:
+    holey = A[150:].copy()
+    holey[::3, 2] = np.nan
+    for a, b in ((A[:150], holey), (holey, A[:150])):
+        found = dkl.drift(a, b)
+        assert not found.alike
+        # the flag of the gaps, which a third of the rows have
+        assert max(column.distance for column in found.columns) == pytest.approx(50 / 150)
+    assert dkl.drift(holey, holey).alike
+
+
+def test_codes_of_many_categories_are_compared_where_they_mean_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    a, b = (pd.DataFrame({"id": [f"u{i}" for i in rng.integers(0, top, 400)]}) for top in (60, 60))
+    assert dkl.drift(a, b).alike
+    assert not dkl.drift(a, pd.DataFrame({"id": [f"u{i}" for i in rng.integers(0, 20, 400)]})).alike
+    apart = [dkl.create_dataset(tmp_path / name, frame) for name, frame in (("a", a), ("b", b[b["id"] != "u3"]))]
+    with pytest.raises(ValueError, match=r"\['id'\] hold codes of categories, which mean other values"):
+        dkl.drift(*apart)
+
+
 def test_a_weight_of_two_is_the_row_twice() -> None:
     weights = np.where(np.arange(len(A)) % 3 == 0, 2.0, 1.0)
     features = waves(30, 4)
@@ -243,6 +264,14 @@ def test_blocks_and_workers_change_no_verdict(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused_by_name(b: object, given: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dkl.drift(A, b, **given)
+
+
+def test_a_message_says_which_sample_it_is_about() -> None:
+    with pytest.raises(ValueError, match="holds no rows") as caught:
+        dkl.drift(A, "rows")
+    assert "b, a sample of rows given to drift" in "".join(caught.value.__notes__)
+    with pytest.raises(TypeError, match="family is 'gaussian'; expected one such as"):
+        dkl.drift(A, B, family="gaussian")  # type: ignore[arg-type]
 
 
 def test_columns_of_other_names_are_named(tmp_path: Path) -> None:

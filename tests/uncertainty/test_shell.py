@@ -56,7 +56,7 @@ def test_deviations_and_intervals_are_written_beside_the_prediction(folder: Path
     expected = np.column_stack([mean, std, model.predict_interval(X, 0.8)])
     if suffix == ".zarr":
         names = ("prediction", "std", "lower", "upper")
-        found = np.column_stack([zarr.load(str(output), path=name) for name in names])
+        found = np.column_stack([np.asarray(zarr.load(str(output), path=name)) for name in names])
     else:
         table = pd.read_csv(output) if suffix == ".csv" else pd.read_parquet(output)
         assert table.columns.tolist() == ["row_id", "prediction", "std", "lower", "upper"]
