@@ -9,8 +9,8 @@ point. All columns are numbers; the SVM gets them standardised, and its C (1, 10
 are processor seconds of the whole fit on one thread, after imports and compilation. Errors are the share of test rows
 that are wrong, or the root mean squared error in standard deviations of the training targets, as means over splits.
 
-The images are scikit-learn's digits and CIFAR automobile v truck (HOG columns, `cifar_auto_truck.npz`); "mnist49" (MNIST
-4 v 9, pixels, `mnist.npz`) can be named in `--sets`. The tables are satimage and phoneme (Parquet files and a
+The images are scikit-learn's digits and CIFAR automobile v truck (HOG columns, `cifar_auto_truck.npz`), and "mnist49"
+(pixels of MNIST 4 v 9, `mnist.npz`) if `--sets` names it. The tables are satimage and phoneme (Parquet files and a
 `sets.json`, in the folder or in `tabular` below it). Of a set with more rows 5,000 are drawn for the fit, and 5,000
 others judge it. The figures go to `error_against_time.json`, the picture to `error_against_time.png`, both in
 `--output`; sets that were measured before stay in the file.
