@@ -1,3 +1,3 @@
 """The version of this release, where every module can read it without the front door."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

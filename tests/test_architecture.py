@@ -435,7 +435,7 @@ def test_what_users_import_documents_every_parameter(name: str) -> None:
         assert documented_parameters(text) == expected
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "deploy/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "deploy/README.md", "examples/guide/guarantees.md"])
 def test_pages_name_files_and_tests_that_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for place in re.findall(r"`((?:tests|dkl|examples)/[^`\s]*)`", text):

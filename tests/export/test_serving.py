@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-PAGE = Path(__file__).parents[2] / "examples" / "serving.md"
+PAGE = Path(__file__).parents[2] / "examples" / "guide" / "serving.md"
 HIDDEN = "import sys\nfor name in ('dkl', 'sklearn', 'scipy', 'numba'):\n    sys.modules[name] = None\n"
 ANSWER = "\nnp.save('labels.npy', predict(np.load('rows.npy')))\n"
 

@@ -1,0 +1,122 @@
+"""README.md and the pages of the guide run as they stand, print what they say, and stay as short as they promise."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from typer.testing import CliRunner
+
+from dkl.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+GUIDE = ROOT / "examples" / "guide"
+PAGES = sorted(GUIDE.glob("*.md"))
+RUN_ELSEWHERE = {"serving"}  # by tests/export/test_serving.py, which hides dkl where the page says that NumPy is enough
+TERMS = {
+    "Fourier feature",
+    "bandwidth",
+    "candidate",
+    "alignment",
+    "pass",
+    "block",
+    "penalty",
+    "margin",
+    "atom",
+}
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.S | re.M)
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def programs(page: Path) -> list[tuple[str, str]]:
+    """The blocks of a page in their order, each with what the page says that it prints."""
+    return [(code, expected or "") for code, expected in BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+def run(code: str, names: dict[str, Any], place: str) -> str:
+    """What a block prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, place, "exec"), names)
+    return printed.getvalue()
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
+
+
+def assert_as_printed(printed: str, expected: str, place: str) -> None:
+    """The words are those of the page, where `...` stands for any; figures may differ as they do between machines."""
+    got, wanted = printed.strip().splitlines(), expected.strip().splitlines()
+    assert len(got) == len(wanted), f"{place} prints\n{printed}"
+    for ours, theirs in zip(got, wanted, strict=True):
+        shape = ".*".join(re.escape(" ".join(NUMBER.sub("0", part).split())) for part in theirs.split("..."))
+        assert re.fullmatch(shape, " ".join(NUMBER.sub("0", ours).split())), f"{place} prints\n{printed}"
+        if "..." not in theirs:
+            assert numbers(ours) == pytest.approx(numbers(theirs), rel=0.1, abs=0.05), f"{place} prints\n{printed}"
+
+
+def assert_runs_as_it_stands(page: Path) -> dict[str, Any]:
+    """The names that a page defines, whose blocks are run one after the other."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    for number, (code, expected) in enumerate(programs(page)):
+        place = f"{page.name}, block {number + 1}"
+        printed = run(code, names, place)
+        if expected:
+            assert_as_printed(printed, expected, place)
+    return names
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("matplotlib.pyplot").switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in RUN_ELSEWHERE], ids=lambda page: page.stem)
+def test_a_page_of_the_guide_runs_as_it_stands(page: Path, empty_folder: Path) -> None:
+    with dask.config.set(scheduler="threads"):
+        assert_runs_as_it_stands(page)
+
+
+def test_the_readme_runs_as_it_stands(empty_folder: Path) -> None:
+    page = ROOT / "README.md"
+    names = assert_runs_as_it_stands(page)
+    names["X_test"].to_csv("new.csv", index=False)
+    (commands,) = [block for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.S) if "ingest" in block]
+    assert len(commands.splitlines()) == 4
+    for command in commands.splitlines():
+        # the stores of the block above are there, and are not replaced
+        words = re.sub(r"\b(rows|model)\.zarr", r"\1_of_shell.zarr", command.replace("'", "")).split()
+        assert words[0] == "dkl"
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code == 0, done.output
+    assert (empty_folder / "predictions.parquet").exists()
+
+
+def test_the_readme_is_short_and_has_two_pictures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert len(text.split()) <= 1_000
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == 2
+    for place in (*pictures, *re.findall(r"(?<!!)\[[^\]]+\]\((?!https?:)([^)#]+)", text)):
+        assert (ROOT / place).exists(), place
+
+
+def test_the_guide_says_where_each_term_first_stands() -> None:
+    """A term is set in italics and explained on one page, the glossary of which links there."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for term in TERMS:
+        assert f"*{term}*" in text, f"no page explains {term!r}"
+
+
+def test_every_page_of_the_guide_is_in_its_table() -> None:
+    contents = (ROOT / "examples" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^guide/(\w+)$", contents, re.M)) == {page.stem for page in PAGES}
