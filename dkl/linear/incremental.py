@@ -457,7 +457,7 @@ class BlockIncremental(Incremental):
         # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
         encoding = getattr(self, "encoding_", None)
         if dask.is_dask_collection(X):
-            return encoded_by(encoding, X) if is_raw(encoding, X) else as_dask_array(X, "X")
+            return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else as_dask_array(X, "X")
         return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else X
 
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:
