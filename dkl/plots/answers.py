@@ -81,8 +81,8 @@ class AnswersDisplay(Display):
 
     @property
     def _n_panels(self) -> int:
-        is_class = isinstance(self.answers, ClassAnswers)
-        return 1 if is_class and not self.answers.calibration() else 2
+        # Without probabilities nothing can be said of how often they come true.
+        return 1 if isinstance(self.answers, ClassAnswers) and not self.answers.calibration() else 2
 
     def _new_axes(self) -> list[Axes]:
         axes = panels(self._n_panels, size=(4.6, 4.0))
