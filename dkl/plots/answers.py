@@ -81,6 +81,7 @@ class AnswersDisplay(Display):
 
     @property
     def _n_panels(self) -> int:
+        # Without probabilities nothing can be said of how often they come true.
         return 1 if isinstance(self.answers, ClassAnswers) and not self.answers.calibration() else 2
 
     def _new_axes(self) -> list[Axes]:

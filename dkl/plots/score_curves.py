@@ -136,8 +136,8 @@ class ComparisonDisplay(Display):
         begin = 0.0 if low <= 0.0 else np.floor(20.0 * (low - 0.5 * (high - low))) / 20.0
         begin = min(begin, low) if low < 0.0 else max(begin, 0.0)
         panel.barh(places, np.array(scores) - begin, left=begin, xerr=half, color=colours, height=0.7, ecolor="0.25")
-        for place, score, beyond in zip(places, scores, half, strict=True):
-            panel.text(max(score + beyond, 0.0), float(place), f"  {score:.3f}", va="center", fontsize="small")
+        for place, score, beyond in zip(places.tolist(), scores, half.tolist(), strict=True):
+            panel.text(max(score + beyond, 0.0), place, f"  {score:.3f}", va="center", fontsize="small")
         # Room for the numbers behind the longest bar.
         panel.set_xlim(begin, high + 0.18 * (high - begin))
         panel.set_yticks(places, names)
