@@ -27,7 +27,7 @@ FEWEST_ROWS = 60
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 _LANDMARK_BANDWIDTH = 0.5
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
-_LEVEL = 0.01
+_LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 # Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
