@@ -88,6 +88,7 @@ BETWEEN_METHODS = {
     ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
     ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",
     ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
+    ("nystrom", "margin"): "rows that only judge a metric are told apart as in the rounds of MarginFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
 KITS = {"preparation", "frequency_search"}

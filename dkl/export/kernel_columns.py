@@ -35,6 +35,8 @@ def graph_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) ->
     """
     nystrom = nystrom_of(feature_map)
     kernel, rows = nystrom.kernel, scaled(xp, X, feature_map.scaler, xp.float64)
+    if nystrom.metric is not None:
+        rows = rows * nystrom.metric if nystrom.metric.ndim == 1 else xp.matmul(rows, nystrom.metric)
     Z = nystrom.landmarks / getattr(kernel, "sigma", 1.0)
     rows = rows / getattr(kernel, "sigma", 1.0)
     if isinstance(kernel, Gaussian):

@@ -70,7 +70,7 @@ def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
         return [*_scaling(scorer.feature_map), *products, ("linear", linear.fitted())]
     if scorer.feature_map.activation == "nystrom":
         linear = _LinearStep(model, scorer.coef.astype(np.float64), scorer.intercept.astype(np.float64))
-        return [*_scaling(scorer.feature_map), _kernel_step(scorer.feature_map), ("linear", linear.fitted())]
+        return [*_kernel_steps(scorer.feature_map), ("linear", linear.fitted())]
     if scorer.feature_map.activation == "combined":
         coef = np.concatenate([own for _, own in scorer.feature_map.split(scorer.coef)], axis=1)
         linear = _LinearStep(model, coef.astype(np.float64), scorer.intercept.astype(np.float64))
@@ -147,7 +147,7 @@ def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
             scale = 1.0 / feature_map.amplitudes
         return [*_side_by_side(feature_map), ("amplitudes", affine_scaler(None, scale))]
     if feature_map.activation == "nystrom":
-        return [*_scaling(feature_map), _kernel_step(feature_map)]
+        return _kernel_steps(feature_map)
     if feature_map.activation == "steps":
         products, sizes = step_transformers(feature_map)
         with np.errstate(divide="ignore"):
@@ -191,7 +191,7 @@ def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     return [("double precision", widened), ("scaling", affine_scaler(center, 1.0 / factor))]
 
 
-def _kernel_step(feature_map: FeatureMap) -> tuple[str, Nystroem]:
+def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     """k(x, Z) A as scikit-learn's own Nystroem, whose landmarks and whitening are those of the features."""
     (name, parameters), nystrom = pairwise_kernel(feature_map), nystrom_of(feature_map)
     kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
@@ -199,7 +199,11 @@ def _kernel_step(feature_map: FeatureMap) -> tuple[str, Nystroem]:
     kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
     kernel.component_indices_ = np.arange(len(nystrom.landmarks))
     kernel.n_features_in_, kernel._n_features_out = feature_map.n_columns, feature_map.n_features
-    return "kernel", kernel
+    steps = _scaling(feature_map)
+    if nystrom.metric is not None:
+        root = np.diag(nystrom.metric) if nystrom.metric.ndim == 1 else nystrom.metric
+        steps.append(("metric", linear_map(root, np.zeros(len(root)))))
+    return [*steps, ("kernel", kernel)]
 
 
 def _columns(encoding: TableEncoding) -> ColumnTransformer:

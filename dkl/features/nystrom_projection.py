@@ -10,6 +10,13 @@ import numpy as np
 from dkl.features.projections import Projection
 
 
+def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
+    """Rows (n, d) times the root of a metric, (d,) or (d, d); as they are for None."""
+    if metric is None:
+        return rows
+    return rows * metric if metric.ndim == 1 else rows @ metric
+
+
 @dataclass(frozen=True, eq=False)
 class NystromProjection:
     """m features k(x, Z) A of a row x, with A = L^-T and L L^T the kernel matrix of the landmarks Z.
@@ -22,14 +29,21 @@ class NystromProjection:
     kernel : Family
         Its `kernel` has a bandwidth.
     landmarks : ndarray of shape (l, d), float64
-        Z, scaled as rows are.
+        Z, scaled as rows are, and in the metric.
     whitening : ndarray of shape (l, m), float64
         A, or some of its columns.
+    metric : ndarray of shape (d,) or (d, d), float64, or None
+        Scaled rows are multiplied by it before the kernel sees them: M^(1/2) of a learned metric M.
     """
 
     kernel: Any
     landmarks: np.ndarray
     whitening: np.ndarray
+    metric: np.ndarray | None = None
+
+    def moved(self, rows: np.ndarray) -> np.ndarray:
+        """Scaled rows (n, d) in the metric."""
+        return in_metric(rows, self.metric)
 
     @property
     def n_frequencies(self) -> int:
@@ -42,14 +56,15 @@ class NystromProjection:
 
     @property
     def nbytes(self) -> int:
-        return self.landmarks.nbytes + self.whitening.nbytes
+        metric = 0 if self.metric is None else self.metric.nbytes
+        return self.landmarks.nbytes + self.whitening.nbytes + metric
 
     def dense(self) -> np.ndarray:
         """The landmarks, of shape (l, d)."""
         return self.landmarks
 
     def take(self, index: np.ndarray) -> NystromProjection:
-        return NystromProjection(self.kernel, self.landmarks, self.whitening[:, index])
+        return NystromProjection(self.kernel, self.landmarks, self.whitening[:, index], self.metric)
 
     def joined(self, other: Projection) -> NystromProjection:
         """Not possible: whitened columns belong to their landmarks.

@@ -66,9 +66,8 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         # Kernels in closed form are SciPy's: their similarities are made on the host, and only the result goes back.
         rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
-        return [
-            xp.asarray(nystrom.kernel.kernel(host, nystrom.landmarks) @ nystrom.whitening, dtype=dtype) * amplitudes
-        ]
+        similarities = nystrom.kernel.kernel(nystrom.moved(host), nystrom.landmarks)
+        return [xp.asarray(similarities @ nystrom.whitening, dtype=dtype) * amplitudes]
     rows = scaled(xp, X, feature_map.scaler, dtype)
     if isinstance(feature_map.projection, Similarities):
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]

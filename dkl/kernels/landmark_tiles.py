@@ -36,7 +36,7 @@ def nystrom_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.nda
     out = np.empty((X.shape[0], n_features), dtype) if room is None else room[: X.shape[0]]
     mixing = projection.whitening * feature_map.amplitudes
     for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=_NYSTROM_ROWS):
-        out[rows, :n_features] = projection.kernel.kernel(tile, projection.landmarks) @ mixing
+        out[rows, :n_features] = projection.kernel.kernel(projection.moved(tile), projection.landmarks) @ mixing
     return out[:, :n_features]
 
 

@@ -175,7 +175,9 @@ def mapping_flops(columns: int, feature_map: FeatureMap) -> float:
     if isinstance(feature_map.projection, NystromProjection):
         # similarities and their product with the whitening, both in double precision
         landmarks = len(feature_map.projection.landmarks)
-        return landmarks * (2.0 * columns + KERNEL_FLOPS) + 4.0 * landmarks * feature_map.n_features
+        metric = feature_map.projection.metric
+        moving = 0.0 if metric is None else 4.0 * metric.size
+        return moving + landmarks * (2.0 * columns + KERNEL_FLOPS) + 4.0 * landmarks * feature_map.n_features
     if feature_map.activation == "steps":
         return STEP_FLOPS * feature_map.n_features
     if feature_map.activation == "landmarks":

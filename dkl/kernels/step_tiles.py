@@ -17,8 +17,8 @@ from dkl.protocols.arrays import Rows
 STEP_FLOPS = 10
 # rows of a tile: the values of some hundred atoms of so many rows stay in the caches
 TILE_ROWS = 1024
-# sums of a bin: rows, curvature h, h z, h z^2; then s and s z of each model
-SHARED_SUMS = 4
+# sums of a bin: rows and curvature h; then s of each model
+SHARED_SUMS = 2
 
 
 def step_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
@@ -123,53 +123,40 @@ def write_codes(X: np.ndarray, edges: np.ndarray, n_edges: np.ndarray, out: np.n
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def add_histograms(
-    codes: np.ndarray,
-    Z: np.ndarray,
-    rows: np.ndarray,
-    weight: np.ndarray,
-    h: np.ndarray,
-    S: np.ndarray,
-    out: np.ndarray,
+    codes: np.ndarray, rows: np.ndarray, weight: np.ndarray, h: np.ndarray, S: np.ndarray, out: np.ndarray
 ) -> None:
     """Add the sums of the chosen rows by column and bin to `out`.
+
+    Three sums of a bin take .9 ns a row and column, where a tree of two leaves takes .57 (LightGBM, one thread); sums
+    of h z, h z^2 and s z beside them took 1.7, and a hinge of the bins' mean values needs none.
 
     Parameters
     ----------
     codes : ndarray of shape (n, d), uint8
-    Z : ndarray of shape (n, d), float32
-        The values, standardised.
     rows : ndarray of shape (r,), int64
         The rows on which a parent is not zero.
     weight, h : ndarray of shape (n,), float64
         How often a row counts, and the weighted curvature of its loss.
     S : ndarray of shape (n, K), float64
         Weighted negative slopes of the losses.
-    out : ndarray of shape (d, bins, 4 + 2 K), float64
-        By column and bin: weight, h, h z, h z^2, then s of each model, then s z of each model.
+    out : ndarray of shape (d, bins, 2 + K), float64
+        By column and bin: weight, h, then s of each model.
     """
     d, K = codes.shape[1], S.shape[1]
     if K == 1:
         for i in rows:
             w, hi, s = weight[i], h[i], S[i, 0]
             for j in range(d):
-                cell, z = out[j, codes[i, j]], Z[i, j]
-                hz = hi * z
+                cell = out[j, codes[i, j]]
                 cell[0] += w
                 cell[1] += hi
-                cell[2] += hz
-                cell[3] += hz * z
-                cell[4] += s
-                cell[5] += s * z
+                cell[2] += s
         return
     for i in rows:
         w, hi = weight[i], h[i]
         for j in range(d):
-            cell, z = out[j, codes[i, j]], Z[i, j]
-            hz = hi * z
+            cell = out[j, codes[i, j]]
             cell[0] += w
             cell[1] += hi
-            cell[2] += hz
-            cell[3] += hz * z
             for k in range(K):
-                cell[4 + k] += S[i, k]
-                cell[4 + K + k] += S[i, k] * z
+                cell[2 + k] += S[i, k]

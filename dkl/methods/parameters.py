@@ -156,6 +156,8 @@ NYSTROM: Constraints = {
     "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
     "sigma_factor": [_POSITIVE],
+    "metric": [StrOptions({"diagonal", "full"}), None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
 }
 
 STEPS: Constraints = {

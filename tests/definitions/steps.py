@@ -65,7 +65,7 @@ def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
     d, most = bins.edges.shape
     psi = np.zeros((len(phi), 0)) if task.candidates is None else atoms(block.X, task.candidates)
     cross, gradient = np.zeros((phi.shape[1] + psi.shape[1], psi.shape[1])), np.zeros((psi.shape[1], K))
-    histograms, judged = np.zeros((len(task.parents), d, most, 4 + 2 * K)), np.zeros(len(task.trials))
+    histograms, judged = np.zeros((len(task.parents), d, most, 2 + K)), np.zeros(len(task.trials))
     for i in range(len(phi)):
         for number, trial in enumerate(task.trials):
             for k in range(K):
@@ -81,10 +81,8 @@ def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
             if phi[i, parent] == 0.0:
                 continue
             for j in range(d):
-                inside = min(max(float(X[i, j]), bins.low[j]), bins.high[j])
-                z = float(np.float32((inside - bins.center[j]) / bins.scale[j]))
                 b = code(float(X[i, j]), bins.edges[j], bins.n_edges[j])
-                histograms[p, j, b] += [weight[i], h, h * z, h * z * z, *s, *(z * value for value in s)]
+                histograms[p, j, b] += [weight[i], h, *s]
     sums = {"held_out": judged, "weight": np.array(held.sum()), "histograms": histograms}
     return sums if task.candidates is None else {**sums, "cross": cross, "gradient": gradient}
 

@@ -44,6 +44,12 @@ MAPS: dict[str, Callable[[], Any]] = {
     "nystrom, laplacian": lambda: dkl.NystromFeatures(dkl.Laplacian(), 20, scaling="minmax", random_state=0),
     "nystrom, matern": lambda: dkl.NystromFeatures(n_features=20, scaling="quantile", random_state=0),
     "nystrom, smooth": lambda: dkl.NystromFeatures(dkl.Matern(2.5), 20, scaling="standard", random_state=0),
+    "nystrom, diagonal metric": lambda: dkl.NystromFeatures(
+        dkl.Gaussian(), 20, scaling="standard", metric="diagonal", random_state=0
+    ),
+    "nystrom, full metric": lambda: dkl.NystromFeatures(
+        dkl.Gaussian(), 20, scaling="standard", metric="full", random_state=0
+    ),
     "combined": lambda: dkl.CombinedFeatures(
         [
             dkl.StepFeatures(n_features=20),

@@ -13,7 +13,7 @@ import pytest
 
 from dkl.encodings.target_means import CategoryFolds
 from dkl.explain.sums import ColumnWaves
-from dkl.features.families import Gaussian
+from dkl.features.families import Gaussian, Matern
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
@@ -28,6 +28,7 @@ from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
 from dkl.methods.margin.round import column_numbers
 from dkl.methods.margin.sums import CorrectiveRound, HeldTargets
+from dkl.methods.nystrom.metric_sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
@@ -36,7 +37,7 @@ from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
-from tests.definitions import block_sums, corrective, game
+from tests.definitions import block_sums, corrective, game, metric
 from tests.kernels.cases import FAMILIES, holey_rows, scaler, weighted_map
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,11 @@ COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
 # Those that make what a step sees of a block, in parts by number: compared below, by parts of a few rows.
 MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinement_sums", "refinement_minibatch")}
 # Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
-DEFINITIONS: dict[str, Any] = {"dkl.methods.game.sums": game, "dkl.methods.margin.sums": corrective}
+DEFINITIONS: dict[str, Any] = {
+    "dkl.methods.game.sums": game,
+    "dkl.methods.margin.sums": corrective,
+    "dkl.methods.nystrom.metric_sums": metric,
+}
 
 
 def definition_of(module: str, name: str) -> Any:
@@ -326,6 +331,19 @@ def steps(kind: str, *, search: bool) -> dict[str, Any]:
     return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
 
 
+def metric_model(kind: str) -> dict[str, Any]:
+    """A kernel model of five landmarks in a metric; of numbers the metric is a matrix."""
+    K, rng = n_models(kind), np.random.default_rng(9)
+    if kind == "targets":
+        targets = NewtonTargets(np.arange(2), None, None, np.array([5.0, 4.0]), np.array([1.0, 2.0]))
+    else:
+        targets = NewtonTargets(np.array([1]) if K == 1 else np.arange(K), int(kind), np.linspace(0.5, 1.5, int(kind)))
+    root = rng.uniform(0.5, 1.5, D_IN) if kind != "targets" else rng.standard_normal((D_IN, D_IN))
+    kernel, landmarks = Matern(0.5 if K == 1 else 1.5, 2.0), rng.standard_normal((5, D_IN))
+    model = MetricModel(kernel, scaler("standard", D_IN), landmarks, root, rng.standard_normal((K, 5)))
+    return {"targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "model": model}
+
+
 def some_steps(bins: ColumnBins) -> FeatureMap:
     columns = np.array([[-1, -1, -1], [0, -1, -1], [0, 1, -1], [2, -1, -1], [1, 3, 0]], np.int32)
     thresholds = np.where(columns >= 0, bins.edges[np.maximum(columns, 0), 1], 0.0)
@@ -400,6 +418,8 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))
     },
+    ("dkl.methods.nystrom.metric_sums", "system_block"): metric_model,
+    ("dkl.methods.nystrom.metric_sums", "slope_block"): metric_model,
     ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
@@ -420,8 +440,8 @@ OF_LABELS = {("dkl.methods.density.sums", "margin_block")} | {
 }
 # Functions for rows of few columns; parts that are exact to less than rounding, relative to their size or absolutely.
 FEW_COLUMNS = {"cell_sums": 2}
-RELATIVE = {"slope_sums": 1e-7}
-ABSOLUTE = {("cell_sums", "features"): 2.0 * N * ACCURACY}
+RELATIVE = {"slope_block": 1e-6, "slope_sums": 1e-7}
+ABSOLUTE = {("slope_block", "products"): 1e-6, ("cell_sums", "features"): 2.0 * N * ACCURACY}
 KINDS = [
     (*case, kind)
     for case in CASES

@@ -31,6 +31,7 @@ FITS: dict[str, Any] = {
     "nystrom": dkl.NystromFeatures(n_features=6, **SMALL),
     "steps": dkl.StepFeatures(n_features=6, search_rows=None, random_state=0, progress=False),
     "dictionaries": dkl.MarginFeatures([dkl.Gaussian(), dkl.Steps(), dkl.Landmarks()], **SEARCHED, **SMALL),
+    "metric": dkl.NystromFeatures(n_features=6, metric="full", **SMALL),
     "tuned classifier": dkl.TunedClassifier(n_features=6, solver="adam", epochs=1, **SMALL),
     "tuned regressor": dkl.TunedRegressor(n_features=6, solver="full", max_passes=3, tol=1.0, **SMALL),
     "classifier by epochs": on(RandomFeatures(n_features=6, **SMALL), epochs=1, calibrate=True),

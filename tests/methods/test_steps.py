@@ -37,12 +37,15 @@ def test_scores_are_the_decrease_by_a_newton_step_beside_the_parent(n_models: in
     bins = column_bins(X, np.ones(n), 8)
     codes = np.empty(X.shape, np.uint8)
     write_codes(X, bins.edges, bins.n_edges, codes)
-    Z = ((np.clip(X, bins.low, bins.high) - bins.center) / bins.scale).astype(np.float32)
+    standard = (np.clip(X, bins.low, bins.high) - bins.center) / bins.scale
+    # each value by the mean of those in its bin
+    means = [[standard[codes[:, j] == b, j].mean() for b in codes[:, j]] for j in range(d)]
+    Z = np.array(means).T
     parent = X[:, 0] > 0.3
-    histogram = np.zeros((d, 8, SHARED_SUMS + 2 * n_models))
-    add_histograms(codes, Z, np.flatnonzero(parent), np.ones(n), h, S, histogram)
+    histogram = np.zeros((d, 8, SHARED_SUMS + n_models))
+    add_histograms(codes, np.flatnonzero(parent), np.ones(n), h, S, histogram)
     thresholds = ((np.clip(bins.edges, bins.low[:, None], bins.high[:, None]).T - bins.center) / bins.scale).T[:, :-1]
-    scores = split_scores(histogram, thresholds, np.minimum(bins.n_edges, 7), penalty=penalty, least=5)
+    scores = split_scores(histogram, bins.values, thresholds, np.minimum(bins.n_edges, 7), penalty=penalty, least=5)
     compared = 0
     for j, b in itertools.product(range(d), range(7)):
         above = parent & (X[:, j] > bins.edges[j, b])
@@ -50,7 +53,7 @@ def test_scores_are_the_decrease_by_a_newton_step_beside_the_parent(n_models: in
             assert scores[:, j, b].tolist() == [0.0, 0.0]
             continue
         p, step = parent.astype(float), above.astype(float)
-        hinge = step * (Z[:, j].astype(float) - thresholds[j, b])
+        hinge = step * (Z[:, j] - thresholds[j, b])
         if (parent & ~above).sum() >= 5:
             np.testing.assert_allclose(scores[0, j, b], definitions.decrease(step, p, S, h, penalty), rtol=1e-9)
         else:

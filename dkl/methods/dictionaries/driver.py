@@ -150,7 +150,7 @@ def _record(problem: DictionaryProblem, state: DictionaryState) -> BlockSum:
         accumulators = {
             "held_out": Accumulator((len(state.trials),)),
             "weight": Accumulator(()),
-            "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + 2 * K)),
+            "histograms": Accumulator((len(parents), d, state.edges.shape[1], SHARED_SUMS + K)),
         }
         if candidates is not None:
             C = candidates.n_features

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.scale import scale_rows
 from dkl.methods.nystrom.landmarks import Landmarks, choose_landmarks
@@ -29,6 +30,8 @@ class NystromProblem:
         Of the sample that they are chosen from.
     how : {"uniform", "kmeans", "leverage", "rpcholesky"}
     seed : int
+    metric : ndarray of shape (d,) or (d, d), or None
+        Of the projection: landmarks are chosen, and lie, in it.
     """
 
     kernel: Any
@@ -37,11 +40,12 @@ class NystromProblem:
     n_rows: int
     how: Landmarks
     seed: int
+    metric: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class NystromState:
-    """The landmarks, scaled, of shape (l, d); None before the pass."""
+    """The landmarks, scaled and in the metric, of shape (l, d); None before the pass."""
 
     landmarks: np.ndarray | None = None
 
@@ -63,7 +67,7 @@ class NystromDriver:
         # the rows of a sample were drawn by their weights already; fewer than were asked for are all that there are
         weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
         scaled = scale_rows(sample.X, problem.scaler, "float64")
-        rows = scaled.toarray() if hasattr(scaled, "toarray") else scaled
+        rows = in_metric(scaled.toarray() if hasattr(scaled, "toarray") else scaled, problem.metric)
         chosen = choose_landmarks(rows, weight, problem.n_landmarks, problem.kernel, problem.how, problem.seed)
         return NystromState(np.asarray(chosen, dtype=np.float64))
 

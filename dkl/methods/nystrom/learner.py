@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -10,17 +11,25 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler, ScalingKind
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale, target_record, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
+from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
+from dkl.methods.nystrom.metric_driver import METRIC_HISTORY, MetricDriver, MetricProblem
 from dkl.methods.parameters import NYSTROM, Constraints, check_parameters
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import preparation_problem
 
 # rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
+# landmarks of the rounds of a metric at most, and columns of a full one
+_METRIC_LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
 
 
 class NystromFeatures(FeatureLearner):
@@ -41,6 +50,13 @@ class NystromFeatures(FeatureLearner):
         All but the first look at ten rows for each landmark, at most 20,000.
     sigma_factor : float
         Multiplies the bandwidth.
+    metric : {"diagonal", "full"} or None
+        A learned metric: rounds fit a kernel model on at most 1,000 of the landmarks, take the mean of the outer
+        products of its gradients as the metric of the next round, and end where held-out rows gain no more. "diagonal"
+        is a factor for each column, "full" a d x d matrix, for dense rows of at most 5,000 columns. Learned with the
+        targets, by squared errors for classes, too; for kernels of the distance (Gaussian, Matern of 0.5, 1.5, 2.5).
+    validation_fraction : float
+        The share of the rows held out to judge rounds of the metric.
     scaling, max_rows
         As of `RandomFeatures`.
     class_weight : dict, "balanced" or None
@@ -50,7 +66,11 @@ class NystromFeatures(FeatureLearner):
     Attributes
     ----------
     landmarks_ : ndarray of shape (l, d)
-        In the units of the scaled rows.
+        In the units of the scaled rows, and in the metric.
+    metric_ : ndarray of shape (d,) or (d, d), or None
+        The root R of the learned metric: the kernel is one of |R'x - R'z| for scaled rows.
+    metric_history_ : list of dict
+        A line a round of the metric, the first one without it: loss on held-out rows, penalty.
     feature_map_ : FeatureMap
     family_, scaler_, seed_, n_features_in_, stats_
         As of `RandomFeatures`; `family_` is the kernel with its bandwidth.
@@ -58,7 +78,9 @@ class NystromFeatures(FeatureLearner):
     References
     ----------
     Williams & Seeger 2001, "Using the Nystrom method to speed up kernel machines"; El Alaoui & Mahoney 2015 for
-    leverage scores; Chen, Epperly, Tropp & Webber 2023 for randomly pivoted Cholesky.
+    leverage scores; Chen, Epperly, Tropp & Webber 2023 for randomly pivoted Cholesky; Radhakrishnan, Beaglehole, Pandit
+    & Belkin 2024, "Mechanism for feature learning in neural networks and backpropagation-free machine learning models",
+    for the metric.
 
     Examples
     --------
@@ -81,6 +103,8 @@ class NystromFeatures(FeatureLearner):
         landmarks: Landmarks = "uniform",
         *,
         sigma_factor: float = 1.0,
+        metric: Literal["diagonal", "full"] | None = None,
+        validation_fraction: float = 0.2,
         scaling: ScalingKind | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
@@ -95,6 +119,8 @@ class NystromFeatures(FeatureLearner):
         self.n_features = n_features
         self.landmarks = landmarks
         self.sigma_factor = sigma_factor
+        self.metric = metric
+        self.validation_fraction = validation_fraction
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight
@@ -110,23 +136,39 @@ class NystromFeatures(FeatureLearner):
         """The landmarks, of shape (l, d), in the units of the scaled rows."""
         return self.feature_map_.projection.dense()
 
+    @property
+    def _supervised(self) -> bool:  # type: ignore[override]
+        """A metric is learned with the targets; landmarks are not."""
+        return self.metric is not None
+
+    @property
+    def _searches(self) -> bool:  # type: ignore[override]
+        """A metric looks too good on the rows that it was learned on."""
+        return self.metric is not None
+
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The preparation, and the drawing of rows."""
         check_parameters(self)
         preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
         problem = self._problem(dataset, self._planned_family(), None, 0)
-        return [*PreparationDriver().plan(preparation), *NystromDriver().plan(problem)]
+        metric = [] if self.metric is None else self._planned_metric(dataset)
+        return [*PreparationDriver().plan(preparation), *metric, *NystromDriver().plan(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The sample, and the matrices of the landmarks."""
-        return NystromDriver().memory(
-            self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
-        )
+        """The sample, and the matrices of the landmarks; or those of the rounds of the metric, if these are larger."""
+        problem, each = self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
+        landmarks = NystromDriver().memory(problem, each)
+        if self.metric is None:
+            return landmarks
+        metric = MetricDriver().memory(self._metric_problem(dataset, self._planned_family(), None, None, 0), each)
+        return max(landmarks, metric, key=lambda items: sum(items.values()))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many landmarks as there may be."""
         m = min(self.n_features, dataset.n_rows)
-        projection = NystromProjection(self._planned_family(), np.zeros((m, dataset.n_columns)), np.zeros((m, m)))
+        d = dataset.n_columns
+        metric = None if self.metric is None else np.ones((d, d) if self.metric == "full" else d)
+        projection = NystromProjection(self._planned_family(), np.zeros((m, d)), np.zeros((m, m)), metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
@@ -142,10 +184,74 @@ class NystromFeatures(FeatureLearner):
         scaler = self._prepare(dataset)
         if (sigma := getattr(self.family_, "sigma", None)) is not None:
             self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
+        self.metric_: np.ndarray | None = None
+        self.metric_history_: list[dict[str, float]] = []
+        if self.metric is not None:
+            self._learn_metric(dataset, scaler)
         problem = self._problem(dataset, self.family_, scaler, self.seed_)
+        problem = replace(problem, metric=self.metric_)
         landmarks = self._run(NystromDriver(), problem, dataset, "landmarks").landmarks
-        projection = NystromProjection(self.family_, landmarks, whitening_of(landmarks, self.family_))
+        whitening = whitening_of(landmarks, self.family_)
+        projection = NystromProjection(self.family_, landmarks, whitening, self.metric_)
         self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
+
+    def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:
+        """Set the metric of the best round, and the kernel with its bandwidth in it."""
+        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
+        state = self._run(MetricDriver(), problem, dataset, "metric")
+        self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
+        self.metric_, self.family_ = state.best_metric, self.family_.with_bandwidth(state.best_sigma)
+
+    def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The moments of targets that are numbers, and the passes of the rounds."""
+        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
+        targets = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
+        return [*targets, *MetricDriver().plan(problem)]
+
+    def _metric_problem(
+        self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int
+    ) -> MetricProblem:
+        """The rounds of the metric.
+
+        Raises
+        ------
+        ValueError
+            For kernels without a gradient in closed form, and for a full metric of sparse rows or many columns.
+        """
+        if not has_radial_slope(kernel):
+            raise ValueError(
+                f"metric={self.metric!r} needs a kernel of the distance with a gradient in closed form, which "
+                f"{kernel!r} is not; take Gaussian() or Matern(0.5, 1.5 or 2.5), or metric=None"
+            )
+        if self.metric == "full" and (dataset.source.is_sparse or dataset.n_columns > _MOST_COLUMNS):
+            rows = "sparse rows" if dataset.source.is_sparse else f"{dataset.n_columns:,} columns"
+            raise ValueError(
+                f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
+                f"for {rows} take metric='diagonal'"
+            )
+        classes = dataset.classes
+        several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+        held_out = self._context.withheld
+        if held_out is None or held_out.share == 0.0:
+            held_out = HeldOut(self.validation_fraction, seed)
+        targets = NewtonTargets(
+            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
+            n_classes=None if classes is None else len(classes),
+            class_weight=self._class_weights(dataset),
+            center=None if scale is None else scale.center,
+            scale=None if scale is None else scale.scale,
+        )
+        return MetricProblem(
+            kernel=kernel,
+            scaler=scaler,
+            targets=HeldTargets(targets, held_out.mask),
+            n_models=several,
+            n_columns=dataset.n_columns,
+            n_landmarks=min(self.n_features, _METRIC_LANDMARKS, dataset.n_rows),
+            is_full=self.metric == "full",
+            seed=seed,
+        )
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
         looked_at = self.n_features

@@ -27,6 +27,8 @@ class ColumnBins:
         The means of the first and of the last bin: hinges begin and end there.
     center, scale : ndarray of shape (d,), float64
         Mean and deviation of the values between `low` and `high`; the deviation of a constant column is 1.
+    values : ndarray of shape (d, bins), float64
+        The mean of each bin, less `center` and divided by `scale`; 0 beyond the last bin.
     """
 
     edges: np.ndarray
@@ -35,6 +37,7 @@ class ColumnBins:
     high: np.ndarray
     center: np.ndarray
     scale: np.ndarray
+    values: np.ndarray
 
 
 def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
@@ -52,9 +55,9 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
         At most so many edges a column, up to 255.
     """
     d = X.shape[1]
-    out = ColumnBins(
-        np.full((d, bins), np.inf), np.zeros(d, np.int64), np.zeros(d), np.zeros(d), np.zeros(d), np.ones(d)
-    )
+    low, high, center = np.zeros((3, d))
+    edges, values = np.full((d, bins), np.inf), np.zeros((d, bins))
+    out = ColumnBins(edges, np.zeros(d, np.int64), low, high, center, np.ones(d), values)
     by_column: Any = sparse.csc_array(X) if sparse.issparse(X) else X
     for j in range(d):
         column = by_column[:, [j]].toarray().ravel() if sparse.issparse(by_column) else by_column[:, j]
@@ -72,6 +75,10 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
         apart = np.abs(inside - out.center[j])
         largest = apart.max()
         out.scale[j] = largest * np.sqrt(np.average((apart / largest) ** 2, weights=counts)) if largest > 0.0 else 1.0
+        code = np.searchsorted(out.edges[j, : len(cuts)], values, side="left")
+        totals = np.bincount(code, counts, bins)
+        means = np.bincount(code, counts * (inside - out.center[j]), bins) / np.where(totals > 0.0, totals, 1.0)
+        out.values[j] = means / out.scale[j]
     return out
 
 
@@ -84,7 +91,7 @@ def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
     # each heavy value takes an edge on both sides
     left = max(1, bins - 2 * int(heavy.sum()))
     number = np.floor((np.cumsum(light) - light / 2.0) / max(light.sum(), np.finfo(np.float64).tiny) * left)
-    return np.flatnonzero((number[1:] != number[:-1]) | heavy[1:] | heavy[:-1])[:bins]
+    return np.flatnonzero((number[1:] != number[:-1]) | heavy[1:] | heavy[:-1])[: bins - 1]
 
 
 def _between(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:

@@ -119,7 +119,7 @@ class StepDriver:
             accumulators = {
                 "held_out": Accumulator((len(state.trials),)),
                 "weight": Accumulator(()),
-                "histograms": Accumulator((len(parents), d, bins, SHARED_SUMS + 2 * K)),
+                "histograms": Accumulator((len(parents), d, bins, SHARED_SUMS + K)),
             }
             each = 2.0 * m * K * len(state.trials) + STEP_FLOPS * (m + len(parents) * d * (1 + K))
             function = search_block
@@ -167,6 +167,7 @@ def with_edges(problem: StepProblem, state: State, rows: Block, columns: bool | 
         high=bins.high,
         center=bins.center,
         scale=bins.scale,
+        values=bins.values,
     )
     varying = np.flatnonzero(bins.n_edges)
     if not (len(varying) <= _COLUMNS_SHARE * problem.n_features if columns is None else columns):
@@ -284,9 +285,16 @@ def scored_atoms(
     scores, places = np.empty((2, len(parents), problem.n_columns))
     for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
         signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
-        of_kinds = split_scores(histogram, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs)
+        of_kinds = split_scores(
+            histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
+        )
         flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
-        places[row], scores[row] = flat.argmax(axis=1), flat.max(axis=1)
+        # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
+        # these rows is taken, not that of rounding; of steps with no row between them the first.
+        scores[row] = flat.max(axis=1)
+        tied = flat >= scores[row][:, None] * (1.0 - 1e-9)
+        first, last = tied.argmax(axis=1), flat.shape[1] - 1 - tied[:, ::-1].argmax(axis=1)
+        places[row] = np.where(first >= thresholds.shape[1], last, first)
     taken: dict[int, int] = {}
     for best in np.argsort(-scores, axis=None, kind="stable"):
         row, j = divmod(int(best), problem.n_columns)
@@ -321,7 +329,7 @@ def most_parents(problem: StepProblem) -> int:
 
 def histogram_bytes(problem: StepProblem) -> int:
     """Of one parent."""
-    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + 2 * problem.n_models)
+    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + problem.n_models)
 
 
 def with_atoms(state: State, atoms: list[tuple[Factor, ...]]) -> State:

@@ -70,7 +70,7 @@ class StepState:
     ----------
     phase : {"sample", "refit", "search", "done"}
         What the next pass is for.
-    edges, n_edges, low, high, center, scale : ndarray
+    edges, n_edges, low, high, center, scale, values : ndarray
         As of `ColumnBins`.
     columns, thresholds, kinds : ndarray of shape (m, 3)
         As of `StepProjection`.
@@ -101,6 +101,7 @@ class StepState:
     high: np.ndarray
     center: np.ndarray
     scale: np.ndarray
+    values: np.ndarray
     columns: np.ndarray
     thresholds: np.ndarray
     kinds: np.ndarray
@@ -122,7 +123,7 @@ class StepState:
 
     @property
     def bins(self) -> ColumnBins:
-        return ColumnBins(self.edges, self.n_edges, self.low, self.high, self.center, self.scale)
+        return ColumnBins(self.edges, self.n_edges, self.low, self.high, self.center, self.scale, self.values)
 
     def feature_map(self, atoms: np.ndarray | slice = slice(None)) -> FeatureMap:
         """The atoms in units of their columns' deviations, amplitudes 1 for steps."""
@@ -143,6 +144,7 @@ def first_state(problem: StepProblem) -> StepState:
         high=np.zeros(d),
         center=np.zeros(d),
         scale=np.ones(d),
+        values=np.zeros((d, problem.bins)),
         columns=np.full((1, MOST_FACTORS), -1, np.int32),
         thresholds=np.zeros((1, MOST_FACTORS)),
         kinds=np.zeros((1, MOST_FACTORS), np.int8),

@@ -10,6 +10,7 @@ from dkl.kernels.step_tiles import SHARED_SUMS
 
 def split_scores(
     histograms: np.ndarray,
+    values: np.ndarray,
     thresholds: np.ndarray,
     n_edges: np.ndarray,
     *,
@@ -19,7 +20,8 @@ def split_scores(
 ) -> np.ndarray:
     """Scores of the steps and of the hinges at every edge of every column, within one parent.
 
-    With s the negative slopes of the rows' losses, h their curvatures, z the column, and sums over the rows of the
+    With s the negative slopes of the rows' losses, h their curvatures, z the mean of a row's bin in place of the column
+    (so that the sums of a bin are enough), and sums over the rows of the
     parent p: S, N, n, S1, X1 and X2 are those of s, h, 1, s z, h z and h z^2 over rows with z > t; S_p and N_p are all
     of the parent's; c = X1 - t N. Then
 
@@ -30,8 +32,10 @@ def split_scores(
 
     Parameters
     ----------
-    histograms : ndarray of shape (d, bins, 4 + 2 K), float64
+    histograms : ndarray of shape (d, bins, 2 + K), float64
         As `dkl.kernels.step_tiles.add_histograms` adds them.
+    values : ndarray of shape (d, bins), float64
+        z of each bin, standardised.
     thresholds : ndarray of shape (d, bins - 1), float64
         The edges in the units of z.
     n_edges : ndarray of shape (d,), int64
@@ -48,16 +52,19 @@ def split_scores(
     ndarray of shape (2, d, bins - 1)
         Steps, then hinges; 0 where too few rows are on a side.
     """
-    K = (histograms.shape[2] - SHARED_SUMS) // 2
+    K = histograms.shape[2] - SHARED_SUMS
+    z, h, s = values[:, :, None], histograms[:, :, 1:2], histograms[:, :, SHARED_SUMS:]
+    # by bin: rows, h, h z, h z^2, then s and s z of each model
+    sums = np.concatenate([histograms[:, :, :SHARED_SUMS], h * z, h * z**2, s, s * z], axis=2)
     scores = np.zeros((2, *thresholds.shape))
     allowed = np.zeros(len(histograms)) if signs is None else np.asarray(signs, np.float64)
-    _write_scores(histograms, thresholds, n_edges, allowed, (K, float(penalty), float(least)), scores)
+    _write_scores(sums, thresholds, n_edges, allowed, (K, float(penalty), float(least)), scores)
     return scores
 
 
 @numba.njit(nogil=True, cache=True)
 def _write_scores(
-    histograms: np.ndarray,
+    sums: np.ndarray,
     thresholds: np.ndarray,
     n_edges: np.ndarray,
     signs: np.ndarray,
@@ -66,16 +73,16 @@ def _write_scores(
 ) -> None:
     """Write the scores of `split_scores`: each column's sums are added up from its last bin down to its first."""
     K, penalty, least = settings
-    width = histograms.shape[2]
-    for j in range(histograms.shape[0]):
+    width = sums.shape[2]
+    for j in range(sums.shape[0]):
         if np.isnan(signs[j]):
             continue
         total, above = np.zeros(width), np.zeros(width)
-        for edge in range(histograms.shape[1] - 1, -1, -1):
-            total += histograms[j, edge]
+        for edge in range(sums.shape[1] - 1, -1, -1):
+            total += sums[j, edge]
         n_p, N_p = total[0], max(total[1], 2.3e-308)
         for edge in range(thresholds.shape[1] - 1, -1, -1):
-            above += histograms[j, edge + 1]
+            above += sums[j, edge + 1]
             n, N, X1, X2 = above[0], above[1], above[2], above[3]
             if edge >= n_edges[j] or n < least:
                 continue

@@ -97,7 +97,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     -------
     dict of ndarray
         "held_out" (T,): the loss of each trial on rows that are held out, summed over models. "weight" (): of these
-        rows. "histograms" (P, d, bins, 4 + 2 K): of the rows of each parent that are learned from, as
+        rows. "histograms" (P, d, bins, 2 + K): of the rows of each parent that are learned from, as
         `dkl.kernels.step_tiles.add_histograms` adds them. With candidates psi, C columns: "cross" (m + C, C), the sum
         of h (phi, psi) psi^T, and "gradient" (C, K), the sum of s psi, at the slopes of the last trial.
     """
@@ -106,7 +106,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     y, weight, held = operands["targets"](block)
     loss, (n_trials, K, m) = loss_of(task.loss), task.trials.shape
     bins = task.bins
-    histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + 2 * K))
+    histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
     losses = np.zeros(n_trials)
     coefficients = task.trials.reshape(-1, m).T
     mapped = None if task.candidates is None else row_mapper(block.X, task.candidates, task.dtype)
@@ -126,10 +126,9 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             continue
         codes = np.empty(X.shape, np.uint8)
         write_codes(X, bins.edges, bins.n_edges, codes)
-        Z = ((np.clip(X, bins.low, bins.high) - bins.center) / bins.scale).astype(np.float32)
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
-            add_histograms(codes, Z, inside, weight[rows], h, s, histogram)
+            add_histograms(codes, inside, weight[rows], h, s, histogram)
     sums = {"held_out": losses, "weight": np.array(held.sum()), "histograms": histograms}
     return sums if mapped is None else {**sums, "cross": cross, "gradient": gradient}
 

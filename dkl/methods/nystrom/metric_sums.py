@@ -1,0 +1,103 @@
+"""What a round of a learned metric reads off a block: the system of a kernel model, then products of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.spatial import distance
+
+from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection, in_metric
+from dkl.features.radial import radial_slope
+from dkl.features.scaling import Scaler
+from dkl.kernels.tiles import RowTiles
+from dkl.protocols.block import Block
+
+# rows whose similarities to all landmarks exist at once
+_TILE_ROWS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class MetricModel:
+    """A kernel model in a metric, f_k(x) = sum_l coef[k, l] k(|R'x - R'z_l|).
+
+    Parameters
+    ----------
+    kernel : Gaussian or Matern
+        With its bandwidth.
+    scaler : Scaler or None
+    landmarks : ndarray of shape (l, d), float64
+        z, scaled, not in the metric.
+    metric : ndarray of shape (d,) or (d, d), float64
+        R, the root of the metric.
+    coefficients : ndarray of shape (K, l), float64
+    """
+
+    kernel: Any
+    scaler: Scaler | None
+    landmarks: np.ndarray
+    metric: np.ndarray
+    coefficients: np.ndarray
+
+    def tiles(self, block: Block) -> RowTiles:
+        """The rows of a block, scaled, in float64."""
+        projection = NystromProjection(self.kernel, self.landmarks, np.eye(len(self.landmarks)))
+        own = FeatureMap("nystrom", projection, np.ones(len(self.landmarks)), scaler=self.scaler)
+        return RowTiles(block.X, own, np.dtype(np.float64), dense=True, rows=_TILE_ROWS)
+
+
+def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The systems of the kernel model on rows that are learned from and on those held out.
+
+    Operands: "targets" (a `HeldTargets`), "model" (a `MetricModel`, whose coefficients are not looked at).
+
+    Returns
+    -------
+    dict of ndarray
+        With k the similarities of a row: "gram" (l, l), "gradient" (l, K): sums of w k k^T and w k y of rows that are
+        learned from; "held_gram", "held_gradient", "held_squares" (K,), "held_weight" (): the same of rows held out,
+        sum w y^2, and their weight.
+    """
+    model: MetricModel = operands["model"]
+    y, weight, held = operands["targets"](block)
+    n_landmarks, K = len(model.landmarks), y.shape[1]
+    sums = {name: np.zeros((n_landmarks, n_landmarks)) for name in ("gram", "held_gram")}
+    sums |= {name: np.zeros((n_landmarks, K)) for name in ("gradient", "held_gradient")}
+    Z = in_metric(model.landmarks, model.metric)
+    for rows, tile in model.tiles(block):
+        similarities = model.kernel.kernel(in_metric(tile, model.metric), Z)
+        for prefix, own in (("", weight[rows]), ("held_", held[rows])):
+            used = np.flatnonzero(own)
+            weighted = similarities[used] * own[used, None]
+            sums[prefix + "gram"] += weighted.T @ similarities[used]
+            sums[prefix + "gradient"] += weighted.T @ y[rows][used]
+    return {**sums, "held_squares": held @ y**2, "held_weight": np.array(held.sum())}
+
+
+def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The average gradient outer product of a kernel model, in scaled columns. Operands as of `system_block`.
+
+    Returns
+    -------
+    dict of ndarray
+        "products": sum over rows that are learned from, and over models, of w grad f grad f^T, (d, d); of a diagonal
+        metric its diagonal, (d,).
+    """
+    model: MetricModel = operands["model"]
+    _, weight, _ = operands["targets"](block)
+    Z, R = in_metric(model.landmarks, model.metric), model.metric
+    products = np.zeros(R.shape)
+    for rows, tile in model.tiles(block):
+        used = np.flatnonzero(weight[rows])
+        x = in_metric(tile[used], R)
+        slopes = radial_slope(model.kernel, distance.cdist(x, Z))
+        for coef in model.coefficients:
+            # sum_l s_l c_l (x - z_l) in the metric, and times R' in the scaled columns
+            own = slopes * coef
+            gradients = in_metric(x * own.sum(axis=1, keepdims=True) - own @ Z, R if R.ndim == 1 else R.T)
+            w = weight[rows][used]
+            products += w @ gradients**2 if R.ndim == 1 else (gradients * w[:, None]).T @ gradients
+    return {"products": products}
