@@ -20,6 +20,7 @@ import dkl
 from dkl.explain import contributions, importance, partial_dependence
 from dkl.plots import (
     ContributionsDisplay,
+    CoverageDisplay,
     DecisionDisplay,
     DependenceDisplay,
     EffectsDisplay,
@@ -106,6 +107,22 @@ def row() -> Display:
     return ContributionsDisplay(contributions(model, X[:1], X))
 
 
+def coverage() -> Display:
+    generator = np.random.default_rng(0)
+    X = generator.uniform(-2, 2, (3_000, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * generator.normal(size=3_000)
+    features = dkl.RandomFeatures(n_features=100, random_state=0)
+    model = dkl.KernelRegressor(features, solver="newton", conformal_fraction=0.2, random_state=0)
+    return CoverageDisplay.from_estimator(model.fit(X[:2_000], y[:2_000]), X[2_000:], y[2_000:])
+
+
+def drift() -> Display:
+    generator = np.random.default_rng(0)
+    last_year, this_year = generator.normal(size=(2, 1_000, 5))
+    this_year[:, 2] += 0.5
+    return dkl.drift(last_year, this_year, random_state=0).plot()
+
+
 def sphere() -> Display:
     return SphereDisplay.from_functions({"a harmonic": lambda X: X[:, 0] * X[:, 1] * X[:, 2]}, resolution=121)
 
@@ -128,6 +145,8 @@ DISPLAYS: dict[str, Callable[[], Display]] = {
     "importance": importances,
     "dependence": dependence,
     "row": row,
+    "coverage": coverage,
+    "drift": drift,
     "sphere": sphere,
     "trials": trials,
 }
