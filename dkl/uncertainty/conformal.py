@@ -14,16 +14,11 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.data.checks import checked_weight, shown_value
+from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import exposure_beside, exposure_of, known_exposure, with_exposure
-from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
-from dkl.data.schema import Schema
-from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import narrowed
-from dkl.data.together.choosing import chosen_rows_together, with_values
-from dkl.data.together.codes import group_codes
 from dkl.data.together.rows import held_rows
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
@@ -34,6 +29,7 @@ from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK
+from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups
 from dkl.uncertainty.interval_scores import DevianceScore, ErrorScore, IntervalScore, QuantileScore
 from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -118,7 +114,7 @@ class ConformalMixin:
         """
         check_is_fitted(self, self._fitted_by)
         X = as_known_rows(X)
-        groups = _column_of(X, groups)
+        groups = column_of(X, groups)
         dataset = self._rows(X, y, sample_weight)
         if exposure is not None:
             self._check_exposure()
@@ -134,13 +130,13 @@ class ConformalMixin:
         source, schema, column = dataset.source, dataset.schema, ""
         if groups is not None:
             kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
-            source, schema, column = _with_groups(source, schema, groups, kept)
+            source, schema, column = with_groups(source, schema, groups, kept)
         dataset = dataset.with_rows(source, schema).thin(_MOST_SCORES, getattr(self, "seed_", 0))
         codes = None
         if column:
             parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
             codes = np.concatenate(parts)
-            _check_groups(codes, dataset)
+            check_groups(codes, dataset)
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
         run = self._run("")
         blocks = map_blocks(
@@ -233,7 +229,7 @@ class ConformalMixin:
             raise ValueError(
                 f"groups {given}; give both conformalize and {type(self).__name__}'s predictions groups, or neither"
             )
-        place = None if groups is None else _places(X, _column_of(X, groups), np.asarray(kept.groups))
+        place = None if groups is None else places_of(X, column_of(X, groups), np.asarray(kept.groups))
         if sample_weight is not None:
             given_weight: Any = np.asarray(sample_weight)
             own = np.asarray(checked_weight(given_weight, given_weight.size))
@@ -339,9 +335,10 @@ class ConformalIntervals(ConformalMixin):
         if exposure is not None:
             self._check_exposure()
             # the logarithm of the mean count has that of the exposure added
-            answers = answers + (da if isinstance(answers, da.Array) else np).log(
-                exposure_beside(answers, X, exposure)
-            )[:, None]
+            answers = (
+                answers
+                + (da if isinstance(answers, da.Array) else np).log(exposure_beside(answers, X, exposure))[:, None]
+            )
         n_targets = score.n_targets(len(scorer.coef))
         ends = _with_radii(partial(_ends, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
         if n_targets == 1 and (len(scorer.coef) > 1 or self._has_one_target()):
@@ -547,60 +544,3 @@ def _with_radii(
     rows = da.from_array(radii, chunks=(answers.chunks[0], -1))
     chunks, empty = (answers.chunks[0], (columns,)), np.empty((0, 0), dtype)
     return da.map_blocks(function, answers, rows, dtype=dtype, chunks=chunks, meta=empty)
-
-
-def _column_of(X: Any, groups: Any) -> Any:
-    """Groups as values, where they name a column of a data frame."""
-    X = as_known_rows(X)
-    if not isinstance(groups, str) or isinstance(X, Dataset):
-        return groups
-    if not is_frame(X) or groups not in X.columns:
-        raise ValueError(f"groups={groups!r} names no column of X; pass one value a row, or a data frame that has it")
-    return X[groups]
-
-
-def _with_groups(
-    source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
-) -> tuple[RowSource, Schema, str]:
-    """The rows with a row column of group codes, and its name."""
-    if isinstance(groups, str):
-        source, schema = chosen_rows_together(source, schema, by_group=groups)
-    else:
-        source, schema = with_values(source, schema, "group", groups, None, kept)
-    return source, schema, schema.row_columns["group"].column
-
-
-def _check_groups(codes: np.ndarray, dataset: Dataset) -> None:
-    """Raise ValueError where a group has one row alone, which promises nothing of its next."""
-    _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
-    if sizes.min() < 2:
-        row = int(first[np.argmin(sizes)])
-        raise ValueError(
-            f"the group of row {row} of {dataset.source.place} has one row, which says nothing of further rows; merge "
-            "small groups, or give more rows"
-        )
-
-
-def _places(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
-    """The place of each row's group among those of the held-out rows: (n,) int64.
-
-    Raises
-    ------
-    ValueError
-        A group that held-out rows did not have.
-    """
-    if isinstance(X, Dataset) and isinstance(groups, str):
-        source, _, column = _with_groups(X.source, X.schema, groups)
-        codes = np.concatenate([block.columns[column] for block in source.blocks_without_x((column,))])
-    else:
-        codes = group_codes(groups, len(groups), "groups")
-    place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    strange = np.flatnonzero(known[place] != codes)
-    if len(strange):
-        row = int(strange[0])
-        value = "" if isinstance(groups, str) else f", {shown_value(np.asarray(groups).ravel()[row])},"
-        raise ValueError(
-            f"the group{value} of row {row} is none of those of conformalize, so that nothing is promised of it; "
-            "conformalize with rows of it, or without groups"
-        )
-    return place

@@ -11,7 +11,8 @@ from scipy.special import wrightomega
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# Ends are moved outward by so much of the mean and of themselves: a count at an end must not be lost to the rounding of the two ways.
+# Ends are moved outward by so much of the mean and of themselves: a count at an end must not be lost to the rounding of
+# the two ways.
 _ROUNDING = 1e-9
 
 
