@@ -184,13 +184,24 @@ def exposure_values(X: Any, given: Any) -> Any:
     """`exposure_of` rows that may be a Dataset, too, whose column is then read."""
     if not (isinstance(given, str) and isinstance(X, Dataset)):
         return exposure_of(X, given)
-    names = list(X.column_names or ())
-    if given not in names:
-        raise ValueError(_unknown(given, names))
-    return feature_values(X.source, names.index(given))
+    return feature_values(X.source, exposure_place(X, given))
 
 
-def checked_exposure(values: Any, n_rows: int) -> np.ndarray:
+def exposure_place(dataset: Dataset, name: str) -> int:
+    """Which column of a dataset has the name.
+
+    Raises
+    ------
+    ValueError
+        If none has it.
+    """
+    names = list(dataset.column_names or ())
+    if name not in names:
+        raise ValueError(_unknown(name, names))
+    return names.index(name)
+
+
+def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None) -> np.ndarray:
     """Exposures in memory, (n_rows,) float64, all above 0.
 
     Raises
@@ -207,8 +218,10 @@ def checked_exposure(values: Any, n_rows: int) -> np.ndarray:
         raise ValueError(f"exposure has shape {numbers.shape}, and there are {n_rows} rows; pass one number a row")
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
     if len(wrong):
+        # rows of a block are known by their ids
+        row = int(wrong[0] if row_id is None else row_id[wrong[0]])
         raise ValueError(
-            f"{named_place('exposure', (int(wrong[0]),), 0)} is {shown_value(numbers[wrong[0]])}: an exposure is a "
+            f"{named_place('exposure', (row,), 0)} is {shown_value(numbers[wrong[0]])}: an exposure is a "
             "number above 0, such as years or customers. A row that was exposed to nothing says nothing: leave it out"
         )
     return numbers
