@@ -177,9 +177,8 @@ def test_counts_have_intervals_by_group_and_for_several_targets() -> None:
     )
     mean = model.predict(X, exposure=exposure)
     for target in range(2):
-        scores = [
-            definitions.deviance_residual(*pair, "poisson") for pair in np.column_stack([both, mean])[:, target::2]
-        ]
+        pairs = np.column_stack([both[:, target], mean[:, target]]).tolist()
+        scores = [definitions.deviance_residual(one, other, "poisson") for one, other in pairs]
         for group in range(2):
             radius = definitions.order_statistic(np.array(scores)[groups == group], "0.8")
             expected = [definitions.within_residual(one, radius, "poisson") for one in mean[groups == group, target]]
