@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -41,7 +41,15 @@ class DklHint(UserWarning):
 
     Each hint is given once a process, by the fit that the user calls and none inside it, and not where "auto" decides.
     ``warnings.filterwarnings("ignore", category=dkl.DklHint)`` turns them off.
+
+    Parameters
+    ----------
+    message : str
+        What may suit the rows better, and how it is asked for.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 # What was hinted at in this process. It has no lock: a hint that two threads give at once harms nobody.
@@ -81,7 +89,8 @@ def without_hints() -> Iterator[None]:
 def users_level() -> int:
     """The stack level of the caller's own code, for a warning of the function that calls this one."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dkl":
+    # scikit-learn's callbacks stand between the fit that a user calls and what it does.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dkl", "sklearn"):
         level, frame = level + 1, frame.f_back
     return level
 
@@ -89,6 +98,13 @@ def users_level() -> int:
 class Problems:
     """What is wrong with some input, collected so that one error lists it all.
 
+    Parameters
+    ----------
+    words : callable
+        Puts a message into the words of the caller.
+
+    Examples
+    --------
     >>> problems = Problems()
     >>> for name in ("age", "town"):
     ...     with problems.collected():
@@ -103,8 +119,9 @@ class Problems:
     MOST = 10
     """So many are listed; the others are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Callable[[str], str] = str) -> None:
         self._errors: list[Exception] = []
+        self._words = words
 
     def __bool__(self) -> bool:
         return bool(self._errors)
@@ -132,7 +149,10 @@ class Problems:
         if not self._errors:
             return
         if len(self._errors) == 1:
-            raise self._errors[0]
+            (error,) = self._errors
+            if error.args and self._words is not str:
+                error.args = (self._words(str(error.args[0])), *error.args[1:])
+            raise error
         # A note says where an error happened (see `located`). In a list of errors it has to stand in its own line.
         lines: list[str] = []
         for error in self._errors:
@@ -143,7 +163,7 @@ class Problems:
         shown = lines[: self.MOST] + ([f"and {len(lines) - self.MOST} more"] if len(lines) > self.MOST else [])
         # A list that mixes both kinds is about values: a ValueError is what callers of a check expect.
         kind = TypeError if all(isinstance(error, TypeError) for error in self._errors) else ValueError
-        raise kind("\n".join([*shown, *([remark] if remark else [])])) from self._errors[0]
+        raise kind("\n".join([*map(self._words, shown), *([remark] if remark else [])])) from self._errors[0]
 
 
 def refuse_non_finite(values: ArrayLike, what: str, cause: str) -> None:

@@ -14,6 +14,7 @@ from dask.utils import format_bytes, format_time
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import planned_categories
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.validation import check_target, without_splits
@@ -256,12 +257,15 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
         raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
     categorical = getattr(learner, "categorical", None) or ()
-    rows = as_dataset(dataset, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
+    beside = BesideFeatures(dataset)
+    if getattr(learner, "drop_missing_target", False):
+        beside, y, _ = beside.with_targets(y, None)
+    rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
     # Columns of codes become numbers by one more pass, and tables stay in memory for the others.
     whole, sums, tables = planned_categories(without_splits(rows))
-    kinds = [*([(sums, 1)] if sums else []), *learner.planned_passes(whole)]
+    kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:

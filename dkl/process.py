@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import math
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+LOG = logging.getLogger("dkl")
+_COMPILATION_TOLD = threading.Event()
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -75,6 +79,31 @@ def _quota_of(group: Path) -> float | None:
         return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+@contextmanager
+def telling_of_compilation() -> Iterator[None]:
+    """The first kernel that is compiled inside, once a process, is told of: somebody waits, and wonders for what."""
+    if _COMPILATION_TOLD.is_set():
+        yield
+        return
+    from numba.core import event
+
+    class Telling(event.Listener):
+        def on_start(self, event: Any) -> None:
+            ours = event.data["dispatcher"].py_func.__module__.partition(".")[0] == "dkl"
+            if ours and not _COMPILATION_TOLD.is_set():
+                _COMPILATION_TOLD.set()
+                # a log record, which is seen by default, and no warning: nothing could be done otherwise
+                LOG.warning(
+                    "dkl compiles its kernels for this machine: once, some seconds. `dkl warmup` does so beforehand."
+                )
+
+        def on_end(self, event: Any) -> None:
+            """Nobody asks how long it took."""
+
+    with event.install_listener("numba:compile", Telling()):
+        yield
 
 
 @cache

@@ -150,6 +150,7 @@ STORED = {
     "SGDClassifier": "sklearn.linear_model",
     "SGDRegressor": "sklearn.linear_model",
     "Ridge": "sklearn.linear_model",
+    "LogisticRegression": "sklearn.linear_model",
     "LinearSVC": "sklearn.svm",
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
+from io import BytesIO
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any, Protocol
@@ -17,18 +19,36 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.store.outputs import written_whole
 from dkl.errors import StoreError
+from dkl.explain.importance import Importance, importance
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
 from dkl.methods.provenance import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
+from dkl.model_selection.held_out_scores import ClassAnswers, NumberAnswers, held_out_answers, metric_facts, scores_of
+from dkl.plots.answers import AnswersDisplay
+from dkl.plots.explanations import ImportanceDisplay
+from dkl.plots.figure import Display, pyplot
 from dkl.protocols.estimators import Estimator
 
 # Rounds of a curve that a page shows at most.
 _LINES = 12
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "th{text-align:left;vertical-align:top;padding-right:1.5rem;font-weight:600}code{font-size:13px}"
+    "table.scores td,table.scores th{padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #ddd}"
+    "table.scores td{text-align:right}table.scores td:first-child{text-align:left}img{max-width:100%}"
+    "details{margin-top:2rem;color:#444}summary{cursor:pointer;font-weight:600}pre{white-space:pre-wrap}"
 )
+# What a page shows at once, in this order; the rest is provenance, folded below.
+_SHOWN = ("scores", "errors", "importance", "chosen")
+_TITLES = {
+    "scores": "How good it is",
+    "errors": "What its errors look like",
+    "importance": "What it goes by",
+    "chosen": "What was chosen, and why",
+}
+# Rows that importance is measured on, and columns that a page lists.
+_IMPORTANCE_ROWS, _LISTED = 10_000, 20
 # By this beginning a page is recognised as one of ours, which may be replaced.
 _HEAD = "<!doctype html><html lang='en'><meta charset='utf-8'><title>"
 
@@ -48,6 +68,8 @@ class Report:
     ----------
     facts : mapping of str to mapping
         Section by section, as JSON values.
+    displays : mapping of str to Display
+        The picture of a section; drawn into pages of HTML where matplotlib is there.
 
     Attributes
     ----------
@@ -56,26 +78,60 @@ class Report:
     """
 
     facts: Mapping[str, Mapping[str, Any]]
+    displays: Mapping[str, Display] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
         return str(self.facts["hash"]["fit"])
 
     def __repr__(self) -> str:
-        return "\n\n".join(_text_section(name, facts) for name, facts in self.facts.items() if facts)
+        ordered = [*_SHOWN, *(name for name in self.facts if name not in _SHOWN)]
+        return "\n\n".join(_text_section(name, facts) for name in ordered if (facts := self.facts.get(name)))
 
     def _repr_html_(self) -> str:
-        return "".join(_html_section(name, facts) for name, facts in self.facts.items() if facts)
+        shown = "".join(
+            f"<h2>{_TITLES[name]}</h2>{_html_body(name, facts)}{self._drawn(name)}"
+            for name in _SHOWN
+            if (facts := self.facts.get(name))
+        )
+        folded = "".join(
+            f"<h2>{escape(name)}</h2>{_html_body(name, facts)}"
+            for name, facts in self.facts.items()
+            if facts and name not in _SHOWN
+        )
+        return (
+            f"{shown}<details><summary>Where it comes from: rows, settings, work, versions</summary>{folded}</details>"
+        )
+
+    def _drawn(self, name: str) -> str:
+        """The picture of a section, inline; nothing without one, or without matplotlib."""
+        if name not in self.displays:
+            return ""
+        try:
+            figure = self.displays[name].plot().figure_
+        except ImportError:
+            return ""
+        drawn = BytesIO()
+        figure.savefig(drawn, format="png", dpi=110)
+        pyplot().close(figure)
+        return f"<p><img alt='{name}' src='data:image/png;base64,{b64encode(drawn.getvalue()).decode()}'/></p>"
 
     def to_json(self) -> str:
         """The facts as one JSON object."""
         return json.dumps(self.facts, indent=2)
 
     def to_html(self) -> str:
-        """The page, whole: it needs no other file."""
-        title = escape(str(self.facts["model"]["estimator"]))
+        """The page, whole: it needs no other file and no network."""
+        title = escape(self.title)
         head = f"{_HEAD}{title}</title><style>{_STYLE}</style>"
         return f"{head}<body><h1>{title}</h1>{self._repr_html_()}</body></html>\n"
+
+    @property
+    def title(self) -> str:
+        """The model, and the rows that it was fitted to."""
+        model, data = self.facts["model"], self.facts["data"]
+        rows = f" on {data['rows']:,} rows of {data['place']}" if "rows" in data else ""
+        return f"{model['estimator']}{rows}"
 
     def write(self, path: str | Path) -> None:
         """Write the page in the format of the suffix: .html, .json or .txt; it appears when it is complete.
@@ -108,7 +164,7 @@ def is_page(path: Path) -> bool:
     if path.suffix == ".html":
         return text.startswith(_HEAD.encode()) and b"<h2>hash</h2>" in text
     if path.suffix == ".txt":
-        return text.startswith(b"model\n  estimator") and b"\n\nhash\n  fit" in text
+        return b"model\n  estimator" in text and b"\n\nhash\n  fit" in text
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):
@@ -117,7 +173,11 @@ def is_page(path: Path) -> bool:
 
 
 def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:
-    """One page on a fitted model: its rows, settings, reading, memory, scores, curve, bounds, versions, and its hash.
+    """One page on a fitted model, to be shown: its scores and errors, what it goes by, why; below, where it comes from.
+
+    Scores have standard errors and a baseline beside them: what an answer that looks at no column would reach. Errors
+    and importance are those on the split "test" where it is there. Folded below: rows, settings, reading, memory,
+    curve, bounds, versions, and the hash of the fit.
 
     Parameters
     ----------
@@ -163,19 +223,48 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
     # All rows are checked before the first score, since scores of rows that have changed would say something else.
     for dataset in scored.values():
         page.check_unchanged(dataset)
-    return Report(
-        {
-            "model": page.model_facts(),
-            "hash": page.hashes(),
-            "data": page.data_facts(),
-            "settings": page.settings(),
-            "work": page.work_facts(),
-            "scores": {name: page.score(name, dataset) for name, dataset in scored.items()},
-            "curve": page.curve(),
-            "bounds": page.bounds(),
-            "versions": dict(page.origin.versions or {}),
+    # Rows without a score, those of a split whose rows were all dropped, show no errors.
+    answers = {name: page.answers(name, dataset) for name, dataset in scored.items() if dataset.n_rows}
+    shown = "test" if "test" in answers else next(iter(answers), "")
+    found = page.importance(scored[shown]) if shown else None
+    displays: dict[str, Display] = {}
+    if shown:
+        displays["errors"] = AnswersDisplay(answers[shown], f"{shown}: {scored[shown].n_rows:,} rows")
+    if found is not None:
+        displays["importance"] = ImportanceDisplay(found, _LISTED)
+    facts = {
+        "model": page.model_facts(),
+        "hash": page.hashes(),
+        "data": page.data_facts(),
+        "settings": page.settings(),
+        "work": page.work_facts(),
+        "scores": {
+            name: {"rows": dataset.n_rows, **(metric_facts(scores_of(answers[name])) if name in answers else {})}
+            for name, dataset in scored.items()
+        },
+        "errors": _error_facts(answers[shown]) if shown else {},
+        "importance": {} if found is None else {found.names[g]: float(found.strengths[g]) for g in found.order},
+        "chosen": {name: why for name, _, why in (r.partition(": ") for r in getattr(fitted, "reasons_", ()))},
+        "curve": page.curve(),
+        "bounds": page.bounds(),
+        "versions": dict(page.origin.versions or {}),
+    }
+    return Report(facts, displays)
+
+
+def _error_facts(answers: ClassAnswers | NumberAnswers) -> dict[str, Any]:
+    """What the errors look like as JSON values: confusions and calibration, or the distribution of the errors."""
+    if isinstance(answers, ClassAnswers):
+        confusion = {
+            str(label): dict(zip(map(str, answers.labels), counts, strict=True))
+            for label, counts in zip(answers.labels, answers.confusion.tolist(), strict=True)
         }
-    )
+        names = ("predicted", "observed", "rows")
+        bins = [dict(zip(names, map(float, values), strict=True)) for values in answers.calibration()]
+        return {"confusion": confusion, "calibration": bins}
+    errors = np.abs(answers.truth - answers.answers).ravel()
+    shares = (0.5, 0.9, 0.99)
+    return {f"{share:.0%} of the errors are below": float(np.quantile(errors, share)) for share in shares}
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,17 +363,18 @@ class _Page:
             ),
         }
 
-    def score(self, name: str, dataset: Dataset) -> dict[str, Any]:
-        """Accuracy or R^2 on the rows of that name."""
+    def answers(self, name: str, dataset: Dataset) -> ClassAnswers | NumberAnswers:
+        """What the model answers to the rows of that name."""
         if not hasattr(self.model, "score"):
             raise ValueError(
                 f"{type(self.model).__name__} maps rows and predicts nothing, so {name!r} has no score; report a "
                 "KernelClassifier or KernelRegressor, or leave data away"
             )
-        if not dataset.n_rows:
-            return {"rows": 0}
-        measure = "accuracy" if dataset.task == "classification" else "r2"
-        return {measure: float(self.model.score(dataset)), "rows": dataset.n_rows}
+        return held_out_answers(self.model, dataset)
+
+    def importance(self, dataset: Dataset) -> Importance:
+        """How much the answers change with each column, on some of the rows."""
+        return importance(self.model, dataset.thin(_IMPORTANCE_ROWS), progress=False)
 
     def curve(self) -> dict[str, Any]:
         """The metrics of each round by name, empty for a learner of one pass; null where a round has no number."""
@@ -328,10 +418,42 @@ def _text_section(name: str, facts: Mapping[str, Any]) -> str:
         return f"{name}\n" + indent(_curve_text(facts), "  ")
     if name == "bounds":
         return f"{name}\n" + "\n".join(indent(_bound_text(value), "  ") for value in facts.values())
-    shown = _lines_of(facts)
+    if name == "scores":
+        return f"{name}\n" + indent(_table_text(_score_cells(facts)), "  ")
+    if name == "errors" and "confusion" in facts:
+        return f"{name}\n" + indent(_table_text(_confusion_cells(facts["confusion"])), "  ")
+    shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
     width = max(map(len, shown))
     lines = [f"  {label:<{width}}  {value}" for label, value in shown.items()]
     return "\n".join([name, *lines])
+
+
+def _score_cells(facts: Mapping[str, Any]) -> list[list[str]]:
+    """The scores of all splits as texts: the heads, then a row a metric, with its interval and the baseline."""
+    cells = [["rows", "metric", "score", "95 % interval", "without the columns"]]
+    # What the model has not seen comes first.
+    for name, scores in sorted(facts.items(), key=lambda item: item[0] == "train"):
+        rows, baseline = f"{name} ({scores['rows']:,})", scores.get("baseline", {})
+        for metric, (low, high) in scores.get("intervals", {}).items():
+            guess = f"{baseline[metric]:.4g}" if metric in baseline else ""
+            spoken = metric.replace("_", " ")
+            cells.append([rows, spoken, f"{scores[metric]:.4g}", f"{low:.4g} to {high:.4g}", guess])
+        if "intervals" not in scores:
+            cells.append([rows, "no rows are left", "", "", ""])
+    return cells
+
+
+def _confusion_cells(confusion: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
+    """The confusions as texts; of many labels those that are given another one most often."""
+    pairs = [(label, other, rows) for label, row in confusion.items() for other, rows in row.items() if other != label]
+    wrong = sorted((pair for pair in pairs if pair[2]), key=lambda pair: -pair[2])[:_LINES]
+    return [["true", "predicted", "rows"], *([label, other, f"{rows:,.0f}"] for label, other, rows in wrong)]
+
+
+def _table_text(cells: Sequence[Sequence[str]]) -> str:
+    """Texts in columns."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
 def _bound_text(bound: Mapping[str, Any] | str) -> str:
@@ -366,17 +488,30 @@ def _curve_text(curve: Mapping[str, Sequence[Any]]) -> str:
     return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)) for row in table)
 
 
-def _html_section(name: str, facts: Mapping[str, Any]) -> str:
+def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     """A section of the page as HTML. Names and values come from files and users, so all of them are escaped."""
-    head = f"<h2>{escape(name)}</h2>"
     if name == "curve":
-        return f"{head}{_picture(facts)}<pre>{escape(_curve_text(facts))}</pre>"
+        return f"{_picture(facts)}<pre>{escape(_curve_text(facts))}</pre>"
     if name == "bounds":
-        return head + "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
-    rows = "".join(
-        f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in _lines_of(facts).items()
-    )
-    return f"{head}<table>{rows}</table>"
+        return "".join(f"<pre>{escape(_bound_text(value))}</pre>" for value in facts.values())
+    if name == "scores":
+        return _html_table(_score_cells(facts))
+    if name == "errors" and "confusion" in facts:
+        return f"<p>The most frequent errors:</p>{_html_table(_confusion_cells(facts['confusion']))}"
+    if name == "chosen":
+        return "".join(f"<p><b>{escape(label)}</b>: {escape(value)}</p>" for label, value in _lines_of(facts).items())
+    shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
+    rows = "".join(f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in shown.items())
+    table = f"<table>{rows}</table>"
+    # The picture says it; the numbers are there for who looks for them.
+    return f"<details><summary>numbers</summary>{table}</details>" if name == "importance" else table
+
+
+def _html_table(cells: Sequence[Sequence[str]]) -> str:
+    """Texts as a table with heads."""
+    head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table class='scores'><tr>{head.replace('td>', 'th>')}</tr>{body}</table>"
 
 
 def _picture(curve: Mapping[str, Sequence[Any]]) -> str:

@@ -169,10 +169,10 @@ def ingest_renamed(folder: Path, name: str) -> Any:
 
 ROWS = [
     Case(
-        "NaN in X of Dask",
-        lambda f: create(f, da.from_array(with_value(np.nan, 17, 2)), Y),
+        "infinity in X of Dask",
+        lambda f: create(f, da.from_array(with_value(np.inf, 17, 2)), Y),
         ValueError,
-        ("X[17, 2]", "NaN"),
+        ("X[17, 2]", "inf"),
     ),
     Case(
         "NaN and infinity in X",
@@ -588,8 +588,8 @@ PARAMETERS = [
 
 FITS = [
     Case(
-        "NaN in X of Dask at fit",
-        lambda f: fit_random(rows=da.from_array(with_value(np.nan, 5, 1))),
+        "infinity in X of Dask at fit",
+        lambda f: fit_random(rows=da.from_array(with_value(np.inf, 5, 1))),
         ValueError,
         ("X[5, 1]",),
     ),

@@ -94,6 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "compare",
         "demo",
         "bench",
+        "warmup",
     ],
 )
 def test_help_teaches_by_an_example(name: str) -> None:

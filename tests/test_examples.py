@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -441,3 +445,28 @@ def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: p
     assert 0 < cell["bytes"] < cell["promised"]
     assert f"Fits took {100 * cell['bytes'] / cell['promised']:.0f} to" in text
     assert text.count("**") == 2
+
+
+def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
+    """From a CSV with texts, dates and gaps to a page, by the commands that a new user types."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash here")
+    # The commands are those of this environment.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    script = EXAMPLES / "first_ten_minutes.sh"
+    run = subprocess.run(
+        [bash, str(script)], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    for said in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
+        assert said in run.stdout
+    answers = pd.read_csv(tmp_path / "answers.csv")
+    assert answers.order.tolist() == [f"A{number:06d}" for number in range(1_300, 1_500)]
+    assert set(answers.prediction) == {"in time", "late"}
+    shares = answers[["probability_in time", "probability_late"]].to_numpy()
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    report = (tmp_path / "report.html").read_text()
+    assert report.count("data:image/png;base64,") == 2
+    assert "How good it is" in report
+    assert is_picture(tmp_path / "pictures" / "importance.png")

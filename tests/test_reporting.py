@@ -59,9 +59,17 @@ def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) 
     assert facts["data"]["fingerprint"] == stored["train"].fingerprint
     assert (facts["data"]["rows"], facts["data"]["columns"]) == stored["train"].shape
     assert facts["data"]["classes"] == dict(zip(["no", "yes"], stored["train"].class_weights, strict=True))
-    assert {name: one["accuracy"] for name, one in facts["scores"].items()} == {
-        name: model.score(stored[name]) for name in ("train", "test")
-    }
+    assert {name: one["accuracy"] for name, one in facts["scores"].items()} == pytest.approx(
+        {name: model.score(stored[name]) for name in ("train", "test")}
+    )
+    test = stored["test"]
+    truth, answered = test.y.compute(), np.asarray(model.predict(test))
+    for label in ("no", "yes"):
+        for other in ("no", "yes"):
+            count = np.sum((truth == label) & (answered == other))
+            assert facts["errors"]["confusion"][label][other] == count
+    assert facts["scores"]["test"]["baseline"]["accuracy"] < 0.7 < facts["scores"]["test"]["accuracy"]
+    assert set(facts["importance"]) == {"column 0", "column 1", "column 2"}
     assert facts["curve"]["n_features"][-1] == 8
     assert (facts["model"]["ended"], facts["model"]["linear model ended"]) == (model.features_.message_, model.message_)
     assert facts["bounds"]["none"] == model.features_.bounds_.why_none
@@ -139,7 +147,30 @@ def test_text_html_and_json_say_the_same(fitted: Any, tmp_path: Path) -> None:
         assert said in html
         assert said in text
     assert "<polyline" in html
-    assert len(text.splitlines()) < 95
+    assert len(text.splitlines()) < 120
+
+
+def test_a_page_shows_scores_errors_and_importance_first_in_one_file(fitted: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    _, stored, model, _ = fitted
+    html = dkl.report(model, stored).to_html()
+    # two pictures, inline: no network is asked
+    assert html.count("<img alt=") == html.count("src='data:image/png;base64,") == 2
+    assert "http" not in html
+    order = ["How good it is", "What its errors look like", "What it goes by", "<details>", "<h2>hash</h2>"]
+    assert [html.index(part) for part in order] == sorted(html.index(part) for part in order)
+    score = dkl.report(model, stored).facts["scores"]["test"]
+    low, high = score["intervals"]["accuracy"]
+    assert f"<td>{low:.4g} to {high:.4g}</td><td>{score['baseline']['accuracy']:.4g}</td>" in html
+    chosen = dkl.KernelClassifier(effort="fast", random_state=0).fit(*rows())
+    page = dkl.report(chosen)
+    assert page.facts["chosen"]["Features"] in chosen.reasons_[0]
+    assert "What was chosen, and why" in page.to_html()
+    numbers = dkl.create_dataset(tmp_path / "numbers.zarr", rows()[0], rows()[0][:, 0])
+    regressor = dkl.KernelRegressor("random", random_state=0).fit(numbers)
+    facts = dkl.report(regressor, numbers).facts
+    errors = np.abs(rows()[0][:, 0] - np.asarray(regressor.predict(numbers)))
+    assert facts["errors"]["90% of the errors are below"] == pytest.approx(np.quantile(errors, 0.9))
 
 
 def test_rows_that_changed_since_the_fit_are_refused(tmp_path: Path) -> None:

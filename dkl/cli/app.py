@@ -20,6 +20,7 @@ from dkl.cli import (
     suggest_command,
     sums_commands,
     tune_command,
+    warmup_command,
 )
 from dkl.process import leave_quickly
 from dkl.version import __version__
@@ -74,6 +75,7 @@ sums_commands.register(app)
 demo_command.register(app)
 compare_command.register(app)
 bench_command.register(app)
+warmup_command.register(app)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dkl.cli.language import in_the_shell
 from dkl.errors import DklHint
 
 # 130 is 128 plus the number of SIGINT, as shells have it.
@@ -77,11 +78,12 @@ def command(app: typer.Typer, name: str, *, epilog: str = "") -> Callable[[Calla
                 for parameter, group in groups.items()
             }
             running = next((group for group in options.values() if isinstance(group, Running)), Running())
-            _report(lambda: function(**given, **options), running)
+            _report(lambda: function(**given, **options), running, names)
 
         # typer reads the options from the signature: it has to see the fields of the groups, not the function that is
         # wrapped.
         parameters = _signature(function, groups)
+        names = {parameter.name for parameter in parameters}
         del run.__wrapped__  # type: ignore[attr-defined]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -114,14 +116,14 @@ def _signature(function: Callable[..., Any], groups: Mapping[str, type]) -> list
     return parameters
 
 
-def _report(work: Callable[[], Result], running: Running) -> None:
-    """Do the work, print its result or its failure, and leave with the exit code."""
+def _report(work: Callable[[], Result], running: Running, options: Collection[str] = ()) -> None:
+    """Do the work, print its result or its failure in words of the command's options, and leave with the exit code."""
 
     def show_warning(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
         # Warnings of libraries about their own future are not for the person who runs a command.
         if issubclass(category, UserWarning | RuntimeWarning):
             word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
-            stderr().print(Text.assemble(word, str(message)))
+            stderr().print(Text.assemble(word, in_the_shell(str(message), options)))
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
@@ -137,6 +139,7 @@ def _report(work: Callable[[], Result], running: Running) -> None:
             # A KeyError prints its argument in quotes; the message itself is what a person reads.
             is_key = isinstance(error, KeyError) and bool(error.args)
             message = str(error.args[0]) if is_key else str(error) or type(error).__name__
+            message = in_the_shell(message, options)
             notes = list(getattr(error, "__notes__", ()))
             if running.json:
                 facts = {"type": type(error).__name__, "message": message, "notes": notes}

@@ -76,7 +76,10 @@ class ColumnOptions:
     group: Annotated[
         str | None, typer.Option(help="Column of what rows belong to: a group is held out whole, and is no feature.")
     ] = None
-    time: Annotated[str | None, typer.Option(help="Column of times: the newest rows are held out.")] = None
+    time: Annotated[
+        str | None,
+        typer.Option(help="Column of times: the newest rows are held out; no feature where --drop names it too."),
+    ] = None
     drop: Annotated[list[str] | None, typer.Option(help="Leave this column out. May be repeated.")] = None
     categorical: Annotated[
         list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
@@ -86,6 +89,10 @@ class ColumnOptions:
         Literal["auto", "mean", "error"],
         typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
     ] = "auto"
+
+    drop_missing_target: Annotated[
+        bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
+    ] = False
 
     def choices(self) -> dict[str, Any]:
         """As `dkl.ingest` takes them."""

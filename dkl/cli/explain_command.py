@@ -125,13 +125,16 @@ def _pictures(
     estimator: FittedModel, dataset: Dataset, found: Importance, parts: Contributions | None, output: Path
 ) -> list[str]:
     """The pictures, each written as it is drawn; none without matplotlib, which is said."""
+    from dkl.explain.column_groups import columns_of, has_axis
     from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
+    from dkl.plots.fitted_rows import in_memory_rows
 
-    strongest = [int(g) for g in found.order[:_DRAWN]]
-    displays: dict[str, Display] = {
-        "importance.png": ImportanceDisplay(found),
-        "dependence.png": DependenceDisplay.from_estimator(estimator, dataset, strongest),
-    }
+    displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}
+    known, (rows, _) = columns_of(estimator, None, None), in_memory_rows(estimator, dataset)
+    # Dates are several numbers at once, along which nothing can be drawn.
+    drawn = [int(g) for g in found.order if has_axis(rows[:, known.members[g]])][:_DRAWN]
+    if drawn:
+        displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
     if parts is not None:
         displays["row.png"] = ContributionsDisplay(parts, output=int(np.argmax(parts.predictions[0])))
     saved = [saved_picture(display, output / name) for name, display in displays.items()]

@@ -105,7 +105,7 @@ def fit(
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     """
     from dkl.model_io import is_part_of_a_model
-    from dkl.model_selection.held_out_scores import held_out_answers, scores_of
+    from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
 
     # A fixed place beside the model, so that the same command line finds it again.
     if checkpoint is None and resume:
@@ -123,10 +123,10 @@ def fit(
         estimator.fit(dataset)
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
-    features = getattr(estimator, "features_", estimator)
+    learned = getattr(estimator, "features_", estimator)
     facts: dict[str, Any] = {
         "model": model,
-        "learner": type(features).__name__,
+        "learner": type(learned).__name__,
         "rows": dataset.n_rows,
         "split": dataset.name or "all",
         "columns": dataset.n_columns,
@@ -166,15 +166,6 @@ def held_out_beside(store: str, fitted: Dataset, held: HeldOptions) -> Dataset |
         return None
     test = held.of(whole["test"])
     return test if test.n_rows else None
-
-
-def metric_facts(metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Metrics as JSON values: each by its name, with the standard errors and the baseline beside."""
-    return {
-        **{metric.name: metric.value for metric in metrics},
-        "standard_errors": {metric.name: metric.standard_error for metric in metrics},
-        "baseline": {metric.name: metric.baseline for metric in metrics if metric.baseline is not None},
-    }
 
 
 def metric_table(metrics: Sequence[Metric]) -> Table:
@@ -225,7 +216,7 @@ def score(
     of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2.
     """
     from dkl.model_io import load_model
-    from dkl.model_selection.held_out_scores import held_out_answers, scores_of
+    from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
 
     dataset = chosen_split(store, split, "test")
     estimator = load_model(model)

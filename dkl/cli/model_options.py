@@ -112,7 +112,8 @@ class MachineOptions:
     loss: Annotated[
         str | None,
         typer.Option(
-            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive.",
+            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive, "
+            "huber, pinball, poisson, gamma.",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -208,11 +209,17 @@ def learner_from(
     options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
 ) -> FeatureLearner | None:
     """The feature learner that the options describe, not yet fitted; None where the machine is to choose."""
+    if options == FeatureOptions(**{name: getattr(options, name) for name in KNOBS}):
+        return None
+    return named_learner(options, seed=seed, task=task, compute=compute, running=running)
+
+
+def named_learner(
+    options: FeatureOptions, *, seed: int, task: str | None, compute: Compute, running: Running
+) -> FeatureLearner:
+    """The feature learner that the options describe, chosen waves where they name none; not yet fitted."""
     from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 
-    knobs = {name: getattr(options, name) for name in KNOBS}
-    if options == FeatureOptions(**knobs):
-        return None
     # What is said of candidates and families alone describes chosen waves, as the shell has always taken it.
     name, size = "aligned" if options.learner == "auto" else options.learner, options.features or _FEATURES
     given = {
@@ -312,6 +319,9 @@ def estimator_from(
         is_stochastic = {"epochs", "early_stopping"} & set(parameters) or parameters.get("solver") == "sgd"
         if wants_exact and not is_stochastic and parameters.get("loss", loss) == loss:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
+        elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
+            # these are fitted by Newton steps whatever the features are
+            parameters = {"alpha": "auto", **parameters}
     parameters |= _settings(options.set or [])
     known = estimator.get_params(deep=True)
     for name in parameters:

@@ -2,8 +2,8 @@
 
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
-its quotes: ``row_id``, columns that were asked for, ``prediction``, ``probability_...``, ``std``, ``lower``, ``upper``
-and ``set_...``.
+its quotes: ``row_id``, columns that were asked for, ``prediction`` (``prediction_...``), ``probability_...``, ``std``,
+``lower``, ``upper`` and ``set_...``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dkl.data.differences import Differences
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
+from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
@@ -48,7 +49,7 @@ _SUFFIXES = (".parquet", ".csv", ".zarr")
 # Classes are a column each; a header longer than a MiB is none of ours, and is not read to its end.
 _LONGEST_HEADER = 1 << 20
 _CSV_HEADER = re.compile(
-    rb'"row_id"(,"([^"]|"")*")*,"prediction"(,"probability_([^"]|"")*")*(,"std")?'
+    rb'"row_id"(,"([^"]|"")*")*,"prediction(_[^"]*)?"(,"probability_([^"]|"")*")*(,"std")?'
     rb'(,"lower","upper"|(,"set_([^"]|"")*")*)\r?\n'
 )
 
@@ -177,14 +178,16 @@ class Answers:
             )
 
     def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
-        """The columns row_id and prediction, and those that are asked for beside them."""
-        columns = {"row_id": np.asarray(row_id, dtype=np.int64)}
-        if self.std:
-            model: Any = self.estimator
-            predicted, std = model.predict(X, return_std=True)
-            columns |= {"prediction": np.asarray(predicted)}
+        """The columns row_id and prediction, one a target or quantile, and those that are asked for beside them."""
+        columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
+        model: Any = self.estimator
+        predicted, std = model.predict(X, return_std=True) if self.std else (model.predict(X), None)
+        predicted = np.asarray(predicted)
+        if predicted.ndim == 2:
+            names = output_names(model, predicted.shape[1])
+            columns |= {name: predicted[:, k] for k, name in enumerate(names)}
         else:
-            columns |= {"prediction": np.asarray(self.estimator.predict(X))}
+            columns["prediction"] = predicted
         if self.proba:
             # Labels name the columns, since their order alone would have to be looked up.
             columns |= self._by_class("probability", self.estimator.predict_proba(X))

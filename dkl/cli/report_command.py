@@ -30,9 +30,11 @@ def report(
     output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
 ) -> Result:
-    """Say where a model comes from and what it does: rows, settings, reading, memory, scores, bounds, versions.
+    """A page on a model to show: scores with intervals and a baseline, errors, importance, what was chosen and why.
 
-    The hash of the fit is equal for two people who fitted the same rows with the same settings to the same bits.
+    With --output report.html one file with its pictures, which needs no network; rows, settings, memory, bounds and
+    versions are folded below. The hash of the fit is equal for two people who fitted the same rows with the same
+    settings to the same bits.
     """
     from dkl.data.dataset import open_dataset
     from dkl.reporting import check_format, is_page

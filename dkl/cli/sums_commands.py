@@ -10,7 +10,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.data_commands import Store
 from dkl.cli.model_commands import chosen_split
-from dkl.cli.model_options import FeatureOptions, learner_from
+from dkl.cli.model_options import FeatureOptions, named_learner
 from dkl.cli.output_checks import check_before
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
@@ -71,7 +71,7 @@ def agree(
     sites = _blocks_of(site)
     check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
     rows = chosen_split(store, None, "")
-    learner = learner_from(features, seed=seed, task=rows.task, compute=compute, running=running)
+    learner = named_learner(features, seed=seed, task=rows.task, compute=compute, running=running)
     if features.learner == "tuned":
         # of the losses of tuned machines, only the squared error is a function of sums
         learner.set_params(loss="squared_error")

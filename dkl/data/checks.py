@@ -249,8 +249,8 @@ def check_rows(
     fill = "drop or fill them"
     if value != value:
         fill = (
-            "missing values are filled by the mean where fit has seen some in dense rows in memory, and in data frames "
-            "always; drop or fill them"
+            "missing values are filled by the mean where fit has seen some in dense rows, and in data frames always; "
+            "drop or fill them"
         )
     remedy = _TOO_LARGE if isinstance(value, np.integer) else f"rows must be finite: {fill}"
     raise ValueError(f"X[{first_row + row}, {column}]{named} is {spoken(value)}; {remedy}")

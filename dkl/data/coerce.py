@@ -19,6 +19,7 @@ def as_dataset(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     categorical: Collection[str] = (),
+    looks: bool = False,
 ) -> Dataset:
     """One Dataset of whatever rows come in; arrays in memory are neither copied nor read more than once.
 
@@ -36,6 +37,9 @@ def as_dataset(
         All labels that y may hold, where they are known; else they are found in y.
     categorical : collection of str
         Columns of a data frame whose values are names, whatever they look like; those of a Dataset are its own.
+    looks : bool
+        Read a dense Dask array once for missing values, which are then filled as those of arrays in memory are; they
+        are an error when a block is computed else.
 
     Returns
     -------
@@ -55,7 +59,7 @@ def as_dataset(
     if isinstance(X, Dataset):
         _check_named(X, categorical)
         return X.used_whole(y, sample_weight, task)
-    return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes, categorical=categorical))
+    return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=looks))
 
 
 def _check_named(dataset: Dataset, categorical: Collection[str]) -> None:

@@ -15,6 +15,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
+from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -41,6 +42,7 @@ def create_dataset(
     classes: GivenValues = None,
     column_names: list[str] | None = None,
     categorical: Collection[str] = (),
+    drop_missing_target: bool = False,
     overwrite: bool = False,
     rows_a_block: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -64,7 +66,7 @@ def create_dataset(
         out, and `Dataset.split` keeps them in one split. A name is a column of a data frame, which is then no feature.
     times : str, array of shape (n,), or None
         Numbers, dates, or texts of dates: the newest rows are held out, unless there are groups too. A column of a data
-        frame stays a feature where it holds numbers.
+        frame stays a feature; pass its values and drop it from the frame where it shall be none.
     shuffle : bool
         Put the rows in random order; rows that are sorted (by label, by time) spoil stochastic fitting. Rows that are
         not in memory go through temporary disk of their own size.
@@ -77,6 +79,8 @@ def create_dataset(
         None takes those of a data frame.
     categorical : collection of str
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids.
+    drop_missing_target : bool
+        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     overwrite : bool
         Replace a dataset that is there: a local one stays whole until the new one is, one behind a URL goes first.
     rows_a_block : int or None
@@ -120,10 +124,22 @@ def create_dataset(
     target = Location.of(store, storage_options)
     check_output(target, "dataset", overwrite=overwrite)
     beside = BesideFeatures(X, groups, times)
-    dataset = as_dataset(beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical)
-    # The blocks of rows in memory stay what they are, whatever is noted of the rows.
-    rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
-    dataset = beside.noted(dataset, sample_weight)
+    if drop_missing_target:
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
+
+    def made() -> Dataset:
+        """The rows without what keeps some of them together."""
+        nonlocal rows_a_block
+        dataset = as_dataset(
+            beside.X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=True
+        )
+        if beside.row_id is not None and isinstance(dataset.source, ArraySource):
+            dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
+        # The blocks of rows in memory stay what they are, whatever is noted of the rows.
+        rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
+        return dataset
+
+    dataset = beside.noted_of(made, sample_weight)
     if overwrite:
         _check_own_rows(dataset, target)
     schema = dataset.schema

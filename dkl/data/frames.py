@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
 import dask.array as da
 import numpy as np
-from dask import delayed
+from dask import compute, delayed, is_dask_collection
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows
@@ -31,8 +32,13 @@ def encode_frame(X: GivenRows, categorical: Collection[str] = ()) -> tuple[Given
     """
     check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
-    encoding = learn_encoding(parts, categorical=categorical)
+    encoding = learn_encoding(parts, categorical=categorical, without="X.drop(columns={})")
     return encoded_by(encoding, X), encoding
+
+
+def in_words_of_frames(message: str) -> str:
+    """A message on columns for somebody who has them in a data frame: they are left out there."""
+    return re.sub(r"\bdrop=(\[[^\[\]]*\])", r"X.drop(columns=\1)", message)
 
 
 def lacks_values(X: GivenRows) -> bool:
@@ -42,6 +48,28 @@ def lacks_values(X: GivenRows) -> bool:
     # A sum costs much less than a mask, and is NaN where a value is; also for infinity minus infinity.
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
+
+
+def dask_lacks_values(X: GivenRows) -> bool:
+    """Whether some values of a dense Dask array are missing (NaN): it is read once for that, chunk by chunk."""
+    if not isinstance(X, da.Array) or X.dtype.kind != "f" or sparse.issparse(X._meta):
+        return False
+    look = delayed(lacks_values, pure=False)
+    return any(compute(*(look(part) for part in X.to_delayed().ravel())))
+
+
+def encode_dask_array(X: da.Array) -> tuple[GivenRows, TableEncoding]:
+    """`encode_array` of a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
+    X = _whole_rows(X)
+    tables = (array_table(as_rows(part.compute())) for part in X.to_delayed().ravel())
+    encoding = replace(learn_encoding(tables, layout="dense"), array_dtype=X.dtype.newbyteorder("=").str)
+    return encoded_by(encoding, X), encoding
+
+
+def _whole_rows(X: da.Array) -> da.Array:
+    """The array with whole rows in each chunk, and chunks of known sizes."""
+    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    return X.compute_chunk_sizes() if any(np.isnan(n) for n in X.chunks[0]) else X
 
 
 def encode_array(rows: np.ndarray) -> tuple[np.ndarray, TableEncoding]:
@@ -61,7 +89,7 @@ def is_raw(encoding: TableEncoding | None, X: GivenRows) -> bool:
     """Whether rows are raw ones to an encoding: a frame, or an array like the one that it was learned from."""
     if encoding is None or is_frame(X):
         return encoding is not None
-    is_dense = not sparse.issparse(X) and not hasattr(X, "dask")
+    is_dense = not sparse.issparse(getattr(X, "_meta", X)) and (isinstance(X, da.Array) or not hasattr(X, "dask"))
     return bool(encoding.array_dtype) and is_dense and np.shape(X)[1:] == (len(encoding.rules),)
 
 
@@ -85,12 +113,12 @@ def encoded_by(
     *,
     strict: bool | None = None,
 ) -> np.ndarray | sparse.csr_array | da.Array:
-    """Raw rows by known rules, in their dtype or in `dtype`; those of a Dask frame stay lazy.
+    """Raw rows by known rules, in their dtype or in `dtype`; those of a Dask frame or array stay lazy.
 
     Rows that are unlike those of the rules are refused where `strict` is set; None is where nobody can ask for that.
     """
     dtype = encoding.dtype if dtype is None else dtype
-    if not hasattr(X, "partitions"):
+    if not is_dask_collection(X):
         if encoding.array_dtype:
             X = as_rows(X)
             check_rows(X, may_lack=True)
@@ -99,7 +127,11 @@ def encoded_by(
         told.say()
         return rows
     # The lengths of the partitions are counted now: messages name rows by their numbers, and blocks need known sizes.
-    lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
+    if isinstance(X, da.Array):
+        X = _whole_rows(X)
+        lengths, parts = list(X.chunks[0]), X.to_delayed().ravel()
+    else:
+        lengths, parts = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()], X.to_delayed()
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     empty = np.empty((0, encoding.n_columns), dtype)
     meta = sparse.csr_array(empty) if encoding.is_sparse else empty
@@ -108,6 +140,6 @@ def encoded_by(
     shared = delayed(encoding, pure=False)
     chunks = [
         da.from_delayed(encode(shared, part, first_row=int(start), dtype=dtype), (n, encoding.n_columns), meta=meta)
-        for part, n, start in zip(X.to_delayed(), lengths, starts, strict=True)
+        for part, n, start in zip(parts, lengths, starts, strict=True)
     ]
     return da.concatenate(chunks)

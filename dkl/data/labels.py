@@ -110,7 +110,8 @@ def _refuse_objects(values: np.ndarray, first_row: int) -> None:
             continue
         where, value = named_place("y", place, first_row), shown_value(given)
         raise ValueError(
-            f"Input y: {where} is {value}, so its target is missing; drop rows without a target, or give them one"
+            f"Input y: {where} is {value}, so its target is missing; give it one, or drop_missing_target=True "
+            "leaves such rows out"
         )
     first, known = places[0], ("texts", "booleans", "numbers")
     for place in places:
@@ -152,8 +153,8 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
         return
     place = tuple(np.argwhere(~np.isfinite(y))[0])
     raise ValueError(
-        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite. Drop rows "
-        "without a target"
+        f"Input y: {named_place('y', place, first_row)} is {spoken(y[place])}; targets must be finite; "
+        "drop_missing_target=True leaves rows without a target out"
     )
 
 

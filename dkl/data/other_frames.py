@@ -54,6 +54,26 @@ def _is_one_column(X: object) -> bool:
     return not hasattr(kind, "columns") and (hasattr(kind, "dtype") or hasattr(kind, "type"))
 
 
+def arrow_batches(X: Any) -> Any:
+    """A table of another library as a stream of its record batches, or as an Arrow table where it has no stream.
+
+    A lazy frame of Polars is computed while it is read.
+    """
+    import pyarrow as pa
+
+    if isinstance(X, pa.Table | pa.RecordBatchReader):
+        return X
+    if hasattr(X, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(X)
+    if hasattr(X, "collect_batches"):
+        empty = X.head(0).collect().to_arrow()
+        return pa.RecordBatchReader.from_batches(
+            empty.schema,
+            (batch for part in X.collect_batches(maintain_order=True) for batch in part.to_arrow().to_batches()),
+        )
+    return _arrow_table(X)
+
+
 def _arrow_table(X: Any) -> Any:
     """The table as one of Arrow; None where it is no table."""
     if not is_other_table(X):
@@ -80,10 +100,10 @@ def _as_pandas(table: Any) -> Any:
         plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
         return None if plain else pd.ArrowDtype(dtype)
 
-    return _with_plain_texts(table).to_pandas(types_mapper=stored)
+    return with_plain_texts(table).to_pandas(types_mapper=stored)
 
 
-def _with_plain_texts(table: Any) -> Any:
+def with_plain_texts(table: Any) -> Any:
     """The table with texts as texts, whether they came as views or as a dictionary."""
     import pyarrow as pa
 

@@ -8,8 +8,17 @@ from dataclasses import replace
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
-from dkl.data.frames import encode_array, encode_frame, is_frame, lacks_values
+from dkl.data.frames import (
+    dask_lacks_values,
+    encode_array,
+    encode_dask_array,
+    encode_frame,
+    in_words_of_frames,
+    is_frame,
+    lacks_values,
+)
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import ArraySource
@@ -25,8 +34,12 @@ def source_of(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     categorical: Collection[str] = (),
+    looks: bool = False,
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
+    if looks and not categorical and dask_lacks_values(X):
+        rows, encoding = encode_dask_array(X)
+        return _with_rules(*_source_of_arrays(rows, y, sample_weight, task=task, classes=classes), encoding)
     if not is_frame(X):
         if categorical:
             raise ValueError(
@@ -36,16 +49,24 @@ def source_of(
         if not lacks_values(X):
             return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
-    problems = Problems()
+    problems = Problems(in_words_of_frames)
     with problems.collected():
         rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
+        weight = None
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
+        with problems.collected():
             if y is not None:
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()
-    source, schema = _source_of_arrays(rows, y, sample_weight, task=task, classes=classes)
+    return _with_rules(*_source_of_arrays(rows, y, sample_weight, task=task, classes=classes), encoding)
+
+
+def _with_rules(
+    source: ArraySource | DaskSource, schema: Schema, encoding: TableEncoding
+) -> tuple[ArraySource | DaskSource, Schema]:
+    """The source and its schema with the rules by which its columns were encoded."""
     # The schema of a frame keeps the rules by which its columns were encoded, for the rows that a model predicts later.
     names, passthrough = list(encoding.column_names), encoding.passthrough
     return source, replace(schema, encoding=encoding, column_names=names, passthrough=passthrough)

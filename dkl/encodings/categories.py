@@ -17,6 +17,9 @@ from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
+# Of the sums of one pass, which a worker has of several blocks at a time.
+_MOST_BYTES = 64 * 2**20
+
 
 def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
@@ -37,11 +40,13 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     if not dataset.schema.has_codes:
         return dataset
     folds = CategoryFolds(held_out)
-    record = sums_record(dataset, folds)
-    sums = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results[0]
+    records = sums_records(dataset, folds)
+    sums: dict[str, np.ndarray] = {}
+    for record in records:
+        sums |= run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results[0]
     is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
     outputs, fitted, tables = _outputs(dataset), [], []
-    for c in range(len(record.operands["columns"])):
+    for c in range(len(records[0].operands["columns"])):
         weight = sums[f"weight {c}"]
         means = [sums[f"target {c} {t}"] for t in range(len(outputs) - 1)]
         targets = np.stack(means) if means else np.empty((0, *weight.shape))
@@ -52,19 +57,21 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
 
 
 def planned_categories(dataset: Dataset) -> tuple[Dataset, list[BlockSum], dict[str, int]]:
-    """What a plan needs: the rows as later passes see them, the record of the first pass, and bytes of tables."""
+    """What a plan needs: the rows as later passes see them, the record of each first pass, and bytes of tables."""
     if not dataset.schema.has_codes:
         return dataset, [], {}
     folds = CategoryFolds(HeldOut(0.1))
-    record, outputs = sums_record(dataset, folds), _outputs(dataset)
-    sizes, width = record.operands["sizes"], len(outputs)
+    records, outputs = sums_records(dataset, folds), _outputs(dataset)
+    sizes, width = records[0].operands["sizes"], len(outputs)
     zero = np.zeros(1)
     fitted = FittedEncoding(dataset.encoding, outputs, tuple(np.broadcast_to(zero, (size, width)) for size in sizes))
     tables = tuple(np.broadcast_to(zero, (folds.count, size, width)) for size in sizes)
     # sums, tables in float64 while one column is worked on, and those of all columns in the dtype of the rows
-    held = record.result_bytes + sum(sizes) * width * (8 + folds.count * dataset.source.dtype.itemsize)
+    held = sum(record.result_bytes for record in records) + sum(sizes) * width * (
+        8 + folds.count * dataset.source.dtype.itemsize
+    )
     held += 2 * 8 * max(sizes) * width * folds.count
-    return _numbered(dataset, fitted, tables, folds), [record], {"tables of categories": held}
+    return _numbered(dataset, fitted, tables, folds), records, {"tables of categories": held}
 
 
 def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
@@ -106,8 +113,11 @@ def refuse_target_means(encoding: Any, written: str) -> None:
         )
 
 
-def sums_record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
-    """The sums of weights and targets by value and fold of all columns of codes."""
+def sums_records(dataset: Dataset, folds: CategoryFolds) -> list[BlockSum]:
+    """The sums of weights and targets by value and fold of all columns of codes: one pass, or several of bounded size.
+
+    A pass holds the sums of several blocks at a time, so that those of a million values are made one after the other.
+    """
     encoding = dataset.encoding
     sizes = tuple(len(rule.categories) + 1 for rule in encoding.rules if rule.kind == "code")
     n_targets = len(_outputs(dataset)) - 1
@@ -116,18 +126,30 @@ def sums_record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
         for c, size in enumerate(sizes)
         for name in (f"weight {c}", *(f"target {c} {t}" for t in range(n_targets)))
     ]
-    return BlockSum(
-        name="sums of categories",
-        function=category_sums,
-        accumulators={name: Accumulator((folds.count, size)) for name, size in names},
-        operands={
-            "columns": code_places(encoding, 1).columns,
-            "sizes": sizes,
-            "folds": folds,
-            "n_classes": dataset.schema.n_classes,
-        },
-        cost=_SumCost(len(names), len(sizes)),
-    )
+    parts: list[dict[str, Accumulator]] = [{}]
+    held = 0
+    for name, size in names:
+        held += 8 * folds.count * size
+        if held > _MOST_BYTES and parts[-1]:
+            parts.append({})
+            held = 8 * folds.count * size
+        parts[-1][name] = Accumulator((folds.count, size))
+    told = {
+        "columns": code_places(encoding, 1).columns,
+        "sizes": sizes,
+        "folds": folds,
+        "n_classes": dataset.schema.n_classes,
+    }
+    return [
+        BlockSum(
+            name="sums of categories",
+            function=category_sums,
+            accumulators=part,
+            operands={**told, "names": tuple(part)},
+            cost=_SumCost(len(part), len(sizes)),
+        )
+        for part in parts
+    ]
 
 
 def _outputs(dataset: Dataset) -> tuple[str, ...]:

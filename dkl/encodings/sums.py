@@ -19,7 +19,8 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     block : Block
     operands : mapping
         "columns": those of X that hold codes, a tuple of C numbers; "sizes": one more than the values of each, for the
-        rows without a known value; "folds": ``folds(held_with)`` and ``folds.count``, F; "n_classes": K or None.
+        rows without a known value; "folds": ``folds(held_with)`` and ``folds.count``, F; "n_classes": K or None;
+        "names": those of the sums that are wanted.
 
     Returns
     -------
@@ -29,14 +30,16 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     """
     fold, weight = operands["folds"](block.held_with), block.weights
     targets = target_columns(block.y, operands["n_classes"])
-    sums = {}
+    sums, wanted = {}, operands["names"]
     codes = codes_of(block.X, operands["columns"])
     for c, size in enumerate(operands["sizes"]):
         shape = operands["folds"].count, size
         place = fold * size + codes[:, c]
-        sums[f"weight {c}"] = np.bincount(place, weight, shape[0] * size).reshape(shape)
+        if f"weight {c}" in wanted:
+            sums[f"weight {c}"] = np.bincount(place, weight, shape[0] * size).reshape(shape)
         for t, values in enumerate(targets.T):
-            sums[f"target {c} {t}"] = np.bincount(place, weight * values, shape[0] * size).reshape(shape)
+            if f"target {c} {t}" in wanted:
+                sums[f"target {c} {t}"] = np.bincount(place, weight * values, shape[0] * size).reshape(shape)
     return sums
 
 

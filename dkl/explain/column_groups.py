@@ -158,6 +158,20 @@ def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:
     return np.linspace(low, high, resolution)
 
 
+def _numbers_among(values: np.ndarray) -> np.ndarray:
+    """Which of the encoded columns (n, k) of a column are numbers, (k,) bool."""
+    # A flag or a category's column has the values 0 and 1; what has more is a number.
+    return np.array([len(np.unique(column)) > 2 for column in values.T])
+
+
+def has_axis(values: np.ndarray) -> bool:
+    """Whether the encoded values (n, k) of a column lie along one axis: that of its one number, or of its categories.
+
+    A date is several numbers (days, and places on circles), which have none.
+    """
+    return values.shape[1] == 1 or bool(_numbers_among(values).sum() <= 1)
+
+
 def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
     """Values (g, k) that a column of k encoded ones takes: along its number, or each category once.
 
@@ -177,9 +191,8 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
     """
     if values.shape[1] == 1:
         return axis_of(values[:, 0], resolution)[:, None]
-    # A flag or a category's column has the values 0 and 1; what has more is a number.
-    is_number = np.array([len(np.unique(column)) > 2 for column in values.T])
-    if is_number.sum() > 1:
+    is_number = _numbers_among(values)
+    if not has_axis(values):
         raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
     if is_number.any():
         # A number beside its flag of missing values: its axis is that of the rows where nothing is missing.

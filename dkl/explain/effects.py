@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
-from dkl.explain.model import model_of, parts_of, rows_to_explain, wave_amplitudes
+from dkl.explain.model import model_of, output_labels, parts_of, rows_to_explain, wave_amplitudes
 from dkl.explain.step_factors import ColumnSteps, StepFactors
 from dkl.explain.sums import ColumnWaves, unit_waves
 from dkl.explain.wave_pass import dense, part_of
@@ -50,6 +50,8 @@ class Effect:
         psi.
     coefficients : ndarray of shape (m, K), complex; of steps float64
         a.
+    outputs : tuple of str
+        What the K outputs are where they are several, or the logarithm of a mean.
 
     Examples
     --------
@@ -71,6 +73,7 @@ class Effect:
     factors: tuple[ColumnWaves | ColumnSteps | ColumnFunctions, ...]
     means: np.ndarray
     coefficients: np.ndarray
+    outputs: tuple[str, ...] = ()
 
     def __call__(self, *values: object) -> np.ndarray:
         """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
@@ -100,7 +103,8 @@ class Effect:
         return value if width > 1 else value[..., None]
 
     def __repr__(self) -> str:
-        return f"<effect of {' x '.join(self.names)}: strength {self.strength:.3g}, {len(self.means)} terms>"
+        on = f" on {self.outputs[0]}" if len(self.outputs) == 1 else ""
+        return f"<effect of {' x '.join(self.names)}{on}: strength {self.strength:.3g}, {len(self.means)} terms>"
 
 
 def effects(
@@ -177,7 +181,8 @@ def effects(
             for effect in of_part:
                 found.setdefault(effect.columns, []).append(effect)
         every = [_together(effects, known, rows) for effects in found.values()]
-    return sorted(every, key=lambda effect: -effect.strength)
+    outputs = output_labels(model)
+    return [replace(effect, outputs=outputs) for effect in sorted(every, key=lambda effect: -effect.strength)]
 
 
 @dataclass(frozen=True, eq=False)

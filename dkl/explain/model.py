@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -117,9 +117,16 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
 
 
 def output_labels(estimator: FittedModel) -> tuple[str, ...]:
-    """The names of the K outputs: classes where there are more than two, targets where there are several, else none."""
+    """The names of the K outputs: classes where there are more than two, targets where there are several, else none.
+
+    Explanations are of scores: those of a log link are logarithms of means, and are called so.
+    """
     classes = getattr(estimator, "classes_", None)
     if classes is not None:
         return tuple(map(str, classes)) if len(classes) > 2 else ()
-    n_outputs = len(cast(Explainable, estimator)._scorer.coef)
+    n_outputs, link = len(cast(Explainable, estimator)._scorer.coef), getattr(estimator, "_link", "")
+    if link == "log":
+        return tuple(f"log mean of target {t}" for t in range(n_outputs)) if n_outputs > 1 else ("log mean",)
+    if link == "sorted":
+        return tuple(f"quantile {quantile:g}" for quantile in cast(Any, estimator).quantiles)
     return tuple(f"target {t}" for t in range(n_outputs)) if n_outputs > 1 else ()

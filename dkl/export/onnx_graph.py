@@ -173,12 +173,24 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
     scorer = model._scorer
     scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
     if not hasattr(model, "classes_"):
-        has_one = model._has_one_target()
+        has_one, link = model._has_one_target(), model._link
+        if link:
+            scores = xp.exp(scores) if link == "log" else _in_order(xp, scores)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
     answers = {"label": _labels(xp, scores, model.classes_)}
     if hasattr(model, "predict_proba"):
         answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
     return {**answers, "scores": scores}
+
+
+def _in_order(xp: SymbolNamespace, scores: Symbol) -> Symbol:
+    """The columns of each row in ascending order, by exchanges of neighbours: they are few."""
+    columns = [scores[:, k] for k in range(scores.shape[1])]
+    for last in range(len(columns) - 1, 0, -1):
+        for k in range(last):
+            pair = [columns[k], columns[k + 1]]
+            columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
+    return xp.stack(columns, axis=1)
 
 
 def _deviations(

@@ -14,7 +14,7 @@ import pandas as pd
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
-from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
+from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, SGDClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.svm import LinearSVC
@@ -120,7 +120,9 @@ class _LinearStep:
         """The estimator with its coefficients; which one it is follows from what the machine answers."""
         coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
         linear: Any
-        if classes is None:
+        if classes is None and self.model._link:
+            linear = self._linked()
+        elif classes is None:
             linear = LinearRegression()
         elif not hasattr(self.model, "predict_proba"):
             linear = LinearSVC()
@@ -138,6 +140,23 @@ class _LinearStep:
         if classes is not None:
             linear.classes_ = classes
         return linear
+
+    def _linked(self) -> Any:
+        """The unfitted state of a regressor whose predictions are means exp(f).
+
+        Raises
+        ------
+        TypeError
+            For several outputs, of which scikit-learn has no such model, and for quantiles, which it does not sort.
+        """
+        if self.model._link == "sorted" or not self.model._has_one_target():
+            raise TypeError(
+                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
+                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
+            )
+        regressor: Any = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
+        # One row of zeros: coefficients and intercept are set afterwards.
+        return regressor.fit(np.zeros((1, self.coef.shape[1])), [1.0])
 
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
-from dkl.methods.prediction import Scorer, chosen_codes, probabilities
+from dkl.methods.prediction import Scorer, answered, chosen_codes, probabilities
 from dkl.protocols.estimators import FittedModel
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -44,6 +44,8 @@ class ScoringModel(FittedModel, Protocol):
     classes_: np.ndarray
     _scorer: Scorer
     _multiplier: Any
+    _link: str
+    _settings: Any
 
     def _has_one_target(self) -> bool: ...
 
@@ -68,6 +70,8 @@ class Predictor:
     multiplier : float or None
         Of the scores, for probabilities; None for those that are log odds.
     has_probabilities, has_one_target : bool
+    link : {"", "log", "sorted"}
+        How the scores of numbers become predictions, as of `dkl.methods.prediction.answered`.
     posterior : CoefficientPosterior or None
         Of an exact fit of the squared error, for deviations.
 
@@ -90,6 +94,7 @@ class Predictor:
     multiplier: float | None = None
     has_probabilities: bool = False
     has_one_target: bool = True
+    link: str = ""
     posterior: CoefficientPosterior | None = None
 
     @classmethod
@@ -99,8 +104,8 @@ class Predictor:
         raw = None if encoding is None else RowEncoder(encoding)
         arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
-            posterior = getattr(model, "posterior_", None)
-            return cls(*arrays, has_one_target=model._has_one_target(), posterior=posterior)
+            posterior, one = getattr(model, "posterior_", None), model._has_one_target()
+            return cls(*arrays, has_one_target=one, link=model._link, posterior=posterior)
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
     def predict(self, x: Rows, return_std: bool = False) -> Any:
@@ -122,6 +127,7 @@ class Predictor:
             return self.predict(x), self._deviations(x)
         scores = self._scores(x)
         if self.classes is None:
+            scores = answered(scores, self.link)
             return scores[..., 0] if self.has_one_target else scores
         if scores.ndim == 1:
             # One row is answered without the overhead of array functions on one number.

@@ -136,8 +136,6 @@ class SymbolNamespace:
     """
 
     float32, float64 = np.dtype("float32"), np.dtype("float64")
-    # a module has a name, by which matrices that are placed for it are found again
-    __name__ = "dkl.export.symbols"
 
     def __init__(self, rows: Symbol) -> None:
         self._rows = rows

@@ -27,8 +27,9 @@ _placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
 
 def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
     """The matrix W of a projection, (m, d), where `xp` computes: it is sent once, not with every tile of rows."""
-    if xp is np:
-        return np.asarray(projection.dense(), dtype=dtype)
+    # Symbols of a graph that is exported compute nowhere: their namespace is no module.
+    if xp is np or not isinstance(xp, ModuleType):
+        return xp.asarray(projection.dense(), dtype=dtype)
     matrices = _placed.setdefault(projection, {})
     kind = f"{xp.__name__} {dtype}"
     if kind not in matrices:

@@ -17,13 +17,16 @@ from dkl.kernels.maps import map_spans
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.solvers.losses import newton_loss
 
-NewtonLoss = Literal["squared_hinge", "squared_error"]
+NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
 
 # Bytes of mapped rows at once. Rows with curvature are few, and their products want as many of them as possible; the
 # rows of a tile lie between the two bounds.
 _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
+# Slopes and curvatures of a mean exp(f) at most, so that a step that is far too long still has sums in float32.
+_STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
 # Sparse rows that are multiplied at once: scores of all models are written out for them.
@@ -58,7 +61,7 @@ class NewtonOptions:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "squared_error"}
+    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"}
     columns : (int, int) or None
         The columns of the Hessians to sum, or None for no Hessian.
     hessian_of : tuple of int
@@ -72,6 +75,10 @@ class NewtonOptions:
         Of the mapped rows and of the Hessians' products.
     exact : bool
         Scores and gradients in float64, whatever `dtype` is.
+    epsilon : float
+        Of the loss "huber"; of "pinball" the width of the parabola in place of its kink.
+    quantiles : tuple of float or None
+        Of the loss "pinball": the quantile that each model is of.
     """
 
     loss: NewtonLoss
@@ -81,6 +88,8 @@ class NewtonOptions:
     first_order: bool = True
     dtype: str = "float32"
     exact: bool = True
+    epsilon: float = 0.1
+    quantiles: tuple[float, ...] | None = None
 
 
 def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
@@ -135,7 +144,7 @@ def loss_sums(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums over rows of the loss at every step and of its gradient, and the curvature of the rows.
 
-    The squared hinge is ``max(0, 1 - y f)^2`` for targets in {-1, +1}, the squared error ``(y - f)^2 / 2``.
+    The losses are those of `dkl.solvers.losses.newton_loss`; targets of classes are -1 and +1.
 
     Parameters
     ----------
@@ -151,8 +160,9 @@ def loss_sums(
     -------
     loss : ndarray of shape (g, T), float64
     gradient : ndarray of shape (g, m + 1), float64
-    curvature : ndarray of shape (n, g), int8
-        1 where a row has curvature at the first step, less 1 where it had some before, with `change`.
+    curvature : ndarray of shape (n, g)
+        Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
+        what it was before, with `change`; 0 for rows of weight 0.
     """
     wide = phi.astype(np.float64) if options.exact else phi
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
@@ -161,12 +171,41 @@ def loss_sums(
     )
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
-    losses, descent, curvature = np.zeros(trial.steps.shape), np.empty(targets.shape), np.empty(targets.shape, np.int8)
-    flags = options.loss == "squared_hinge", options.change
-    _line_losses(start, move, targets, weight, trial.steps, flags, (losses, descent, curvature))
+    if options.loss in ("squared_hinge", "squared_error"):
+        losses, descent = np.zeros(trial.steps.shape), np.empty(targets.shape)
+        curvature: np.ndarray = np.empty(targets.shape, np.int8)
+        flags = options.loss == "squared_hinge", options.change
+        _line_losses(start, move, targets, weight, trial.steps, flags, (losses, descent, curvature))
+    else:
+        losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
     gradient = np.concatenate([descent.T.astype(wide.dtype) @ wide, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
+
+
+def _table_losses(
+    start: np.ndarray,
+    move: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    steps: np.ndarray,
+    options: NewtonOptions,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `_line_losses` writes, by the table of losses."""
+    loss, counted = newton_loss(options.loss, options.epsilon, options.quantiles), weight > 0.0
+    losses = np.empty(steps.shape)
+    # The mean exp(f) of a step that is far too long overflows: its loss is infinite, and the step is not taken.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(steps.shape[1]):
+            value = weight * loss.value(targets, start + steps[:, t] * move)
+            losses[:, t] = np.sum(value, axis=0, where=counted)
+        score = start + steps[:, 0] * move
+        slope = np.where(counted, loss.slope(targets, score), 0.0)
+        curvature = np.where(counted, loss.curvature(targets, score), 0.0)
+        if options.change:
+            curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
+    slope, curvature = (np.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
+    return losses, -weight * slope, curvature / loss.curvature_unit
 
 
 @numba.njit(nogil=True, cache=True)
@@ -286,7 +325,7 @@ def newton_sums(
     -------
     dict of ndarray
         "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians, divided by
-        the loss's curvature.
+        the loss's unit of curvature.
     """
     g, width = trial.coefficients.shape
     sums: dict[str, np.ndarray] = {}

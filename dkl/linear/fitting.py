@@ -62,6 +62,8 @@ class LinearProblem:
         Columns of y, for regression.
     class_weight : ndarray of shape (K,) or None
     epsilon : float
+    quantiles : tuple of float
+        Of the loss "pinball": a model each, all of one target.
     held_out : HeldOut
         Rows kept for early stopping and calibration.
     validation : HeldOut
@@ -81,6 +83,7 @@ class LinearProblem:
     n_targets: int = 1
     class_weight: np.ndarray | None = None
     epsilon: float = 0.1
+    quantiles: tuple[float, ...] = ()
     held_out: HeldOut = field(default_factory=HeldOut)
     validation: HeldOut = field(default_factory=HeldOut)
     start: np.ndarray | None = None
@@ -90,9 +93,9 @@ class LinearProblem:
 
     @property
     def n_models(self) -> int:
-        """Linear models: one for two classes, one a class for more, one a target."""
+        """Linear models: one for two classes, one a class for more, one a target or quantile."""
         if self.classes is None:
-            return self.n_targets
+            return len(self.quantiles) or self.n_targets
         return 1 if len(self.classes) == 2 else len(self.classes)
 
 

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import as_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import encoded_by, is_frame, is_raw
+from dkl.data.frames import encoded_by, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import as_dask_array
@@ -457,7 +457,7 @@ class BlockIncremental(Incremental):
         # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
         encoding = getattr(self, "encoding_", None)
         if dask.is_dask_collection(X):
-            return encoded_by(encoding, X) if is_frame(X) and encoding is not None else as_dask_array(X, "X")
+            return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else as_dask_array(X, "X")
         return encoded_by(encoding, X) if encoding is not None and is_raw(encoding, X) else X
 
     def _answer(self, method: str, X: object, meta: np.ndarray | None) -> Any:

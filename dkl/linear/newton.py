@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge, SGDClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
@@ -18,6 +18,7 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
+from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record
@@ -26,9 +27,12 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-NEWTON_LOSSES = {"squared_hinge", "squared_error"}
+# The losses that are a square wherever they bend, of which a step leads to the optimum or near it.
+SQUARES = {"squared_hinge", "squared_error"}
+NEWTON_LOSSES = {*SQUARES, "log_loss", "huber", "pinball", "poisson", "gamma"}
 
 # The rows of a sample that tells how long mapped rows are, where the map does not.
 _SAMPLE_ROWS = 1024
@@ -38,6 +42,15 @@ _REFIT_STEPS = 50
 # that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
 # for .1, .2 and .3).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
+# The same of the pinball loss, of which even the best model has much left.
+_DECREMENT_OF_PINBALL = 1e-7
+# The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
+_TOL_VARYING = 1e-9
+# The widths of the parabola in the pinball loss, in deviations of the target: the first one, and what each is of the
+# one before, until the parabola adds no more than this share to the objective, as the last two stages tell.
+_FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 5e-5
+# The stages before the last one end when a step promises less than this share of the objective, or after so many.
+_MOST_WIDTHS, _DECREMENT_OF_STAGES, _STEPS_OF_STAGES = 10, 1e-5, 20
 
 
 def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> LinearFit:
@@ -54,8 +67,8 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     Returns
     -------
     LinearFit
-        Its model is a `LinearSVC`, a `Ridge`, or, for the squared error of classes, an `SGDClassifier`, with the
-        coefficients that these have at their optimum.
+        Its model is an estimator of scikit-learn with the coefficients that it has at the optimum: a `LinearSVC`, a
+        `Ridge`, a `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
@@ -78,17 +91,62 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 # checkpoints know this stage as "rough"
                 start = _run(subsample, source, run, "rough").solution(subsample)
                 task = replace(task, start=start)
+        last = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
-            model, steps = _linear_model(problem, task, state, summary), int(state.counts.max())
-            center, scale, message = summary.target_center, summary.target_scale, newton_message(state, task)
-            return LinearFit(model, center, scale, steps, (), message, _penalty(task, state), choice)
+            model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
+            units, message = target_units(problem, summary), newton_message(state, last)
+            center, scale = units.target_center, units.target_scale
+            return LinearFit(model, center, scale, steps, (), message, _penalty(last, state), choice)
 
-        state = _run(task, source, run, model=run.looked_at(fit))
-    result = replace(fit(state), posterior=_posterior(task, state, summary))
-    if not state.ended and not state.converged(task.tol, task.decrement).all():
+        state = _run(last, source, run, model=run.looked_at(fit))
+    result = replace(fit(state), posterior=_posterior(last, state, summary))
+    if not state.ended and not state.converged(last.tol, last.decrement).all():
         warnings.warn(result.message, UserWarning, stacklevel=6)
     return result
+
+
+def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
+    """The problem of all classes at once, for the log loss of more than two; others as they are."""
+    if task.loss != "log_loss" or task.n_models == 1:
+        return task
+    return SoftmaxProblem(
+        task.feature_map, task.targets, task.total_weight, task.alpha, task.tol, task.max_steps, task.dtype
+    )
+
+
+def _driver_of(task: NewtonProblem | SoftmaxProblem) -> Any:
+    """The state machine that solves a problem."""
+    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else driver_of(task)
+
+
+def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
+    """The last problem of a loss that is straight nearly everywhere, with its start; others as they are.
+
+    Where the loss is straight, a Newton step knows nothing of the rows. So all errors are squared first for the Huber
+    loss; for the pinball loss the parabola becomes narrower by stages, each of which starts where the last one ended.
+    """
+    if task.loss == "huber":
+        squares, last = replace(task, loss="squared_error"), task
+        task = replace(task, start=_run(squares, source, run, "wide").solution(squares))
+        for stage in reversed(range(1, _MOST_WIDTHS)):
+            if (wider := last.epsilon / _NARROWER**stage) < _FIRST_WIDTH:
+                # Far errors weigh as much against the penalty as in the last stage.
+                task = replace(task, epsilon=wider, alpha=last.alpha * wider / last.epsilon)
+                task = replace(task, start=_run(task, source, run, f"wide-{stage}").solution(task))
+        return replace(last, start=task.start)
+    before = np.full(task.n_models, np.inf)
+    for stage in range(_MOST_WIDTHS if task.loss == "pinball" else 0):
+        wide = replace(task, decrement=_DECREMENT_OF_STAGES, max_steps=_STEPS_OF_STAGES)
+        state = _run(wide, source, run, f"wide-{stage}")
+        task = replace(task, start=state.solution(wide))
+        # Rows below the parabola are as many as it is wide, and it adds a share of its width to each: what it adds at
+        # all falls with the square of its width.
+        added = (before - state.objective) * _NARROWER**2 / (1.0 - _NARROWER**2)
+        if np.all(added <= _SMOOTHING * state.objective):
+            break
+        before, task = state.objective, replace(task, epsilon=_NARROWER * task.epsilon)
+    return task
 
 
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
@@ -103,12 +161,15 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
     # Nothing has been read: any mean and scale will do, since no shape depends on them.
-    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
     driver = driver_of(task)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
+    wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
+    joint = _joint(task)
+    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     if problem.alpha != "auto":
-        return [*passes, *driver.plan(task)]
+        return [*passes, *fits]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
@@ -117,20 +178,28 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
     subsample = None if is_wide(refit) else subsample_problem(refit, n_rows, problem.seed)
-    return [*passes, *([] if subsample is None else driver.plan(subsample)), *driver.plan(refit)]
+    joint = _joint(refit)
+    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
+    return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
-    summary = TargetMoments(n_rows, n_rows, np.zeros(problem.n_targets), np.ones(problem.n_targets))
+    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
-    if problem.alpha == "auto":
-        task = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return driver_of(task).memory(task, 0)
+    joint = _joint(task)
+    fit = _driver_of(joint).memory(joint, 0)
+    if problem.alpha != "auto":
+        return fit
+    # the penalty is chosen first, then the model is fitted: the larger of the two counts
+    candidates = penalty_problem(problem, task, summary, square_length=1.0).problem
+    return max(driver_of(candidates).memory(candidates, 0), fit, key=lambda items: sum(items.values()))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
     """The problem of the last fit, whose steps end as soon as the next one promises little."""
+    if task.loss not in SQUARES:
+        return task
     several = task.start is not None and task.loss == "squared_hinge" and task.n_models > 1
     return replace(task, decrement=_DECREMENT_OF_SEVERAL if several else _DECREMENT, max_steps=_REFIT_STEPS)
 
@@ -168,17 +237,19 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     Raises
     ------
     ValueError
-        If the evidence of a penalty is asked for on more features than a Gram matrix is held of.
+        If the evidence of a penalty, or a loss other than squares, is asked for on more features than a Gram matrix is
+        held of.
     """
-    targets = newton_targets(problem, summary.target_center, summary.target_scale)
-    # the only two losses with a Hessian that block sums give; the squared error of classes is that of -1 and +1
-    loss: NewtonLoss = "squared_hinge" if problem.loss == "squared_hinge" else "squared_error"
-    is_open = isinstance(problem.alpha, str)
+    units = target_units(problem, summary)
+    targets = newton_targets(problem, units.target_center, units.target_scale)
+    # losses that stochastic steps alone have stand for squares; the squared error of classes is that of -1 and +1
+    named: Any = problem.loss
+    loss: NewtonLoss = named if problem.loss in NEWTON_LOSSES else "squared_error"
     task = NewtonProblem(
         problem.feature_map,
         targets,
         summary.total_weight,
-        1.0 if is_open else problem.alpha,
+        1.0 if isinstance(problem.alpha, str) else problem.alpha,
         loss,
         dtype=problem.dtype,
         evidence=problem.alpha == "evidence",
@@ -188,14 +259,36 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
             f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
             "than one is held of; use fewer features, or alpha='auto'"
         )
-    return task
+    if loss not in SQUARES and is_wide(task):
+        raise ValueError(
+            f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
+            "for these; use fewer features, or loss='squared_error' ('squared_hinge' for classes)"
+        )
+    if loss == "pinball":
+        quantiles = np.array(problem.quantiles)
+        # a straight line has no curvature by which the gradient could shrink further than the smoothing
+        return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
+    if loss == "huber":
+        return replace(task, epsilon=problem.epsilon)
+    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.table.varies else task
+
+
+def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
+    """The moments by which targets are standardised: 0 and 1 for a mean exp(f), which has no units of its own."""
+    if problem.loss not in LOG_LINK:
+        return summary
+    return replace(
+        summary, target_center=np.zeros_like(summary.target_center), target_scale=np.ones_like(summary.target_scale)
+    )
 
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
     classes, held_out = problem.classes, problem.held_out
+    models = np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models)
     return NewtonTargets(
-        models=np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models),
+        # all quantiles are of one target
+        models=np.zeros_like(models) if problem.quantiles else models,
         n_classes=None if classes is None else len(classes),
         class_weight=problem.class_weight,
         center=center,
@@ -205,7 +298,10 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """The model to start from, for standardised targets."""
+    """The model to start from, for standardised targets; the mean of all rows where it is exp(f)."""
+    if problem.loss in LOG_LINK:
+        nothing = np.zeros((problem.n_models, problem.feature_map.n_features))
+        return np.column_stack([nothing, np.log(summary.target_center)])
     start = problem.start
     if start is None or problem.classes is not None:
         return start
@@ -238,7 +334,7 @@ def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> Pe
 
 
 def _run(
-    task: NewtonProblem,
+    task: NewtonProblem | SoftmaxProblem,
     source: BlockSource,
     run: Run,
     stage: str = "",
@@ -247,33 +343,57 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(driver_of(task), task, source, model=model)[0]
+    state: NewtonState = run.drive(_driver_of(task), task, source, model=model)[0]
     return state
 
 
-def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
+def _linear_model(
+    problem: LinearProblem, task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
+) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
-    classes, solution = problem.classes, state.solution(task)
-    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], summary, classes)
+    # the coefficients of classes that are fitted together stand in one row
+    solution = state.solution(task).reshape(-1, task.width)
+    units = target_units(problem, summary)
+    coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
+    return estimator_of(problem, coef, intercept, alpha=_penalty(task, state), total_weight=summary.total_weight)
+
+
+def estimator_of(
+    problem: LinearProblem, coef: np.ndarray, intercept: np.ndarray, *, alpha: float, total_weight: float
+) -> Any:
+    """A scikit-learn estimator that predicts by coefficients (K, m) and intercepts (K,), with the same penalty.
+
+    All models of numbers are a `Ridge`, of a log link one of the logarithm of the mean.
+    """
+    one_target = problem.classes is None and problem.n_models == 1
     # alpha is beside the mean loss; Ridge's strength, and 1/C of LinearSVC, are beside the sum over the rows
-    strength = _penalty(task, state) * summary.total_weight
-    model: Any = Ridge(alpha=strength) if classes is None else LinearSVC(C=1.0 / strength)
-    if classes is not None and task.loss == "squared_error":
-        model = SGDClassifier(loss="squared_error", alpha=task.alpha)
-    one_target = classes is None and problem.n_models == 1
+    strength = alpha * total_weight
+    model: Any
+    if problem.classes is None:
+        model = Ridge(alpha=strength)
+    elif problem.loss == "log_loss":
+        model = LogisticRegression(C=1.0 / strength)
+    elif problem.loss == "squared_hinge":
+        model = LinearSVC(C=1.0 / strength)
+    else:
+        model = SGDClassifier(loss="squared_error", alpha=alpha)
     model.coef_, model.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
     model.n_features_in_ = coef.shape[1]
-    if classes is not None:
-        model.classes_ = classes
+    if problem.classes is not None:
+        model.classes_ = problem.classes
     return model
 
 
-def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
+def _posterior(
+    task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
+) -> CoefficientPosterior | None:
     """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
 
-    The squared hinge is no likelihood, labels have no Gaussian noise, and of very many features no Hessian is formed.
+    Other losses have no Gaussian noise, labels neither, and of very many features no Hessian is formed.
     """
-    if task.loss != "squared_error" or task.targets.n_classes is not None or state.hessian is None:
+    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error":
+        return None
+    if task.targets.n_classes is not None or state.hessian is None:
         return None
     # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
     variance = 2.0 * state.least_objective(task)
@@ -281,7 +401,7 @@ def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) 
     return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
 
 
-def _penalty(task: NewtonProblem, state: NewtonState) -> Any:
+def _penalty(task: NewtonProblem | SoftmaxProblem, state: NewtonState) -> Any:
     """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
 
@@ -297,7 +417,7 @@ class TrainingRows:
         return ~self.held_out.mask(held_with)
 
 
-def newton_message(state: NewtonState, task: NewtonProblem) -> str:
+def newton_message(state: NewtonState, task: NewtonProblem | SoftmaxProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
     # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))

@@ -1,4 +1,4 @@
-"""Ridge and squared-hinge linear models by Newton steps on sums over the rows: exact, deterministic, a few passes."""
+"""Linear models of losses that bend by Newton steps on sums over the rows: exact, deterministic, a few passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dkl.kernels.normal_equations import (
     packed_size,
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import Loss, newton_loss
 from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
@@ -40,7 +40,8 @@ class NewtonProblem:
 
     N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
     class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets at once: these are the
-    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``.
+    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. The other losses are those
+    of `dkl.solvers.losses`, one model a target or quantile.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class NewtonProblem:
         N, with the rows of all folds.
     alpha : float or ndarray of shape (g,)
         Of all models, or of each.
-    loss : {"squared_hinge", "squared_error"}
+    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"}
     tol : float
         A model is done when its gradient has shrunk to `tol` of its length at the start.
     decrement : float
@@ -67,6 +68,10 @@ class NewtonProblem:
     fixed : bool
         Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
         told apart by rougher steps than a model is fitted with.
+    epsilon : float
+        Of "huber"; of "pinball" the width of the parabola in place of its kink.
+    quantiles : ndarray of shape (g,) or None
+        Of "pinball".
     evidence : bool
         The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
         does not count. Of the squared error, from zero, on all rows.
@@ -83,7 +88,14 @@ class NewtonProblem:
     dtype: str = "float32"
     start: np.ndarray | None = None
     fixed: bool = False
+    epsilon: float = 0.1
+    quantiles: np.ndarray | None = None
     evidence: bool = False
+
+    @property
+    def table(self) -> Loss:
+        """The loss."""
+        return newton_loss(self.loss, self.epsilon, self.quantiles)
 
     @property
     def n_models(self) -> int:
@@ -97,7 +109,7 @@ class NewtonProblem:
     @property
     def exact(self) -> bool:
         """Whether scores and gradients are float64 whatever the rows are."""
-        return self.decrement == 0.0 or self.loss == "squared_error"
+        return self.decrement == 0.0 or self.loss != "squared_hinge"
 
     @property
     def alphas(self) -> np.ndarray:
@@ -138,8 +150,13 @@ class NewtonProblem:
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss == "squared_error":
             return [(int(fold),) for fold in folds]
-        columns = np.zeros(self.n_models, np.int64) if self.start is None else self.targets.models
-        return [(int(fold), int(column)) for fold, column in zip(folds, columns, strict=True)]
+        # The parabolas of other losses lie elsewhere for each target.
+        outputs = self.targets.models
+        if self.quantiles is not None and self.start is not None:
+            outputs = np.unique(self.quantiles, return_inverse=True)[1]
+        if self.start is None and self.loss in ("squared_hinge", "log_loss"):
+            outputs = np.zeros(self.n_models, np.int64)
+        return [(int(fold), int(output)) for fold, output in zip(folds, outputs, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +178,8 @@ class NewtonState:
     stalled : ndarray of shape (g,), bool
         No step lowers the objective any more: rounding is reached.
     hessian : ndarray of shape (h, size) or None
-        Packed, divided by the loss's curvature: of the squared error, one a fold, which never change; of the squared
-        hinge those of the models `held` at
-        their accepted points, of which the next pass sums the change alone.
+        Packed, divided by the loss's unit of curvature: of the squared error, one a fold, which never change; of other
+        losses those of the models `held` at their accepted points, of which the next pass sums the change alone.
     held : ndarray of shape (h,), int64, or None
     ended : str
         Who ended the steps before their time; empty while nobody did.
@@ -199,9 +215,12 @@ class NewtonState:
         """Where the next steps lead, of shape (g, m + 1)."""
         return self.coefficients + self.steps[:, None] * self.directions
 
-    def solution(self, problem: NewtonProblem) -> np.ndarray:
+    def solution(self, problem: Any) -> np.ndarray:
         """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        if getattr(problem, "loss", "") == "pinball":
+            # so few rows have curvature that a step which nobody has looked at may lead anywhere
+            return self.coefficients
         return np.where(ended[:, None], self.proposal, self.coefficients)
 
     def least_objective(self, problem: NewtonProblem) -> np.ndarray:
@@ -254,7 +273,7 @@ class NewtonDriver:
         # the Hessians (h, size) come in panels of packed columns, unless those that are known serve all steps
         panels = [result["hessian"] for result in results if "hessian" in result]
         hessians = np.concatenate(panels, axis=1) if state.hessian is None or panels else state.hessian
-        if state.hessian is not None and state.held is not None and panels and _changes(state, models):
+        if state.hessian is not None and state.held is not None and panels and _changes(problem, state, models):
             # the pass has summed by how much they change
             hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
@@ -337,16 +356,26 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
     standing, _ = _sharing(problem, state, models)
     need_hessian = not problem.keeps_hessians or state.hessian is None
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
-    options = NewtonOptions(problem.loss, None, standing, _changes(state, models), True, problem.dtype, problem.exact)
+    quantiles = None if problem.quantiles is None else tuple(problem.quantiles[models].tolist())
+    options = NewtonOptions(
+        problem.loss,
+        None,
+        standing,
+        change=_changes(problem, state, models),
+        dtype=problem.dtype,
+        exact=problem.exact,
+        epsilon=problem.epsilon,
+        quantiles=quantiles,
+    )
     return [
         newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
 
 
-def _changes(state: NewtonState, models: np.ndarray) -> bool:
-    """Whether the Hessians of all these models are known at their accepted points."""
-    return state.held is not None and bool(np.isin(models, state.held).all())
+def _changes(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> bool:
+    """Whether the Hessians of all these models are known at their accepted points, and few rows change them."""
+    return not problem.table.varies and state.held is not None and bool(np.isin(models, state.held).all())
 
 
 def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
@@ -395,8 +424,11 @@ def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: 
     state.counts[model] += 1
     # At the optimum differences of the objective drown in rounding, where the gradient still tells.
     noise = 1e-12 if problem.exact else 1e-6
-    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * abs(objectives[0])
-    good = np.flatnonzero(objectives <= bound)
+    # a mean exp(f) may overflow at steps that are far too long
+    finite = np.isfinite(objectives)
+    size = abs(objectives[0]) if finite[0] else 0.0
+    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * size
+    good = np.flatnonzero(finite & (objectives <= bound))
     if len(good) == 0 or good[0] > 0:
         state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
         state.stalled[model] = state.steps[model] < 1e-10
@@ -446,8 +478,8 @@ def _set_directions(
 
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
     """(H/N + alpha I)^-1 of each gradient."""
-    # The system is multiplied by N over the loss's curvature, which saves a copy of the sums.
-    scale = problem.total_weight / loss_of(problem.loss).largest_curvature
+    # The system is multiplied by N over the loss's unit of curvature, which saves a copy of the sums.
+    scale = problem.total_weight / problem.table.curvature_unit
 
     def system() -> np.ndarray:
         matrix, _ = lapack.dtpttr(problem.width, packed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -21,6 +22,7 @@ PENALTIES = {
     "squared_hinge": (0.01, 0.1, 1.0, 10.0, 100.0),
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
+_OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
 
 # With fewer held-out rows than this, further folds of rows judge, too; more rows than so many judge no better.
 _ENOUGH_ROWS = 900
@@ -32,6 +34,8 @@ _SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
+# The same of losses other than these two: even the best model may lower the objective by little.
+_STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
 
@@ -98,9 +102,19 @@ class Candidates:
                 "folds": self.folds,
                 "fold": np.tile(np.arange(self.folds.count), len(self.alphas)),
                 "dtype": self.problem.dtype,
+                "loss": self._judging_loss(),
             },
             cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
         )
+
+    def _judging_loss(self) -> dict[str, Any]:
+        """The arguments of `newton_loss` for the outputs."""
+        problem = self.problem
+        quantiles = None if problem.quantiles is None else problem.quantiles[:: problem.n_models // self.n_outputs]
+        # classes are told apart by their margins, whichever square was fitted
+        squares = problem.targets.n_classes is not None and problem.loss == "squared_error"
+        name = "squared_hinge" if squares else problem.loss
+        return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
         """The penalty with the best score over all folds; of equals the strongest.
@@ -137,7 +151,8 @@ class PenaltyChoice:
     alphas : ndarray of shape (A,)
         All candidates, from the strongest to the weakest.
     scores : ndarray of shape (A,)
-        One minus the mean loss on held-out rows: the squared hinge, or the squared error of standardised targets.
+        One minus the mean loss on held-out rows; of standardised targets where these are numbers without a log link,
+        and of the whole square for the squared error.
     start : ndarray of shape (K, m + 1)
         Where the chosen models stand, on the features that penalties were told apart on.
     """
@@ -199,14 +214,15 @@ def penalty_candidates(
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     # in wide rows each penalty costs as many products, and a decade more or less tells little
-    strengths = np.array(PENALTIES[base.loss])[
-        :: _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
-    ]
+    every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[::every]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
-    fixed = start is not None and folds.count == 1 and K > 1
-    if base.loss == "squared_error":
+    fixed = start is not None and folds.count == 1 and K > 1 and base.loss == "squared_hinge"
+    if base.loss not in PENALTIES:
+        max_steps = _STEPS_OTHERS
+    elif base.loss == "squared_error":
         max_steps = _STEPS_SQUARE
     elif start is None:
         max_steps = _STEPS_COLD
@@ -222,10 +238,11 @@ def penalty_candidates(
         base,
         targets=targets,
         alpha=np.tile(np.repeat(alphas, folds.count), K),
-        decrement=_DECREMENT,
+        decrement=_DECREMENT if base.loss in PENALTIES else _DECREMENT_OF_OTHERS,
         max_steps=max_steps,
         start=None if start is None else np.repeat(start, copies, axis=0),
         fixed=fixed,
+        quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
     return Candidates(problem, folds, alphas, K)
 

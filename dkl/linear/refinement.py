@@ -11,7 +11,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.gradients import check_fourier
 from dkl.linear.fitting import LinearProblem, Run, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import NEWTON_LOSSES, fit_by_newton
+from dkl.linear.newton import SQUARES, fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
 from dkl.protocols.source import BlockSource
 
@@ -145,7 +145,7 @@ def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None 
     )
     check_fourier(problem.feature_map)
     # The start matters little to the descent, and Newton steps need no epochs of their own.
-    if problem.loss in NEWTON_LOSSES:
+    if problem.loss in SQUARES:
         fit = fit_by_newton(problem, source, inner)
     else:
         fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)

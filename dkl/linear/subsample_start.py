@@ -42,12 +42,13 @@ def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonPr
     Parameters
     ----------
     task : NewtonProblem
-        On all rows. The squared error needs no start: its first step is exact.
+        On all rows. The squared error needs no start, since its first step is exact; others have one of their own.
     n_rows : float
     seed : int
     """
     share = max(_ROWS_A_FEATURE * task.feature_map.n_features, _LEAST_ROWS) / max(n_rows, 1.0)
-    if share > _MOST or task.loss == "squared_error":
+    has_own = task.loss in ("squared_error", "huber", "pinball") or (task.loss == "log_loss" and task.n_models > 1)
+    if share > _MOST or has_own:
         return None
     taken, models = Share(HeldOut(share, seed)), np.full(task.n_models, -1)
     targets = replace(task.targets, folds=taken, fold=models)

@@ -17,7 +17,10 @@ from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
 from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, newton_loss
+
+# The most that a row may lose: sums of it are numbers still.
+_INFINITE = 1e100
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -81,13 +84,12 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
     Operands: "feature_map"; "models" (v, K, c, m + 1), v versions of each model, the intercept last; "targets", a
     `NewtonTargets` of the K outputs; "folds", row ids to the fold of each row (-1 for none); "fold" (c,), the fold that
-    judges each candidate; "dtype".
+    judges each candidate; "dtype"; "loss", the arguments of `newton_loss` for the K outputs.
 
     Returns
     -------
     dict of ndarray
-        "loss" (v, c): the weighted squared hinge of classes, or squared errors of targets, a mean over the K outputs;
-        "weight" (c,).
+        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,).
     """
     folds = operands["folds"](block.held_with)
     # rows of no fold are not even mapped
@@ -99,13 +101,21 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     losses = np.zeros((models.shape[0], models.shape[2]))
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
-        each = candidate_losses(phi, values[rows], models, classes=targets.n_classes is not None)
+        each = candidate_losses(phi, values[rows], models, **operands["loss"])
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
     return {"loss": losses, "weight": judged.sum(axis=0)}
 
 
-def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *, classes: bool) -> np.ndarray:
-    """The loss of each candidate on a row, a mean over outputs: the squared hinge of classes, or the squared error.
+def candidate_losses(
+    phi: np.ndarray,
+    targets: np.ndarray,
+    models: np.ndarray,
+    *,
+    name: str,
+    epsilon: float = 0.1,
+    quantiles: np.ndarray | None = None,
+) -> np.ndarray:
+    """The loss of each candidate on a row, a mean over outputs; of the squared error the whole square.
 
     For classes it is the loss that the models minimise, not the share of rows given their class: that one jumps by a
     row, so that among a thousand rows it cannot tell penalties a decade apart.
@@ -116,7 +126,8 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
     targets : ndarray of shape (n, K)
         For classes 1 at a row's class and -1 elsewhere; one column for two classes.
     models : ndarray of shape (v, K, c, m + 1)
-    classes : bool
+    name, epsilon, quantiles
+        The loss, as of `newton_loss`.
 
     Returns
     -------
@@ -125,10 +136,12 @@ def candidate_losses(phi: np.ndarray, targets: np.ndarray, models: np.ndarray, *
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
     scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(phi.shape[0], v, K, c)
-    known = targets[:, None, :, None]
+    loss = newton_loss(name, epsilon, None if quantiles is None else quantiles[:, None])
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
-    name, factor = ("squared_hinge", 1.0) if classes else ("squared_error", 2.0)
-    losses = factor * loss_of(name).value(known, scores)
+    factor = 2.0 if name == "squared_error" else 1.0
+    # A candidate that has gone astray may have a mean exp(f) beyond all numbers: its loss is as good as infinite.
+    with np.errstate(over="ignore"):
+        losses = np.minimum(factor * loss.value(targets[:, None, :, None], scores), _INFINITE)
     return np.mean(losses, axis=2).transpose(1, 0, 2)
 
 

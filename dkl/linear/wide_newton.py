@@ -1,4 +1,4 @@
-"""Newton steps on more features than a Hessian is held of: each step by conjugate gradients, a pass a product with it."""
+"""Newton steps on more features than a Hessian is held of: conjugate gradients find each, a pass a product with it."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class WideNewtonDriver(NewtonDriver):
         """All models at the start, nothing read."""
         first = super().init(problem)
         shape = first.coefficients.shape
-        given = {part.name: getattr(first, part.name) for part in fields(first)}
-        rest = {name: np.zeros(shape) for name in ("slopes", "residuals", "searches")}
-        return WideState(**given, **rest, products=np.full(shape[0], -1))
+        given: dict[str, Any] = {part.name: getattr(first, part.name) for part in fields(first)}
+        given |= {name: np.zeros(shape) for name in ("slopes", "residuals", "searches")}
+        return WideState(**given, products=np.full(shape[0], -1))
 
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
         """A product with the Hessian where a model wants one, else losses and gradients; None when all are done."""
@@ -75,7 +75,7 @@ class WideNewtonDriver(NewtonDriver):
         """A step of the conjugate gradients, or of the line search."""
         searching = _searching(problem, state)
         models = searching if len(searching) else _waiting(problem, state)
-        copied = {
+        copied: dict[str, Any] = {
             part.name: value.copy()
             for part in fields(state)
             if isinstance(value := getattr(state, part.name), np.ndarray)

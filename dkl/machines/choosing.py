@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from textwrap import fill
@@ -17,7 +18,17 @@ from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, Contender, Race, contenders, usual_advice, variants
+from dkl.machines.contest import (
+    FEWEST_ROWS,
+    JUDGING_SHARE,
+    MOST_JOINED,
+    Contender,
+    Race,
+    contenders,
+    joined,
+    usual_advice,
+    variants,
+)
 from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
@@ -29,6 +40,8 @@ LOG = logging.getLogger("dkl")
 
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
+# As many folds judge as have so many rows together.
+_ENOUGH_ROWS = 900
 
 
 class ChoosingMixin(SettledMixin):
@@ -36,7 +49,7 @@ class ChoosingMixin(SettledMixin):
 
     effort: str
     time_limit: float | None
-    max_trials: int | None
+    trials: Sequence[int] | None
     validation_fraction: float
     checkpoint: Any
     seed_: int
@@ -75,21 +88,18 @@ class ChoosingMixin(SettledMixin):
         ending = stage_checkpoint(self.checkpoint, "choice")
         saved = None if ending is None else ending.load(run.fingerprint)
         if saved is not None:
-            race.most_trials, clock = int(saved.values["trials"]), Clock(None)
+            race.plan, clock = saved.values["trials"], Clock(None)
         pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
+        cut_short = False
         while (trial := race.next()) is not None:
             number, fold = trial
             contender = race.contenders[number]
             ahead = race.judging(contender) + race.fitting(contender)
-            if not clock.allows(ahead) and race.trials > 0:
-                if ending is not None:
-                    ending.save({}, {"trials": race.trials}, fingerprint=run.fingerprint)
-                race.ended = (
-                    f"since time_limit={self.time_limit:g} left no time for another one: max_trials={race.trials} and "
-                    "no time_limit give the same model"
-                )
-                break
+            if race.tried and not clock.allows(ahead):
+                race.leave_out(number)
+                cut_short = True
+                continue
             self._advised = contender.learner
             try:
                 pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}")
@@ -100,6 +110,13 @@ class ChoosingMixin(SettledMixin):
                 race.tell(number, choice)
                 pilots.setdefault(number, (pilot, choice))
             clock.count(race.judging(contender))
+        if cut_short:
+            race.ended = (
+                f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
+                "give the same model"
+            )
+            if ending is not None:
+                ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won = race.winner
         self._advised = race.contenders[won].learner
         self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
@@ -146,7 +163,9 @@ class ChoosingMixin(SettledMixin):
         """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
         if self._settings.solver != "newton":
             return None
-        if self._settings.calibrate:
+        # the log loss of several classes is fitted for all of them together, and judged one against the rest
+        is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
+        if self._settings.calibrate and not is_joint:
             self._pilot_temperature = self._temperature_of(*pilot, fold, on)
         chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
@@ -164,8 +183,9 @@ class ChoosingMixin(SettledMixin):
             effort.allowed(whole),
             judging=lambda contender: judged.judging(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
-            vary=lambda contender: variants(contender, effort, self._knobs, sample.n_rows),
-            most_trials=self.max_trials,
+            vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
+            join=joined,
+            plan=self.trials,
         )
 
     def _shape(self, dataset: Dataset) -> Shape:
@@ -179,13 +199,14 @@ class ChoosingMixin(SettledMixin):
         sample = dataset if dataset.n_rows <= effort.judged_rows else dataset.thin(effort.judged_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
-        return sample, folds[: effort.folds]
+        enough = int(np.ceil(_ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
+        return sample, folds[: min(effort.folds, enough)]
 
     def _tried(
         self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these."""
-        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False)
+        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self.seed_)
         pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
         problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
@@ -232,13 +253,17 @@ class ChoosingMixin(SettledMixin):
         race = self._race(list(known.values()), dataset, sample, [])
         waiting = list(known.values())
         while waiting:
-            for contender in race.vary(waiting.pop()):
+            for contender in race.vary(waiting.pop(), True):
                 factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
                 fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 10.0
                 if fits and contender.key not in known:
                     known[contender.key] = contender
                     waiting.append(contender)
-        return list(known.values())
+        # the costliest that may be joined stand for all
+        fitting = sorted(known.values(), key=lambda contender: race.fitting(contender))
+        pairs = (joined(first, second) for second in reversed(fitting) for first in reversed(fitting))
+        several = [pair for pair in pairs if race.judging(pair) + race.fitting(pair) <= race.allowed]
+        return [*known.values(), *several[:MOST_JOINED]]
 
     def _costliest(self, dataset: Dataset) -> FeatureLearner:
         """Of all that may win, the features whose fit takes the most work."""

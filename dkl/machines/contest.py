@@ -16,6 +16,7 @@ from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.registry import learner_entry
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
@@ -29,6 +30,10 @@ _LANDMARK_BANDWIDTH = 0.5
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
+# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
+_NEAR = 0.1
+# Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
+_USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.5
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
@@ -88,8 +93,8 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried = [Contender("the columns themselves", columns)]
     # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
     searched = None if isinstance(advice.features, type(columns)) else advice.features
-    size = effort.n_features if searched is None else min(searched.n_features, effort.n_features)
-    family = Gaussian() if searched is None else searched.family
+    given = {} if searched is None else searched.get_params(deep=False)
+    size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
@@ -108,21 +113,33 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
 
 
-def variants(contender: Contender, effort: Effort, knobs: Knobs, n_rows: int) -> list[Contender]:
-    """What may do better than the best kind so far: more features, another bandwidth, another kernel."""
+def variants(
+    contender: Contender, effort: Effort, knobs: Knobs, n_rows: int, *, is_best: bool = True
+) -> list[Contender]:
+    """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
     given = contender.learner.get_params(deep=False)
-    size, found = given["n_features"], []
+    size = given["n_features"]
+    found: list[tuple[str, dict[str, Any]]] = []
     is_kernel = "landmarks" in given
     most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append((f"up to {larger:,}", {"n_features": larger}))
-    if knobs.sigma == "auto" and is_kernel:
+    if is_best and knobs.sigma == "auto" and is_kernel:
         factor = given["sigma_factor"]
         found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
         if isinstance(given["kernel"], Matern):
             found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
     return [contender.changed(what, **parameters) for what, parameters in found]
+
+
+def joined(first: Contender, second: Contender) -> Contender:
+    """The features of two contenders side by side."""
+    parts: list[Contender] = []
+    for contender in (first, second):
+        together = contender.learner.get_params(deep=False).get("features")
+        parts += [Contender("", learner) for learner in together] if together else [contender]
+    return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
 
 
 def usual_advice() -> Advice:
@@ -148,8 +165,11 @@ class Race:
     judging, fitting : callable
         The work of one trial of a contender, and of its fit to all rows.
     vary : callable
-        Variants of a contender.
-    most_trials : int or None
+        Variants of a contender, and whether it is the best one.
+    join : callable or None
+        A contender of two.
+    plan : sequence of int or None
+        The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
 
     contenders: list[Contender]
@@ -157,12 +177,13 @@ class Race:
     allowed: float
     judging: Callable[[Contender], float]
     fitting: Callable[[Contender], float]
-    vary: Callable[[Contender], list[Contender]]
-    most_trials: int | None = None
+    vary: Callable[[Contender, bool], list[Contender]]
+    join: Callable[[Contender, Contender], Contender] | None = None
+    plan: Sequence[int] | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     spent: float = 0.0
-    trials: int = 0
+    tried: list[int] = field(default_factory=list)
     rounds: int = 0
     ended: str = ""
     _last: int = 0
@@ -171,12 +192,26 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
+        self._parents: dict[int, int] = {}
+        self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
         """The contender and the fold of the next trial; None at the end."""
-        if self.most_trials is not None and self.trials >= self.most_trials:
-            self.ended = f"after max_trials={self.most_trials}"
+        if self.plan is not None and len(self.tried) >= len(self.plan):
+            self.ended = "as was asked for"
             return None
+        while (trial := self._proposed()) is not None:
+            if self.plan is None or trial[0] == self.plan[len(self.tried)]:
+                return trial
+            self.leave_out(trial[0])
+        return None
+
+    def leave_out(self, number: int) -> None:
+        """Do not try a contender again: there is no time for it."""
+        self._too_long.add(number)
+
+    def _proposed(self) -> tuple[int, int] | None:
+        """The next trial by what was found and by counted work."""
         # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
         waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
         for number in waiting:
@@ -188,7 +223,8 @@ class Race:
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
             ahead = sum(self.judging(self.contenders[number]) for number in waiting)
-            if len(alive) < 2 or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
+            # all that are alive do a further fold, or none does: their means are over the same rows
+            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
                 break
             if waiting:
                 return waiting[0], fold
@@ -197,7 +233,7 @@ class Race:
 
     def tell(self, number: int, choice: PenaltyChoice | None) -> None:
         """What a trial has found; None where the features could not be fitted."""
-        self.trials += 1
+        self.tried.append(number)
         self.spent += self.judging(self.contenders[number])
         if choice is None:
             self.failed.add(number)
@@ -232,13 +268,29 @@ class Race:
         return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
 
     def _next_variant(self) -> tuple[int, int] | None:
-        """A variant of the best that was not tried yet, on one fold after the other while it does better."""
+        """A variant that was not tried yet, on one fold after the other while it does better than the best.
+
+        Kinds that are not far behind may only lack features: they get more of them.
+        """
         if len(self.failed) + len(self._too_long) == len(self.contenders):
             return None
         best = self.winner
         known = {contender.key for contender in self.contenders}
-        for contender in self.vary(self.contenders[best]):
+        near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
+        found = [
+            (contender, number, self._kinds_in(number))
+            for number in (best, *near)
+            for contender in self.vary(self.contenders[number], number == best)
+        ]
+        # what errs on other rows than the best does is of another kind
+        other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
+        if self.join is not None and other is not None and n_joined < MOST_JOINED:
+            both = self.join(self.contenders[best], self.contenders[other])
+            found.insert(0, (both, best, self._kinds_in(best) | self._kinds_in(other)))
+        for contender, parent, kinds in found:
             if contender.key not in known:
+                known.add(contender.key)
+                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parent, kinds
                 self.contenders.append(contender)
                 self.choices.append([])
         for number in range(self._kinds, len(self.contenders)):
@@ -254,15 +306,46 @@ class Race:
         self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
         return None
 
+    def _kinds_in(self, number: int) -> set[int]:
+        """The kinds that a contender is of."""
+        return self._joined.get(number, {number})
+
+    def _best_of_other_kinds(self, best: int) -> int | None:
+        """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        others = [
+            number
+            for number in range(len(self.contenders))
+            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & self._kinds_in(best)
+        ]
+        able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
+        return min(able, key=lambda number: self._ratio(number, best), default=None)
+
+    def _ratio(self, number: int, best: int) -> float:
+        """A contender's loss over that of the best, on the folds that both have done."""
+        both = min(len(self.choices[number]), len(self.choices[best]))
+        return _loss_of(self.choices[number][:both]) / max(_loss_of(self.choices[best][:both]), np.finfo(float).tiny)
+
+    def _is_near(self, number: int, best: int) -> bool:
+        """Whether a contender's loss is not much larger than the best one's and, of a variant, below that of its kind.
+
+        Both are compared on the folds that the contender has done.
+        """
+        done, parent = self.choices[number], self._parents.get(number)
+        if number == best or number in self.failed or not done:
+            return False
+        if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
+            return False
+        return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
+
     def _affords(self, number: int) -> bool:
         contender = self.contenders[number]
         return self.spent + self.judging(contender) + self.fitting(contender) <= self.allowed
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
-        """Whether a contender has done so many folds; those that failed count unless they were to be `tried`."""
-        if number in self.failed or number in self._too_long:
-            return not tried
-        return len(self.choices[number]) >= folds
+        """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
+        if not tried and (number in self.failed or number in self._too_long):
+            return True
+        return number not in self.failed and len(self.choices[number]) >= folds
 
     def reasons(self, judged_rows: int) -> tuple[str, str]:
         """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
@@ -270,9 +353,9 @@ class Race:
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
             for number, contender in enumerate(self.contenders)
-            if number != won and number not in self._too_long
+            if number != won and (self.choices[number] or number in self.failed)
         )
-        untried = [self.contenders[number].name for number in sorted(self._too_long)]
+        untried = [self.contenders[number].name for number in sorted(self._too_long) if not self.choices[number]]
         more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
@@ -280,7 +363,7 @@ class Race:
             f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
-            f"Choice: ended after {self.trials} trials, {self.ended}.",
+            f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
         )
 
     def _told(self, number: int) -> str:

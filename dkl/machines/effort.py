@@ -15,16 +15,18 @@ _PRODUCTS, _SYSTEMS = 1.0 / 50.0, 1.0 / 20.0
 # Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 80.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
-_REGIONS, _STEP, _STEP_BINS, _ROUND = 150, 1.0, 200, 6e6
+_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 8e6
 # A cosine, and a kernel's value at a landmark; then what passes over few rows take.
 _WAVE, _KERNEL, _TRIAL = 3.0, 15.0, 2e7
 # Penalties that are told apart in the same passes, and Hessians that this and the last fit take for each model.
 # Products with all values of a sparse row, a hundred times.
 _SPARSE = 1e5
-_PENALTIES = {"squared_error": 13, "squared_hinge": 5}
+_PENALTIES, _OTHER_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
 # A fit that would otherwise end late is expected to take so much longer than those before it.
 _CAUTION = 1.3
+# The pace of trials is mixed with that of so many seconds as they were counted.
+_USUAL = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(1.5e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
-    "balanced": Effort(1.2e10, 1e3, judged_rows=8_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
+    "balanced": Effort(1e10, 1e3, judged_rows=8_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
     "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
 }
 
@@ -73,7 +75,8 @@ class Shape:
     ----------
     n_rows, n_columns, n_models : int
         n, d, and K linear models side by side.
-    loss : {"squared_hinge", "squared_error"}
+    loss : str
+        Of Newton steps.
         Of the exact steps.
     """
 
@@ -85,6 +88,8 @@ class Shape:
     def features_of(self, learner: FeatureLearner) -> int:
         """D, at most."""
         given = learner.get_params(deep=False)
+        if together := given.get("features"):
+            return sum(self.features_of(part) for part in together)
         size = given.get("n_features")
         if size is None or isinstance(given.get("family"), FiniteFamily):
             return self.n_columns if size is None else min(int(size), self.n_columns)
@@ -92,6 +97,8 @@ class Shape:
 
     def mapping(self, learner: FeatureLearner) -> float:
         """Work of one map of all rows."""
+        if together := learner.get_params(deep=False).get("features"):
+            return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
             return n * D * (_KERNEL + 4.0 * (d + D) * _PRODUCTS)
@@ -101,13 +108,15 @@ class Shape:
         """Work of finding the features."""
         n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
         given = learner.get_params(deep=False)
+        if together := given.get("features"):
+            return sum(self.learning(part) for part in together)
         if D > MOST_FEATURES:
             return 0.0
         if "features_per_round" not in given:
             return D**3 * _SYSTEMS if "landmarks" in given else 0.0
         if "bins" in given:
             rounds = D / min(max(n / 60.0, 5.0), 25.0) + 8.0
-            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + 0.05 * (K - 1.0))
+            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 
@@ -115,7 +124,8 @@ class Shape:
         """Work of finding the features and telling penalties apart on them."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
-        systems = _PENALTIES[self.loss] * (1.0 if self.loss == "squared_error" else 3.0 * self.n_models)
+        each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
+        systems = _PENALTIES.get(self.loss, _OTHER_PENALTIES) * each
         maps = 2.0 if self.loss == "squared_error" else 4.0
         return self.learning(learner) + self._steps(learner, hessians, systems, maps)
 
@@ -162,5 +172,7 @@ class Clock:
         if self.limit is None:
             return True
         now = time.monotonic()
-        pace = (now - (self._tried or self._begun)) / self._work if self._work else 1e-9
-        return now - self._begun + _CAUTION * max(pace, 1e-10) * work <= self.limit
+        # seconds of a nanosecond that was counted; short trials alone, which take longer than counted, tell little
+        taken = now - (self._begun if self._tried is None else self._tried)
+        pace = (taken + _USUAL) / (self._work + 1e9 * _USUAL)
+        return now - self._begun + _CAUTION * pace * work <= self.limit

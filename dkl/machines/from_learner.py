@@ -12,6 +12,7 @@ from dkl.data.ingest.encoding import TableEncoding
 from dkl.linear.sgd import default_estimator, fitted_estimator, step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.protocols.estimators import FittedFeatures
+from dkl.solvers.losses import LOG_LINK
 
 
 class ModelledFeatures(FittedFeatures, Protocol):
@@ -39,7 +40,8 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     # every learner with a working model is a FeatureLearner, which a protocol cannot say
     features: Any = learner
     if classes is None:
-        machine, one_target = KernelRegressor(features, solver="newton"), len(coef) == 1
+        linked = learner.loss if learner.loss in LOG_LINK else None
+        machine, one_target = KernelRegressor(features, loss=linked, solver="newton"), len(coef) == 1
         linear = Ridge()
         linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
         linear.n_features_in_ = coef.shape[1]

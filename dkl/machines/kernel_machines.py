@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import Tags
@@ -11,6 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import exposure_values, multiplied
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
@@ -22,11 +23,14 @@ from dkl.methods.parameters import (
     Progress,
     RandomState,
     StorePath,
+    check_quantiles,
     class_weights,
 )
-from dkl.methods.predicting import ClassPredictions
+from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
+from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.predicting import DeviatingPredictions
 
@@ -41,10 +45,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
-        steps of columns, a kernel at landmarks - and takes the one that does best on held-out rows; `reasons_` says
-        what was tried. A learner is cloned; a name ("margin", "steps", "nystrom", "aligned", ...) is the learner with
-        its defaults. None asks for searched waves of the kernel that suits the rows, as `dkl.suggest` does. A learner
-        with ``warm_start=True`` goes on from the features of the machine's last fit, on the same held-out rows.
+        steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
+        held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
+        "aligned", ...) is the learner with its defaults. None asks for searched waves of the kernel that suits the
+        rows, as `dkl.suggest` does. A learner with ``warm_start=True`` goes on from the features of the machine's last
+        fit, on the same held-out rows.
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
@@ -56,9 +61,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         5 and at most some hundred seconds on one core for usual tables. The same rows give the same bits anywhere.
     time_limit : float or None
         Seconds, from 10 on: no further trial begins that would not end in time. It alone reads the clock, between
-        trials; `reasons_` then says which `max_trials` gives the same model without it.
-    max_trials : int or None
-        The choice of features ends after so many trials.
+        trials; `reasons_` then says which `trials` gives the same model without it.
+    trials : sequence of int or None
+        The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
         more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
@@ -72,7 +77,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         20,000 rows: within 0.3 points of liblinear on MNIST and adult.
     solver : {"sgd", "newton"} or None
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
-        passes with D x D sums, for D up to a few thousand and ``loss="squared_hinge"``. None is "newton" where the
+        passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"``, "squared_error" and "log_loss"
+        (of K classes together, as `LogisticRegression`, with K D x K D sums). None is "newton" where the
         machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
@@ -87,12 +93,17 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
         True where the machine chooses its features.
-    by_group, by_time : str or None
+    by_group : str or None
+    by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
-        the newest rows, which alone judge alpha then. Values in an array go to `fit`, as groups or times.
+        the newest rows, which alone judge alpha then. A group is no feature, a time stays one. Values in an array go to
+        `fit`, as groups or times. None takes the newest rows where ``features="auto"`` finds one column of dates,
+        without gaps and of many different ones: later rows are to be predicted, most likely. False never does.
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
+    drop_missing_target : bool
+        Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     device : {"auto", "cpu", "gpu", "mixed"}
     random_state : int, RandomState or None
     checkpoint : str or None
@@ -108,7 +119,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         Why these features, in sentences; where the machine chose them.
     loss_, solver_ : str
         What the fit worked with.
-    linear_ : SGDClassifier or LinearSVC
+    linear_ : SGDClassifier, LinearSVC or LogisticRegression
         On mapped rows.
     classes_ : ndarray of shape (K,)
     n_epochs_ : int
@@ -153,7 +164,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epochs: int | None = None,
@@ -165,8 +176,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         conformal_fraction: float | None = None,
         calibrate: bool | None = None,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -179,7 +191,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epochs = epochs
@@ -193,6 +205,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -249,10 +262,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, or None
         As of `KernelClassifier`.
-    n_features, scaling, sigma, effort, time_limit, max_trials
+    n_features, scaling, sigma, effort, time_limit, trials
         As of `KernelClassifier`.
-    loss : {"squared_error", "epsilon_insensitive", "huber"} or None
-        None is "squared_error", half the square.
+    loss : {"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"} or None
+        None is "squared_error", half the square. "huber" is it up to an error of `epsilon` and goes on straight;
+        "pinball" is of `quantiles`. "poisson" (counts, rates) and "gamma" (sizes above 0) predict a mean exp(f); their
+        targets are not standardised, and `fit` and `predict` take an `exposure`.
     alpha : float, "auto", "evidence" or None
         Strength of the penalty; `Ridge`'s alpha is ``alpha n``. "auto" (Newton only): the best on held-out rows of 10
         to 1e-4 for features of mean squared length 1, then all rows are fitted with it. "evidence" (Newton only): the
@@ -260,15 +275,18 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         that saw no target. None as of `KernelClassifier`.
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
+    quantiles : sequence of float
+        Of "pinball": predicted side by side, in order, a column each (of one alone a vector).
     epochs : int or None
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for several targets too. None as of `KernelClassifier`.
+        "newton": ridge, exact, for several targets too; for every loss but "epsilon_insensitive", alone for
+        "pinball", "poisson" and "gamma". None as of `KernelClassifier`.
     early_stopping, validation_fraction, patience
         As of `KernelClassifier`.
     conformal_fraction : float or None
         As of `KernelClassifier`; what `predict_interval` promises its coverage by.
-    by_group, by_time, categorical
+    by_group, by_time, categorical, drop_missing_target
         As of `KernelClassifier`.
     device, random_state, checkpoint, progress, memory_limit
         As of `KernelClassifier`.
@@ -281,14 +299,15 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     loss_, solver_ : str
         What the fit worked with.
     linear_ : SGDRegressor or Ridge
-        On mapped rows, in the targets' own units.
+        On mapped rows, in the targets' own units; for "poisson" and "gamma" of the logarithm of the mean.
     target_center_, target_scale_ : ndarray of shape (t,)
     n_epochs_ : int
     validation_losses_ : tuple of float
     message_ : str
     alpha_ : float
     alphas_, validation_scores_ : ndarray of shape (A,)
-        As of `KernelClassifier`; the score is one minus the mean squared error of standardised targets.
+        As of `KernelClassifier`; the score is one minus the mean loss, of standardised targets where they are: for
+        "squared_error" the mean of whole squares.
     posterior_ : CoefficientPosterior
         Of exact fits of the squared error: what ``predict(X, return_std=True)`` needs of the Gram matrix.
     noise_ : float or ndarray of shape (t,)
@@ -307,6 +326,10 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     >>> model = KernelRegressor(RandomFeatures(n_features=100, random_state=0), alpha=1e-3, solver="newton").fit(X, y)
     >>> bool(model.score(X, y) > 0.4)
     True
+    >>> middle = KernelRegressor(RandomFeatures(n_features=100, random_state=0), loss="pinball", alpha=1e-3).fit(X, y)
+    >>> low, median, high = middle.predict(X[:1])[0]
+    >>> bool(low < median < high)
+    True
     """
 
     _parameter_constraints: ClassVar[Constraints] = REGRESSOR
@@ -321,10 +344,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         sigma: float | str = "auto",
         effort: str = "balanced",
         time_limit: float | None = None,
-        max_trials: int | None = None,
+        trials: Sequence[int] | None = None,
         loss: str | None = None,
         alpha: float | str | None = None,
         epsilon: float = 0.1,
+        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
         epochs: int | None = None,
         solver: str | None = None,
         early_stopping: bool = False,
@@ -332,8 +356,9 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         patience: int = 3,
         conformal_fraction: float | None = None,
         by_group: str | None = None,
-        by_time: str | None = None,
+        by_time: str | Literal[False] | None = None,
         categorical: Sequence[str] | None = None,
+        drop_missing_target: bool = False,
         device: str = "auto",
         random_state: RandomState = None,
         checkpoint: StorePath = None,
@@ -346,10 +371,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         self.sigma = sigma
         self.effort = effort
         self.time_limit = time_limit
-        self.max_trials = max_trials
+        self.trials = trials
         self.loss = loss
         self.alpha = alpha
         self.epsilon = epsilon
+        self.quantiles = quantiles
         self.epochs = epochs
         self.solver = solver
         self.early_stopping = early_stopping
@@ -359,6 +385,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         self.by_group = by_group
         self.by_time = by_time
         self.categorical = categorical
+        self.drop_missing_target = drop_missing_target
         self.device = device
         self.random_state = random_state
         self.checkpoint = checkpoint
@@ -371,6 +398,112 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         tags.target_tags.multi_output = self._settings.solver == "newton"
         return tags
 
+    def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
+        """The target of each row, in its own units, and how far a new one may be off.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        return_std : bool
+            The standard deviation of a new target too, its noise included: ``noise_ * sqrt(1 + h)``, where h of a row
+            is ``phi^T (G + lam I)^-1 phi`` of its centred features. It trusts the features and Gaussian noise that is
+            the same everywhere; `predict_interval` does not. Of exact fits of the squared error alone.
+        exposure : str, array of shape (n,), or None
+            Of ``loss="poisson"`` and "gamma": what means are multiplied by, or the column of a frame or Dataset that
+            holds it. None answers for one unit.
+        strict : bool
+            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+
+        Returns
+        -------
+        prediction : ndarray of shape (n,), or (n, t) for several targets or quantiles
+            For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
+            id.
+        std : the same
+            With `return_std`; the two are a tuple.
+
+        Raises
+        ------
+        ValueError
+            With `return_std`, for a fit that leaves no Gram matrix: stochastic steps, another loss. With `exposure`,
+            for a loss that has none, and for values that are not above 0.
+
+        References
+        ----------
+        Bishop 2006, Pattern Recognition and Machine Learning, (3.59).
+        """
+        check_is_fitted(self, self._fitted_by)
+        if exposure is not None:
+            self._check_exposure()
+        if return_std:
+            return super().predict(X, return_std, strict=strict)
+        values = self._values(X, strict)
+        if exposure is not None:
+            values = multiplied(values, X, exposure)
+        return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
+
+    def score(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
+        """The share of the loss of the best constant that the model takes away; 1 for a perfect one.
+
+        That is R^2; for ``loss="poisson"`` and "gamma" D^2, the share of the deviance, as scikit-learn's
+        `PoissonRegressor` scores; for "pinball" the mean over the quantiles.
+
+        Parameters
+        ----------
+        X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
+        y, sample_weight : array of shape (n,) or None
+            Those of a Dataset are its own.
+        exposure : str, array of shape (n,), or None
+            As of `predict`.
+        """
+        check_is_fitted(self, self._fitted_by)
+        loss = self._settings.loss
+        if loss in LOG_LINK:
+            return explained(*self._losses(X, y, sample_weight, exposure))
+        if exposure is not None:
+            self._check_exposure()
+        if loss == "pinball":
+            return quantile_score(self._values(X), X, y, sample_weight, quantiles=sorted(self.quantiles))
+        return r_squared(self._values(X), X, y, sample_weight)
+
+    @available_if(lambda self: self._settings.loss in LOG_LINK)
+    def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
+        """The mean deviance of rows, of those with an exposure per unit of it; smaller is better.
+
+        Parameters
+        ----------
+        X, y, sample_weight, exposure
+            As of `score`.
+
+        Returns
+        -------
+        float
+            What scikit-learn's `mean_poisson_deviance` and `mean_gamma_deviance` say of the predictions.
+        """
+        check_is_fitted(self, self._fitted_by)
+        return 2.0 * self._losses(X, y, sample_weight, exposure)[0]
+
+    def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
+        """Half the mean deviance of the model, and of the best constant."""
+        if isinstance(exposure, str):
+            exposure = exposure_values(X, exposure)
+        loss = self._settings.loss
+        return mean_loss(self._values(X), X, y, sample_weight, loss=loss, exposure=exposure)
+
+    def _check_exposure(self) -> None:
+        """Raise ValueError where the loss has no exposure."""
+        if self._settings.loss not in LOG_LINK:
+            raise ValueError(
+                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
+                "'gamma'; leave it out"
+            )
+
+    @property
+    def _link(self) -> str:
+        """How scores become predictions, as of `dkl.methods.prediction.answered`."""
+        loss = self._settings.loss
+        return "log" if loss in LOG_LINK else "sorted" if loss == "pinball" and len(self.quantiles) > 1 else ""
+
     def _has_one_target(self) -> bool:
         """Whether y had one dimension at `fit`."""
         return self.linear_.coef_.ndim == 1
@@ -382,3 +515,14 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )
+        if self._link and self.conformal_fraction is not None:
+            # refused before the fit, which would find out in the end
+            self._answering()
+        if self._settings.loss == "pinball":
+            check_quantiles(self.quantiles)
+            if several > 1:
+                raise ValueError(
+                    f"loss='pinball' predicts quantiles of one target, y has {several} columns; fit a machine for each"
+                )
+        elif self._settings.loss in LOG_LINK:
+            check_log_rows(dataset, self._settings.loss)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import Exposure
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import refuse_codes
@@ -38,6 +39,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import updatable
 from dkl.methods.validation import (
@@ -53,6 +55,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -80,8 +83,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
     patience: int
     conformal_fraction: float | None
     by_group: str | None
-    by_time: str | None
+    by_time: Any
     categorical: Any
+    drop_missing_target: bool
     device: str
     random_state: Any
     checkpoint: Any
@@ -98,6 +102,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         *,
         groups: object = None,
         times: object = None,
+        exposure: object = None,
     ) -> Self:
         """Learn the features, then fit the linear model on them.
 
@@ -113,8 +118,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
             is a column of a data frame, which is then no feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
-            numbers.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
+            and drop it from the frame where it shall be none.
+        exposure : str, array of shape (n,), or None
+            Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
+            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
+            is then no feature.
 
         Returns
         -------
@@ -134,11 +143,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         self._check_solver()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(beside, exposure)
         y = one_dimensional(y)
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
+        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
         self._pilot_temperature = None
         self._check_targets(dataset)
         record_rows(dataset)
@@ -152,7 +163,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
         weights = self._class_weights(dataset)
-        dataset = numbered_rows(self, dataset, self._judging_rows(), run)
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -168,9 +179,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         withheld = folds[0] if len(folds) == 1 else None
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
-        self.features_ = learner.fit_within(
-            dataset, FitContext(withheld, for_machine=True, hints=self.features != "auto")
-        )
+        hints = self.features != "auto"
+        context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self.seed_)
+        self.features_ = learner.fit_within(dataset, context)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -250,6 +261,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
+        self._check_targets(dataset)
         record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
@@ -354,13 +366,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         patience = self.patience if self.early_stopping else None
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
-    def _judging_rows(self) -> HeldOut:
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
-        shares = [self.validation_fraction]
-        if self._chooses:
-            shares.append(JUDGING_SHARE)
-        elif self.features is not None:
-            shares.append(getattr(self._new_features("features"), "validation_fraction", 0.0))
+        shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
+        if self.features is not None and not self._chooses:
+            shares.append(judging_share(self._new_features("features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
     def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
@@ -412,7 +422,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         """How the penalties do on a fold that the features do not see."""
         # the stage names the folder of a checkpoint
         stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
-        pilot = self._pilot(stage, changes).fit_within(dataset, FitContext(fold, for_machine=True, is_pilot=True))
+        context = FitContext(fold, for_machine=True, is_pilot=True, judging_seed=self.seed_)
+        pilot = self._pilot(stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)
@@ -453,6 +464,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
+        if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
+            # rounds that nobody has given a loss look for waves and steps of the machine's own
+            learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         if self.checkpoint is not None and given.get("checkpoint") is None:
@@ -472,6 +486,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
+            quantiles=tuple(getattr(self, "quantiles", ())) if self._settings.loss == "pinball" else (),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,

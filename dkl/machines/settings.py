@@ -9,13 +9,18 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry, learner_keys
+from dkl.solvers.losses import LOG_LINK
 
 # Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
 # operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
+# The log loss of several classes has one Hessian for all of them.
+_MOST_JOINT_CLASSES = 5
+_STOCHASTIC = {*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES}
 # The penalty of stochastic steps.
 _LIGHT = 1e-5
 
@@ -137,11 +142,15 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
         exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
-        hessians = n_models if (given.loss or exact_loss(given, task, n_models)) == "squared_hinge" else 1
+        named = given.loss or exact_loss(given, task, n_models)
+        # the log loss has the products of each pair of classes
+        hessians = {"squared_hinge": n_models, "log_loss": n_models * (n_models + 1) // 2}.get(named, 1)
+        most = _MOST_JOINT_CLASSES * (_MOST_JOINT_CLASSES + 1) // 2 if named == "log_loss" else _MOST_CLASSES
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
-        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
-        solver = "newton" if exact and few else "sgd"
+        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= most)
+        only_exact = only_exact or not (given.loss is None or given.loss in _STOCHASTIC)
+        solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = given.loss
     if loss is None:
         loss = exact_loss(given, task, n_models) if solver == "newton" or task == "regression" else "hinge"
@@ -207,6 +216,12 @@ class SettledMixin:
         self.loss_, self.solver_ = settings.loss, settings.solver
         return settings
 
+    @property
+    def _exposure_weighs(self) -> bool | None:
+        """Whether a row of twice the exposure counts twice, as those of counts do; None for losses without exposure."""
+        loss = LOG_LINK.get(self._settings.loss)
+        return None if loss is None else loss.counts_exposure
+
     def _judging_loss(self) -> dict[str, Any]:
         """The loss that kinds of features are judged by, whatever the machine's own is: one with a Hessian."""
         loss = self._settings.loss
@@ -226,7 +241,13 @@ class SettledMixin:
                 f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
                 "or use solver='sgd'"
             )
-        if settings.solver != "newton" and isinstance(settings.alpha, str):
+        if settings.solver == "sgd" and settings.loss not in _STOCHASTIC and self._task == "regression":
+            raise ValueError(
+                f"loss={settings.loss!r} has no stochastic steps, which are those of scikit-learn's partial_fit; use "
+                "solver='newton', which needs a handful of passes, or leave solver out"
+            )
+        is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
+        if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
             exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
                 f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "

@@ -43,6 +43,7 @@ from dkl.methods.potentials import PotentialProblem, PotentialState
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.refining import judging_share
 from dkl.methods.room import check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
@@ -51,6 +52,7 @@ from dkl.passes.devices import check_device
 from dkl.passes.loop import ColumnStore
 from dkl.progress import resolve_progress
 from dkl.protocols.driver import Driver
+from dkl.solvers.losses import LOG_LINK
 
 # Of a learner that judges nothing itself, so that a linear model on its features may be judged on rows of its own.
 _JUDGING_SHARE = 0.1
@@ -109,8 +111,8 @@ class FeatureLearner(
             What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
             is a column of a data frame, which is then no feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
-            numbers.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
+            and drop it from the frame where it shall be none.
 
         Returns
         -------
@@ -127,12 +129,14 @@ class FeatureLearner(
         self._check_rest()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times)
-        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
+        # counts are whole numbers, which would count as labels else
+        task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
+        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=task)
         record_rows(dataset)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
-        dataset = numbered_rows(self, dataset, self._judging_rows(), self._running("categories"))
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)
         self.stats_: list[Any] = []
@@ -260,10 +264,10 @@ class FeatureLearner(
         """Candidates of the size that a fit weighs, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
-    def _judging_rows(self) -> HeldOut:
+    def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
         withheld = self._context.withheld
-        return withheld or HeldOut(getattr(self, "validation_fraction", _JUDGING_SHARE), self.seed_)
+        return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
     def _check_rest(self) -> None:
         """What a declared constraint cannot say."""

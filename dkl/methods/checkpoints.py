@@ -28,8 +28,10 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
     """
     if estimator.get_params(deep=False)["checkpoint"] is None:
         return ""
-    withheld = None if context is None else context.withheld
-    settings = (what_counts(estimator), *([] if withheld is None else [withheld]))
+    withheld, judging = (None, None) if context is None else (context.withheld, context.judging_seed)
+    # A machine's learner has the machine's seed, unless it was given one of its own.
+    own = judging is None or judging == estimator.get_params(deep=False).get("random_state")
+    settings = (what_counts(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
     return digest_of(*settings, dataset.fingerprint, __version__)
 
 

@@ -23,6 +23,9 @@ class FitContext:
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
     hints : bool
         The user is told of other settings that may suit the rows; not where the machine chooses them.
+    judging_seed : int or None
+        The seed of the rows that the machine holds out, whatever the learner's own is: their targets enter the code of
+        no other row, so that whatever judges has to be among them.
     weighs : bool
         False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
         them by the sums of rows that come later.
@@ -33,3 +36,8 @@ class FitContext:
     is_pilot: bool = False
     hints: bool = True
     weighs: bool = True
+    judging_seed: int | None = None
+
+    def held_out(self, share: float, seed: int) -> HeldOut:
+        """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""
+        return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)

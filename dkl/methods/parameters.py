@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
     InvalidParameterError,
+    Options,
     RealNotInt,
     StrOptions,
     validate_parameter_constraints,
@@ -130,7 +131,7 @@ MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}), None],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
@@ -164,7 +165,7 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "squared_error"}), None],
+    "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
     "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
@@ -204,7 +205,7 @@ MACHINE: Constraints = {
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
     "effort": [StrOptions({"fast", "balanced", "best"})],
     "time_limit": [Interval(Real, 10, _LARGEST, closed="both"), None],
-    "max_trials": [_count(1), None],
+    "trials": [list, tuple, None],
     "alpha": [_POSITIVE, StrOptions({"auto"}), None],
     "epochs": [_count(1), None],
     "solver": [StrOptions({"sgd", "newton"}), None],
@@ -214,7 +215,8 @@ MACHINE: Constraints = {
     "conformal_fraction": [Interval(Real, 0, 1, closed="neither"), None],
     "by_group": [str, None],
     "categorical": [list, tuple, None],
-    "by_time": [str, None],
+    "drop_missing_target": ["boolean"],
+    "by_time": [str, Options(bool, {False}), None],
     **{name: COMMON[name] for name in ("device", "random_state", "checkpoint", "progress", "memory_limit")},
 }
 
@@ -228,8 +230,12 @@ CLASSIFIER: Constraints = {
 REGRESSOR: Constraints = {
     **MACHINE,
     "alpha": [_POSITIVE, StrOptions({"auto", "evidence"}), None],
-    "loss": [StrOptions({"squared_error", "epsilon_insensitive", "huber"}), None],
+    "loss": [
+        StrOptions({"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"}),
+        None,
+    ],
     "epsilon": [_FROM_ZERO],
+    "quantiles": [list, tuple],
 }
 
 TUNED: Constraints = {
@@ -283,7 +289,8 @@ def check_constraints(estimator: Constrained) -> None:
     constraints = estimator._parameter_constraints
     for parameter, value in given.items():
         allowed = constraints.get(parameter, ["no_validation"])
-        if isinstance(value, bool | np.bool_) and "boolean" not in allowed:
+        options = [option for each in allowed if isinstance(each, Options) for option in each.options]
+        if isinstance(value, bool | np.bool_) and "boolean" not in allowed and value not in options:
             _refuse(name, parameter, value, "not be a truth value: it is a number, a text or None")
         if isinstance(value, type) and callable not in allowed:
             _refuse(name, parameter, value, f"be an instance, {value.__name__}(), not the class itself")
@@ -442,3 +449,12 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, totals: np.nda
     if not factors.any():
         raise ValueError("class_weight is 0 for every class; at least one class must count")
     return factors
+
+
+def check_quantiles(quantiles: Sequence[float]) -> None:
+    """Raise ValueError for quantiles that are none, or the same twice."""
+    numbers = [float(value) for value in quantiles if isinstance(value, Real) and 0.0 < value < 1.0]
+    if not numbers or len(numbers) < len(quantiles) or len(set(numbers)) < len(numbers):
+        raise ValueError(
+            f"quantiles is {quantiles!r}; expected different numbers between 0 and 1, such as (0.1, 0.5, 0.9)"
+        )

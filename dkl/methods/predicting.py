@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.methods.prediction import blockwise, chosen_codes, score_rows, with_row_id
+from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
 from dkl.methods.scoring import accuracy, r_squared
+from dkl.solvers.losses import LOG_LINK
 
 
 class _Scored:
@@ -111,6 +113,11 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     _has_one_target: Callable[[], bool]
 
+    @property
+    def _link(self) -> str:
+        """How scores become numbers, as of `dkl.methods.prediction.answered`."""
+        return ""
+
     def predict(self, X: object, *, strict: bool = False) -> Any:
         """The target of each row, in its own units.
 
@@ -128,8 +135,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         """
         check_is_fitted(self, self._fitted_by)
         values = self._values(X, strict)
-        names = "prediction" if values.ndim == 1 else [f"prediction_{t}" for t in range(values.shape[1])]
-        return with_row_id(values, X, names)
+        return with_row_id(values, X, "prediction" if values.ndim == 1 else output_names(self, values.shape[1]))
 
     def score(self, X: object, y: object = None, sample_weight: object = None) -> float:
         """R^2, the share of the targets' variance that is predicted; its mean for several targets.
@@ -146,7 +152,26 @@ class NumberPredictions(RegressorMixin, _Scored):
     def _values(self, X: object, strict: bool = False) -> Any:
         """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
         scores = self._scores(X, strict)
+        if self._link:
+            scores = blockwise(partial(answered, link=self._link), scores, dtype=np.float64, columns=scores.shape[1])
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
+
+
+def output_names(model: Any, n_outputs: int) -> list[str]:
+    """The columns of several outputs: the number of the target, or the quantile."""
+    ordered = sorted(model.quantiles) if getattr(model, "_link", "") == "sorted" else range(n_outputs)
+    return [f"prediction_{name:g}" for name in ordered]
+
+
+def score_name(model: Any, task: str | None) -> str:
+    """What `score` of a model measures: "accuracy", "r2", or "d2" where another loss stands for squares.
+
+    The names are those of scikit-learn's scorers.
+    """
+    if task == "classification":
+        return "accuracy"
+    loss = model._settings.loss if hasattr(model, "_settings") else ""
+    return "d2" if loss in LOG_LINK or loss == "pinball" else "r2"
 
 
 def _first(scores: np.ndarray) -> np.ndarray:

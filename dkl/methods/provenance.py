@@ -20,6 +20,7 @@ from dkl.events import Event
 from dkl.kernels.device import Device
 from dkl.passes.devices import choose_device
 from dkl.passes.memory import peak_bytes
+from dkl.process import telling_of_compilation
 from dkl.progress import Tally, listening
 from dkl.version import __version__
 
@@ -135,7 +136,7 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
         recording = _Recording()
         token = _UNDER_WAY.set(recording)
         try:
-            with listening(recording.heard):
+            with listening(recording.heard), telling_of_compilation():
                 fit(self, *given, **named)
         finally:
             _UNDER_WAY.reset(token)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.data.sources.rows import RowSource
+from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearProblem, Run
-from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.newton import NEWTON_LOSSES, newton_passes
+from dkl.linear.minibatches import RowTargets
+from dkl.linear.newton import SQUARES, newton_passes
 from dkl.linear.refinement import fit_and_refine
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem
+from dkl.methods.fit_context import FitContext
 from dkl.protocols.estimators import FittedFeatures
 
 # The C of the log loss, on features of length 1; of the other losses Newton steps choose it.
@@ -32,8 +36,15 @@ class Refinable(FittedFeatures, Protocol):
     loss: str | None
     validation_fraction: float
     dtype: str
+    _context: FitContext
 
     def _running(self, stage: str) -> Run: ...
+
+
+def judging_share(learner: Any, source: RowSource) -> float:
+    """The share of the rows that judge anything in a learner's fit: two where it refines what it has found."""
+    share = float(getattr(learner, "validation_fraction", 0.0))
+    return share + second_share(source, share) if getattr(learner, "refine", 0) else share
 
 
 def refine_learner(learner: Refinable, dataset: Dataset) -> None:
@@ -72,7 +83,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
 def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
     """The records of each kind of pass and how often it runs at most, for a map of the size that is expected."""
     problem = _problem(learner, dataset, feature_map)
-    fit = newton_passes(problem, dataset.n_rows) if problem.loss in NEWTON_LOSSES else []
+    fit = newton_passes(problem, dataset.n_rows) if problem.loss in SQUARES else []
     # A plan needs shapes alone.
     shape = (problem.n_models, feature_map.n_features)
     descent = RefineProblem(
@@ -90,15 +101,16 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
     """The linear problem that descends: of the learner's loss, the squared hinge where that one has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
+    held_out = learner._context.held_out(learner.validation_fraction, learner.seed_)
     return LinearProblem(
         feature_map,
         loss,
-        alpha="auto" if loss in NEWTON_LOSSES else 1.0 / (_C * dataset.total_weight),
+        alpha="auto" if loss in SQUARES else 1.0 / (_C * dataset.total_weight),
         classes=dataset.classes,
         n_targets=dataset.schema.n_targets or 1,
-        held_out=HeldOut(learner.validation_fraction, learner.seed_),
-        # other rows than those that choose the epoch
-        validation=HeldOut(learner.validation_fraction, learner.seed_ + 1),
+        held_out=held_out,
+        # other rows than those that choose the epoch: other groups where rows have some, and older ones by time
+        validation=replace(held_out, first=second_share(dataset.source, held_out.share)),
         seed=learner.seed_,
         dtype=learner.dtype,
     )

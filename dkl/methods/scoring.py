@@ -1,19 +1,21 @@
-"""Accuracy and R^2 with weights, of rows in memory or of Dask collections and Datasets block by block."""
+"""Accuracy, R^2 and deviance with weights, of rows in memory or of Dask collections and Datasets block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
-from sklearn.metrics import accuracy_score, r2_score
+from sklearn.metrics import accuracy_score, d2_pinball_score, r2_score
 
 from dkl.data.checks import check_total_weight, checked_weight, named_place, no_rows, shown_value
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import checked_exposure
 from dkl.data.labels import as_targets, check_targets, numeric_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
+from dkl.solvers.losses import LOG_LINK
 
 Values = np.ndarray | da.Array
 
@@ -65,6 +67,126 @@ def r_squared(predicted: Values, X: object, y: object, sample_weight: object) ->
     # Of a constant target all is explained or nothing, as in scikit-learn.
     unexplained = np.where(deviation > 0.0, error / np.where(deviation > 0.0, deviation, 1.0), error > 0.0)
     return float(np.mean(1.0 - unexplained))
+
+
+def mean_loss(
+    predicted: Values, X: object, y: object, sample_weight: object, *, loss: str, exposure: Any = None
+) -> tuple[float, float]:
+    """The weighted mean loss of predicted means, and that of the best constant.
+
+    Parameters
+    ----------
+    predicted : ndarray or dask.array.Array of shape (n,) or (n, t)
+        Means for one unit of exposure.
+    X, y, sample_weight
+        As of `accuracy`.
+    loss : {"poisson", "gamma"}
+        Half the deviance.
+    exposure : array of shape (n,) or None
+        A row is then the rate y / e, and counts e times where counts are predicted.
+
+    Raises
+    ------
+    ValueError
+        If a target is none that the loss has, or y is missing.
+    """
+    values, targets, weight = _beside(predicted, X, y, sample_weight)
+    lazy = isinstance(values, da.Array)
+    if weight is None:
+        weight = (da if lazy else np).ones_like(targets if targets.ndim == 1 else targets[:, 0])
+    if exposure is not None:
+        given = checked_exposure(exposure, values.shape[0])
+        given = da.from_array(given, chunks=(values.chunks[0],)) if lazy else given
+        targets = targets / (given if targets.ndim == 1 else given[:, None])
+        weight = weight * given if LOG_LINK[loss].counts_exposure else weight
+    weight = weight[:, None] if weight.ndim < targets.ndim else weight
+    total, sums = dask.compute((weight + 0.0 * targets).sum(axis=0), (weight * targets).sum(axis=0))
+    check_total_weight(total)
+    table = LOG_LINK[loss]
+
+    def lost(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The loss of each row, whose target has to be one that the loss knows."""
+        check_log_targets(y, loss)
+        return np.asarray(table.value(y, np.log(np.broadcast_to(mean, y.shape))))
+
+    losses = [
+        (weight * (da.map_blocks(lost, targets, mean, dtype=np.float64) if lazy else lost(targets, mean))).sum()
+        for mean in (values, sums / total)
+    ]
+    own, constant = dask.compute(*losses)
+    return float(own / np.sum(total)), float(constant / np.sum(total))
+
+
+def explained(own: float, constant: float) -> float:
+    """The share of the loss of the best constant that a model takes away, D^2; as R^2 is of squares."""
+    if constant > 0.0:
+        return 1.0 - own / constant
+    return 1.0 if own <= 0.0 else 0.0
+
+
+def quantile_score(
+    predicted: Values, X: object, y: object, sample_weight: object, *, quantiles: Sequence[float]
+) -> float:
+    """The share of the pinball loss of the best constants that predicted quantiles take away, a mean over them.
+
+    The best constant is a quantile of all targets, for which these are brought into memory.
+
+    Parameters
+    ----------
+    predicted : ndarray or dask.array.Array of shape (n,) or (n, t)
+    X, y, sample_weight
+        As of `accuracy`.
+    quantiles : sequence of float
+        That of each column.
+    """
+    one = predicted[:, 0] if predicted.ndim == 2 else predicted
+    _, targets, weight = _beside(one, X, y, sample_weight)
+    values, targets, weight = dask.compute(predicted, targets, weight)
+    columns = np.reshape(values, (len(targets), -1)).T
+    scores = [
+        d2_pinball_score(targets, column, sample_weight=weight, alpha=quantile)
+        for column, quantile in zip(columns, quantiles, strict=True)
+    ]
+    return float(np.mean(scores))
+
+
+def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str = "") -> None:
+    """Raise ValueError for a target that the loss of a mean exp(f) does not know; its row is named.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,) or (n, t)
+    loss : {"poisson", "gamma"}
+    first_row : int
+        The number of the first row in the whole.
+    place : str
+        What has the rows, for the error.
+    """
+    wrong = np.argwhere(y < 0.0 if loss == "poisson" else y <= 0.0)
+    if not len(wrong):
+        return
+    where = named_place("y", tuple(int(part) for part in wrong[0]), first_row) + place
+    value = shown_value(y[tuple(wrong[0])])
+    if loss == "poisson":
+        raise ValueError(
+            f"{where} is {value}: loss='poisson' is of counts and rates, which are at least 0; correct the target, or "
+            "use loss='squared_error'"
+        )
+    raise ValueError(
+        f"{where} is {value}: loss='gamma' is of sizes, which are above 0; leave rows of 0 out (whether there is one "
+        "at all is another model), or use loss='poisson' or 'squared_error'"
+    )
+
+
+def check_log_rows(dataset: Dataset, loss: str) -> None:
+    """Raise ValueError for targets that the loss of a mean exp(f) does not know, by a read of the targets alone."""
+    first_row, largest = 0, np.zeros(())
+    for block in dataset.source.blocks_without_x():
+        y = np.asarray(block.y, dtype=np.float64)
+        check_log_targets(y, loss, first_row, f" of {dataset.source.place}")
+        first_row, largest = first_row + len(y), np.maximum(largest, y.max(axis=0, initial=0.0))
+    if not np.all(largest > 0.0):
+        raise ValueError("y holds nothing but 0: loss='poisson' needs a count above 0, of which a mean can be told")
 
 
 def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:

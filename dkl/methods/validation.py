@@ -19,7 +19,8 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.own_dates import held_by_own_dates
+from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
@@ -59,17 +60,27 @@ def rows_to_fit(
     ValueError
         If targets are needed and there are none, or the rows are not what a Dataset can hold.
     """
+    if getattr(estimator, "drop_missing_target", False):
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
     X = beside.X
     if not supervised and not isinstance(X, Dataset):
         y = None
-    if _is_plain(X):
-        X = checked_rows(estimator, X)
     # A machine's parameter; learners take the columns of a frame that are categorical by their type.
     categorical = getattr(estimator, "categorical", None) or ()
-    dataset = as_dataset(X, y, sample_weight, task=task, categorical=categorical)
-    if supervised:
-        check_target(type(estimator).__name__, dataset)
-    dataset = beside.held(dataset, sample_weight)
+
+    def made() -> Dataset:
+        """The rows without what keeps some of them together."""
+        rows = checked_rows(estimator, X) if _is_plain(X) else X
+        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
+        if supervised:
+            check_target(type(estimator).__name__, dataset)
+        return dataset
+
+    dataset = beside.noted_of(made, sample_weight)
+    if getattr(estimator, "_chooses", False) and (estimator.by_group, estimator.by_time) == (None, None):
+        source, schema = held_by_own_dates(dataset.source, dataset.schema)
+        dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
+    dataset = held_rows(dataset)
     _record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
@@ -287,7 +298,7 @@ def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
     if dask.is_dask_collection(X):
-        return dask_rows(estimator, X) if is_frame(X) else X
+        return dask_rows(estimator, X)
     encoding = getattr(estimator, "encoding_", None)
     if is_frame(X) or is_raw(encoding, X):
         return encoded_frame(estimator, X)
@@ -305,7 +316,7 @@ def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
     """A Dask array of encoded rows."""
     if not is_frame(X):
-        return as_dask_array(X, "X")
+        return _dask_array_rows(estimator, as_dask_array(X, "X"), strict)
     check_names(X)
     if getattr(estimator, "encoding_", None) is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
@@ -313,6 +324,21 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.A
     parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
+
+
+def _dask_array_rows(estimator: Any, X: da.Array, strict: bool) -> da.Array:
+    """A Dask array as encoded rows: missing values are filled where those of fit were."""
+    encoding = getattr(estimator, "encoding_", None)
+    if encoding is None or not is_raw(encoding, X):
+        return X
+    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
+    return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
+
+
+def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:
+    with located(CHUNK):
+        return encoded_by(encoding, rows, strict=strict)
 
 
 def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Array:

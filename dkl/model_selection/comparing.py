@@ -135,7 +135,10 @@ def compare(
     >>> len(found.results), bool(found.best.score > 0.9)
     (4, True)
     """
-    dataset = rows_to_search("compare", BesideFeatures(X, groups, times), y, sample_weight, "auto", warns=test is None)
+    beside = BesideFeatures(X, groups, times)
+    if machine is not None and machine.drop_missing_target:
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
+    dataset = rows_to_search("compare", beside, y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
     if rivals or (rivals is None and learners is None):

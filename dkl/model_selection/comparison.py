@@ -195,16 +195,17 @@ class Comparison:
         # A learner whose fits all failed has no line; its errors are said below the table.
         drawn = [name for name in self.learners if np.isfinite(self.scores(name)).any()]
         alone = [result for result in self.results if result.n_features is None and np.isfinite(result.score)]
-        panel = "score by size" if len(self.n_features) > 1 else f"score on {self.n_test:,.0f} rows"
+        panel = "score"
         spread = {name: spread for name in drawn if any(spread := self._by_size(name, "deviation"))}
-        if len(self.n_features) <= 1:
+        is_bars = len(self.n_features) <= 1
+        if is_bars:
             # Bars have the standard error of their scores, which tells whether they differ.
             spread = {name: [self.error_of(score) for score in self.scores(name)] for name in drawn}
         seconds = {name: self._by_size(name, "seconds") for name in drawn}
         return ComparisonDisplay(
             self.n_features,
             {panel: {name: self.scores(name) for name in drawn}},
-            measure=self.measure,
+            measure=f"{self.measure} on {self.n_test:,.0f} held-out rows" if is_bars else self.measure,
             baseline=baseline,
             title=self.rows if title is None else title,
             spread={panel: spread},

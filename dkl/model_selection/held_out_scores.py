@@ -50,8 +50,10 @@ class Metric:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """About 95 % of all samples of so many rows would have the metric within."""
-        return self.value - 1.96 * self.standard_error, self.value + 1.96 * self.standard_error
+        """About 95 % of all samples of so many rows would have the metric within; never beyond what it can be."""
+        low, high = self.value - 1.96 * self.standard_error, self.value + 1.96 * self.standard_error
+        # R^2 may be negative, and the losses as large as they like.
+        return low if self.name == "r2" else max(low, 0.0), high if self.name in LOSSES else min(high, 1.0)
 
     def __str__(self) -> str:
         beside = "" if self.baseline is None else f" (baseline {self.baseline:.4g})"
@@ -318,7 +320,11 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
     if hasattr(model, "predict_proba"):
         # The largest probability is that of the answer, so that the rows are mapped once.
         return found | {"shares": np.asarray(model.predict_proba(block.X))}
-    return found | {"answers": np.asarray(model.predict(block.X))}
+    answers = np.asarray(model.predict(block.X))
+    if getattr(model, "_link", "") == "sorted":
+        # of several quantiles the one nearest to the median stands for a single number
+        answers = answers[:, int(np.argmin(np.abs(np.sort(model.quantiles) - 0.5)))]
+    return found | {"answers": answers}
 
 
 def _class_answers(
@@ -358,3 +364,13 @@ def scores_of(answers: ClassAnswers | NumberAnswers, scoring: Sequence[str] = ()
     # Rows of a single class have no curve: nobody asked for one.
     one_label = isinstance(answers, ClassAnswers) and len(np.unique(answers.truth)) < 2
     return tuple(answers.metric(name) for name in answers.metrics if not (one_label and name == "roc_auc"))
+
+
+def metric_facts(metrics: Sequence[Metric]) -> dict[str, Any]:
+    """Metrics as JSON values: each by its name, with standard errors, intervals of 95 % and the baseline beside."""
+    return {
+        **{metric.name: metric.value for metric in metrics},
+        "standard_errors": {metric.name: metric.standard_error for metric in metrics},
+        "intervals": {metric.name: list(metric.interval) for metric in metrics},
+        "baseline": {metric.name: metric.baseline for metric in metrics if metric.baseline is not None},
+    }

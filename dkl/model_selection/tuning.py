@@ -14,7 +14,7 @@ from sklearn.base import clone, is_classifier, is_regressor
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
-from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
 from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.methods.validation import check_target, without_splits
@@ -168,6 +168,8 @@ def tune(
     # Folds are views of these rows, so that a machine's own choice of categories is theirs.
     categorical = getattr(model, "categorical", None)
     beside = BesideFeatures(X, groups, times)
+    if getattr(model, "drop_missing_target", False):
+        beside, y, sample_weight = beside.with_targets(y, sample_weight)
     dataset = rows_to_search("tune", beside, y, sample_weight, task, categorical=categorical)
     settings = settings.seeded(model, dataset)
     model = quiet(model, settings.seed)
@@ -331,9 +333,14 @@ def rows_to_search(
     ValueError
         Without a target.
     """
-    dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or ())
-    check_target(asking, dataset)
-    dataset = without_splits(beside.held(dataset, sample_weight))
+
+    def made() -> Dataset:
+        """The rows without what keeps some of them together."""
+        dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or (), looks=True)
+        check_target(asking, dataset)
+        return dataset
+
+    dataset = without_splits(held_rows(beside.noted_of(made, sample_weight)))
     if warns:
         warn_of_random_folds(dataset, asking)
     return dataset

@@ -1,5 +1,6 @@
 """Pictures: data in attributes, drawn by `.plot(ax=None)`; matplotlib is imported when one is drawn."""
 
+from dkl.plots.answers import AnswersDisplay
 from dkl.plots.column_shares import DriftDisplay
 from dkl.plots.coverage import CoverageDisplay
 from dkl.plots.effect_curves import EffectsDisplay
@@ -13,6 +14,7 @@ from dkl.plots.sphere import SphereDisplay
 from dkl.plots.trials import TrialsDisplay
 
 __all__ = [
+    "AnswersDisplay",
     "ComparisonDisplay",
     "ContributionsDisplay",
     "CoverageDisplay",

@@ -141,7 +141,7 @@ class HistoryDisplay(Display):
             ax.set_title(title, fontsize="medium")
             ax.set_xlabel(_LABELS.get(label, label))
             # Rounds and features are counted: half of one means nothing.
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.locator_params(axis="x", integer=True)
             if len(names) == 1:
                 ax.set_ylabel(names[0].replace("_", " "))
             if len(names) > 1:

@@ -136,7 +136,7 @@ class ComparisonDisplay(Display):
         begin = 0.0 if low <= 0.0 else np.floor(20.0 * (low - 0.5 * (high - low))) / 20.0
         begin = min(begin, low) if low < 0.0 else max(begin, 0.0)
         panel.barh(places, np.array(scores) - begin, left=begin, xerr=half, color=colours, height=0.7, ecolor="0.25")
-        for place, score, beyond in zip(places, scores, half, strict=True):
+        for place, score, beyond in zip(places.tolist(), scores, half.tolist(), strict=True):
             panel.text(max(score + beyond, 0.0), place, f"  {score:.3f}", va="center", fontsize="small")
         # Room for the numbers behind the longest bar.
         panel.set_xlim(begin, high + 0.18 * (high - begin))
@@ -165,8 +165,14 @@ class ComparisonDisplay(Display):
             # References are marks in the panel of times, and lines in the others: the marks say both.
             handles, labels = axes[-1].get_legend_handles_labels()
             known = dict(zip(lines[1], lines[0], strict=True)) | dict(zip(labels, handles, strict=True))
-            legend = {"frameon": False, "loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": "small"}
-            axes[-1].legend(list(known.values()), list(known), **legend)
+            axes[-1].legend(
+                list(known.values()),
+                list(known),
+                frameon=False,
+                loc="center left",
+                bbox_to_anchor=(1.0, 0.5),
+                fontsize="small",
+            )
             return
         for panel in axes if self.references else axes[-1:]:
             panel.legend(frameon=False, loc="best", fontsize="small")

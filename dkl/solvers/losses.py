@@ -1,8 +1,9 @@
 """The losses of linear models, each defined once: its value, slope, curvature and conjugate. Every method reads these.
 
 The scaling is that of scikit-learn: ``squared_error`` is half the square (as in `SGDRegressor`, and in `Ridge` beside
-``alpha/2 |w|^2``), ``squared_hinge`` is the whole square (as in `LinearSVC`), and ``log_loss`` is
-``log(1 + exp(-y f))`` (as in `LogisticRegression`). So C and alpha mean what these estimators mean by them.
+``alpha/2 |w|^2``), ``squared_hinge`` is the whole square (as in `LinearSVC`), ``log_loss`` is
+``log(1 + exp(-y f))`` (as in `LogisticRegression`), and ``poisson`` and ``gamma`` are half the deviance of a mean
+exp(f) (as in `PoissonRegressor`). So C and alpha mean what these estimators mean by them.
 """
 
 from __future__ import annotations
@@ -34,11 +35,19 @@ class Loss(ABC):
         The largest second derivative; 0 for losses made of straight lines.
     conjugate_square : float
         What the conjugate at slope s has of s^2, beside ``y s``: ``1 / (2 largest_curvature)`` of the losses that are a
-        square somewhere, 0 of those made of straight lines. The log loss, whose conjugate is an entropy, has 0 too.
+        square somewhere, 0 of those made of straight lines. Losses whose conjugate is an entropy have 0 too.
+    varies : bool
+        Whether the second derivative takes other values than 0 and the largest one.
     """
 
     largest_curvature: ClassVar[float] = 0.0
     conjugate_square: ClassVar[float] = 0.0
+    varies: ClassVar[bool] = False
+
+    @property
+    def curvature_unit(self) -> float:
+        """What Hessians are divided by while they are summed: rows then count for 0 or 1, unless curvature varies."""
+        return 1.0 if self.varies else self.largest_curvature
 
     @abstractmethod
     def value(self, y: Numbers, f: Numbers) -> Any:
@@ -146,6 +155,7 @@ class _LogLoss(_MarginLoss):
     """``log(1 + exp(-y f))``, the loss of `LogisticRegression`: no score is so large that it overflows."""
 
     largest_curvature = 0.25
+    varies = True
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
@@ -278,6 +288,176 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
         return self.conjugate_square * s**2 + self.epsilon * np.abs(s) + y * s
 
 
+class _LogLinkLoss(Loss):
+    """Half the deviance of targets whose mean is exp(f): at least 0, and 0 where the mean is the target.
+
+    A row of exposure e, whose mean is ``e exp(f)``, is the row of the rate ``y / e``: with e times the weight of a
+    count (`counts_exposure`), with the same weight of a gamma target.
+    """
+
+    largest_curvature = inf
+    varies = True
+    counts_exposure: ClassVar[bool]
+
+
+class _PoissonLoss(_LogLinkLoss):
+    """``exp(f) - y f + y log y - y`` of a count or a rate y >= 0, the loss of `PoissonRegressor`."""
+
+    counts_exposure = True
+
+    def value(self, y: Numbers, f: Numbers) -> Any:
+        return _namespace(f).exp(f) - y * f + _entropy(y) - y
+
+    def slope(self, y: Numbers, f: Numbers) -> Any:
+        return _namespace(f).exp(f) - y
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        return _namespace(f).exp(f) + 0.0 * y
+
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
+        # The line of slope s touches the loss where the mean is y + s.
+        mean = np.clip(y + s, 0.0, None)
+        return np.where(y + s >= 0.0, _entropy(mean) - mean - _entropy(y) + y, inf)
+
+
+class _GammaLoss(_LogLinkLoss):
+    """``f + y exp(-f) - log y - 1`` of a target y > 0, the loss of `GammaRegressor`."""
+
+    counts_exposure = False
+
+    def value(self, y: Numbers, f: Numbers) -> Any:
+        xp = _namespace(f)
+        return f + y * xp.exp(-f) - xp.log(y) - 1.0
+
+    def slope(self, y: Numbers, f: Numbers) -> Any:
+        return 1.0 - y * _namespace(f).exp(-f)
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        return y * _namespace(f).exp(-f)
+
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
+        # The line of slope s touches the loss where y over the mean is 1 - s.
+        ratio = np.clip(1.0 - s, 0.0, None)
+        return np.where(s <= 1.0, _entropy(ratio) - ratio + s * np.log(y) + 1.0, inf)
+
+
+def _entropy(y: Numbers) -> Any:
+    """y log y, in which 0 log 0 is 0."""
+    xp = _namespace(y)
+    return y * xp.log(xp.where(y > 0.0, y, xp.ones_like(y)))
+
+
+@dataclass(frozen=True)
+class _PinballLoss(Loss):
+    """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
+
+    quantile: Any = 0.5
+
+    def value(self, y: Numbers, f: Numbers) -> Any:
+        error = y - f
+        return self.quantile * error - _namespace(f).clip(error, None, 0.0)
+
+    def slope(self, y: Numbers, f: Numbers) -> Any:
+        return _filled(f >= y, 1.0, f - y) - self.quantile
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        return _namespace(f).zeros_like(f - y)
+
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
+        return np.where((-self.quantile <= s) & (s <= 1.0 - self.quantile), y * s, inf)
+
+
+@dataclass(frozen=True)
+class SmoothedPinballLoss(Loss):
+    """The pinball loss with a parabola ``((y - f)^2 + h^2) / 4 h`` in place of ``|y - f| / 2`` for errors up to h.
+
+    It is the largest of ``a (y - f) - h (a - q + 1/2)^2 + h/4`` over q - 1 <= a <= q, so that it is above the pinball
+    loss by at most h/4.
+
+    Parameters
+    ----------
+    quantile : float or ndarray
+        q, one number or one of each score.
+    width : float
+        h.
+    """
+
+    quantile: Any = 0.5
+    width: float = 0.1
+
+    @property
+    def curvature_unit(self) -> float:
+        return 0.5 / self.width
+
+    def value(self, y: Numbers, f: Numbers) -> Any:
+        xp, error = _namespace(f), y - f
+        size = xp.abs(error)
+        half = xp.where(size <= self.width, (error**2 + self.width**2) / (4.0 * self.width), 0.5 * size)
+        return half + (self.quantile - 0.5) * error
+
+    def slope(self, y: Numbers, f: Numbers) -> Any:
+        return _namespace(f).clip((f - y) / (2.0 * self.width), -0.5, 0.5) - (self.quantile - 0.5)
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        return _filled(_namespace(f).abs(f - y) <= self.width, 0.5 / self.width, f - y)
+
+    def conjugate(self, y: Numbers, s: Numbers) -> Any:
+        possible = (-self.quantile <= s) & (s <= 1.0 - self.quantile)
+        parabola = self.width * (s + self.quantile - 0.5) ** 2 - 0.25 * self.width
+        return np.where(possible, y * s + parabola, inf)
+
+
+def newton_loss(name: str, epsilon: float = 0.1, quantiles: Any = None) -> Loss:
+    """The loss of that name as Newton steps take it: with a parabola in place of a kink.
+
+    Parameters
+    ----------
+    name : str
+    epsilon : float
+        As of `loss_of`; of "pinball" the width of the parabola.
+    quantiles : sequence of float or None
+        Of "pinball": the quantile of each score.
+    """
+    return SmoothedPinballLoss(np.asarray(quantiles), epsilon) if name == "pinball" else loss_of(name, epsilon)
+
+
+class _SoftmaxLoss:
+    """``log sum_k exp(f_k) - f_y`` of a row of class y whose K scores are f, the loss of `LogisticRegression`.
+
+    It has the functions of `Loss`, with codes 0 .. K-1 for targets and K scores a row.
+    """
+
+    def value(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """Of each row, (n,)."""
+        top = f.max(axis=1, keepdims=True)
+        own = np.take_along_axis(f, codes[:, None], axis=1)
+        return np.asarray((np.log(np.sum(np.exp(f - top), axis=1, keepdims=True)) + top - own)[:, 0])
+
+    def slope(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
+        """By each score, (n, K): the probabilities, less 1 at the row's class."""
+        slope = self._shares(f)
+        slope[np.arange(len(codes)), codes] -= 1.0
+        return slope
+
+    def curvature(self, f: np.ndarray, k: int, other: int) -> np.ndarray:
+        """By the scores k and other, (n,)."""
+        shares = self._shares(f)
+        return np.asarray(shares[:, k] * (float(k == other) - shares[:, other]))
+
+    def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """The largest value of ``s.f`` less the loss, (n,): an entropy of s with 1 more at the row's class."""
+        shares = s + (np.arange(s.shape[1]) == codes[:, None])
+        possible = (shares >= 0.0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) < 1e-9)
+        return np.where(possible, _entropy(np.clip(shares, 0.0, None)).sum(axis=1), inf)
+
+    @staticmethod
+    def _shares(f: np.ndarray) -> np.ndarray:
+        """Probabilities of the classes."""
+        shares = np.exp(f - f.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+SOFTMAX = _SoftmaxLoss()
 # The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
 # computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
@@ -287,13 +467,18 @@ _PLAIN: dict[str, Loss] = {
     "modified_huber": _ModifiedHuberLoss(),
     "perceptron": _PerceptronLoss(),
     "squared_error": _SquaredErrorLoss(),
+    "poisson": _PoissonLoss(),
+    "gamma": _GammaLoss(),
 }
 _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "huber": _HuberLoss,
     "epsilon_insensitive": _EpsilonInsensitiveLoss,
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
+    "pinball": _PinballLoss,
 }
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
+# The losses of a mean exp(f), whose targets are not standardised.
+LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
 
 
 def loss_of(name: str, epsilon: float = 0.1) -> Loss:
@@ -304,7 +489,8 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     name : str
         As scikit-learn names it: one of `LOSS_NAMES`.
     epsilon : float
-        Of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; the others have none.
+        Of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; of "pinball" the quantile. The others have
+        none.
 
     Raises
     ------

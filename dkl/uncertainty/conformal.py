@@ -340,7 +340,19 @@ class ConformalIntervals(ConformalMixin):
         )
 
     def _answering(self) -> tuple[Scorer, ErrorScore]:
-        """What answers rows, and how the answers are scored."""
+        """What answers rows, and how the answers are scored.
+
+        Raises
+        ------
+        ValueError
+            For losses whose scores are no numbers that targets could be compared with.
+        """
+        model: Any = self
+        if model._link:
+            raise ValueError(
+                f"intervals are of predictions in the units of y, and {type(self).__name__}(loss="
+                f"{model._settings.loss!r}) scores rows otherwise; fit loss='squared_error' or 'huber'"
+            )
         posterior = getattr(self, "posterior_", None)
         # a fit without noise has no deviations to scale errors by
         if posterior is not None and not np.all(posterior.noise > 0.0):
@@ -359,7 +371,11 @@ class ConformalSets(ConformalMixin):
     @property
     def _multiplier(self) -> float | None:
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        return 1.0 / self.temperature_ if self._settings.calibrate else None
+        if self._settings.calibrate:
+            return 1.0 / self.temperature_
+        # Newton steps fit the classes together: the probabilities are a softmax of the scores.
+        is_joint = self._settings.solver == "newton" and self._settings.loss == "log_loss" and len(self.classes_) > 2
+        return 1.0 if is_joint else None
 
     @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
     def predict_set(

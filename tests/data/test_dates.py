@@ -114,7 +114,7 @@ def test_rules_of_dates_are_kept_as_json():
     assert "parts" not in encoding.to_json()["rules"][1]
 
 
-@pytest.mark.parametrize("texts", [["2026-01-01", "later"], ["2026-02-30", "2026-01-01"], ["01.02.2026", "02.02.2026"]])
+@pytest.mark.parametrize("texts", [["2026-01-01", "later"], ["2026-02-30", "2026-01-01"], ["01.02.26", "02.02.26"]])
 def test_texts_that_are_no_dates_stay_categories(texts):
     (rule,) = learn_encoding([pd.DataFrame({"d": texts * 3})]).rules
     assert rule.kind == "category"
@@ -144,3 +144,80 @@ def test_frames_files_and_stores_give_the_same_model(tmp_path):
     for export in (machine.to_onnx, machine.to_sklearn):
         with pytest.raises(TypeError, match=r"columns \['at'\] hold dates"):
             export()
+
+
+def written(moments: pd.DatetimeIndex, form: str) -> pd.DataFrame:
+    return pd.DataFrame({"d": moments.strftime(form)})
+
+
+@pytest.mark.parametrize(
+    ("form", "kept"),
+    [
+        ("%m/%d/%Y", "m/d/y"),
+        ("%d/%m/%Y", "d/m/y"),
+        ("%d.%m.%Y", "d.m.y"),
+        ("%Y/%m/%d %H:%M", "y/m/d"),
+        ("%m/%d/%Y %I:%M:%S %p", "m/d/y"),
+        ("%d-%m-%Y %H:%M:%S", "d-m-y"),
+        ("%Y.%m.%d", "y.m.d"),
+    ],
+)
+def test_dates_in_another_form_are_those_of_iso(form, kept):
+    moments = pd.date_range("2013-12-28 11:30", periods=90, freq="17h").floor("min")
+    moments = moments if "%M" in form else moments.normalize()
+    texts = written(moments, form)
+    encoding = learn_encoding([texts])
+    iso = learn_encoding([pd.DataFrame({"d": moments})])
+    assert encoding.rules[0].form == kept
+    assert replace(encoding.rules[0], form="") == iso.rules[0]
+    np.testing.assert_array_equal(encoding.transform(texts), iso.transform(pd.DataFrame({"d": moments})))
+    stored = TableEncoding.from_json(json.loads(json.dumps(encoding.to_json())))
+    assert stored == encoding
+    # dates, and their texts in ISO 8601, are understood as well
+    np.testing.assert_array_equal(stored.transform(pd.DataFrame({"d": moments})), encoding.transform(texts))
+    with pytest.raises(ValueError, match=r"'27 March' in row 1.*write it as (day|month|year)"):
+        encoding.transform(pd.DataFrame({"d": [texts["d"][0], "27 March"]}))
+
+
+def test_texts_without_leading_zeros_and_noon_and_midnight_are_dates():
+    texts = pd.DataFrame({"d": ["3/7/2014 12:00 AM", "3/27/2014 12:05 PM", "12/1/2014 1:00 pm", None]})
+    expected = pd.DataFrame({"d": pd.DatetimeIndex(["2014-03-07 00:00", "2014-03-27 12:05", "2014-12-01 13:00", None])})
+    np.testing.assert_array_equal(
+        learn_encoding([texts]).transform(texts), learn_encoding([expected]).transform(expected)
+    )
+
+
+def test_the_rows_of_all_pieces_tell_the_day_from_the_month():
+    """One row beyond the 12th is enough, in whatever piece it is, and pieces without any value say nothing."""
+    pieces = [
+        written(pd.DatetimeIndex(["2014-02-01", "2014-03-05"]), "%m/%d/%Y"),
+        pd.DataFrame({"d": pd.Series([None, None], dtype=object)}),
+        written(pd.DatetimeIndex(["2014-03-27"]), "%m/%d/%Y"),
+    ]
+    for order in (pieces, pieces[::-1]):
+        (rule,) = learn_encoding(order).rules
+        assert (rule.kind, rule.form, rule.missing) == ("date", "m/d/y", 2)
+
+
+def test_a_day_that_may_be_a_month_is_told_of_and_no_date():
+    texts = pd.DataFrame({"d": ["03/04/2014", "05/06/2014"] * 30})
+    with pytest.warns(UserWarning, match=r"no day is beyond 12 \('03/04/2014'\).*categorical=\['d'\]"):
+        (rule,) = learn_encoding([texts]).rules
+    assert rule.kind == "category"
+    assert learn_encoding([texts], categorical=["d"]).rules[0].kind == "category"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["27/03/2014", "03/27/2014"],
+        ["30/02/2014", "01/03/2014"],
+        ["27/03/2014", "27.03.2014"],
+        ["27/03/2014", "2014-03-28"],
+        ["27/03/2014", "unknown"],
+        ["27/03/2014 25:00", "28/03/2014 11:00"],
+    ],
+)
+def test_texts_of_several_forms_or_of_days_that_are_not_are_names(texts):
+    (rule,) = learn_encoding([pd.DataFrame({"d": texts * 20})]).rules
+    assert rule.kind == "category"

@@ -177,7 +177,7 @@ TODAY = pd.Timestamp("2026-11-21")
         ({"v": [1e39, 0.0]}, {}, ValueError, "column 'v' reaches from 0 to 1e\\+39, beyond what float32 holds"),
         ({"v": [None, None]}, {}, ValueError, r"column 'v' holds no value in 2 rows; leave it out: drop=\['v'\]"),
         ({"v": [np.nan, 1.0]}, {"missing": "error"}, ValueError, "column 'v' has 1 missing values in 2 rows"),
-        ({"v": [1, 2]}, {"categorical": ["w"]}, ValueError, r"categorical names columns that are not there: \['w'\]"),
+        ({"v": [1, 2]}, {"categorical": ["w"]}, ValueError, r"categorical=\['w'\]"),
         ({"v": [1, 2]}, {"ignored": ["v"]}, ValueError, "no column is left"),
         ({"v": []}, {}, ValueError, "X has no rows"),
         ({"v": [str(i) for i in range(50)]}, {}, ValueError, "the texts of \\['v'\\] differ in \\(almost\\) every row"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from zarr.storage import LocalStore
@@ -24,7 +26,7 @@ from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, StoreError
 
 N_ROWS = 300
-KINDS = ("uncompressed", "compressed", "integers", "sparse", "sharded")
+KINDS = ("uncompressed", "compressed", "integers", "sparse", "sharded", "codes")
 
 
 def rows_of(kind: str, seed: int = 0) -> tuple[object, np.ndarray, np.ndarray]:
@@ -37,6 +39,10 @@ def rows_of(kind: str, seed: int = 0) -> tuple[object, np.ndarray, np.ndarray]:
         X = rng.integers(0, 4, (N_ROWS, 8), dtype=np.uint8)
     elif kind == "sparse":
         X = sparse.random_array((N_ROWS, 40), density=0.1, format="csr", rng=rng, dtype=np.float32)
+    elif kind == "codes":
+        # format 2: a column of codes, whose values are in the metadata
+        texts = [f"value {number:02d}" for number in rng.integers(0, 50, N_ROWS)]
+        X = pd.DataFrame({"code": texts, "number": rng.standard_normal(N_ROWS)})
     return X, rng.integers(0, 2, N_ROWS), rng.integers(1, 4, N_ROWS).astype(float)
 
 
@@ -63,7 +69,8 @@ def read_like_a_pass(path: Path) -> list[np.ndarray]:
     ds = open_dataset(path)
     X = ds.X.compute()
     dense = X.toarray() if sparse.issparse(X) else X
-    return [dense, ds.y.compute(), ds.sample_weight.compute(), ds["train"].row_id.compute()]
+    rules = np.array("" if ds.encoding is None else json.dumps(ds.encoding.to_json(), sort_keys=True))
+    return [dense, ds.y.compute(), ds.sample_weight.compute(), ds["train"].row_id.compute(), rules]
 
 
 def is_silently_wrong(path: Path, truth: list[np.ndarray]) -> bool:

@@ -244,7 +244,7 @@ def test_ingest_keeps_groups_and_times_of_tables(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         ds = dkl.ingest(tmp_path / "rows.parquet", tmp_path / "a.zarr", target="y", by_group="patient", time="day")
         other = dkl.ingest(tmp_path / "rows.csv", tmp_path / "b.zarr", target="y", by_group="patient", time="day")
-    assert ds.column_names == ["a", "year"]
+    assert ds.column_names == ["a", "year", "day.days", "day.weekday.cos", "day.weekday.sin"]
     assert ds.splits == ("train", "test")
     train, test = (set(GROUPS[rows_of(ds[name])]) for name in ds.splits)
     assert not train & test
@@ -262,3 +262,27 @@ def test_a_feature_that_is_a_time_can_split() -> None:
     ds = as_dataset(frame, Y).split(by_time="year")
     years = frame["year"].to_numpy()
     assert years[rows_of(ds["train"])].max() < years[rows_of(ds["test"])].min()
+
+
+@pytest.mark.parametrize("kind", ["dates", "texts", "numbers"])
+def test_a_time_stays_a_feature_unless_it_is_left_out(tmp_path: Path, kind: str) -> None:
+    days = pd.date_range("2024-01-01", periods=900)
+    when = {"dates": days, "texts": days.strftime("%Y-%m-%d"), "numbers": np.arange(900.0)}[kind]
+    frame = pd.DataFrame({"x": RNG.normal(size=900), "when": when})
+    y = RNG.normal(size=900)
+    made = ["when"] if kind == "numbers" else ["when.days", "when.weekday.cos"]
+    model = dkl.KernelRegressor("aligned", by_time="when", random_state=0, progress=False).fit(frame, y)
+    assert set(made) <= set(model.encoding_.column_names)
+    assert len(model.predict(frame)) == 900
+    ds = dkl.create_dataset(tmp_path / "a.zarr", frame, y, times="when")
+    frame.assign(y=y).to_csv(tmp_path / "rows.csv", index=False)
+    told = {"target": "y", "shuffle": False, "progress": False}
+    other = dkl.ingest(tmp_path / "rows.csv", tmp_path / "b.zarr", by_time="when", **told)
+    given = dkl.ingest(frame.assign(y=y), tmp_path / "c.zarr", time="when", **told)
+    for store in (other, given):
+        assert store.column_names == ds.column_names == model.encoding_.column_names
+        np.testing.assert_array_equal(store.X.compute(), ds.X.compute())
+    assert other["test"].row_id.compute().min() == 720
+    without = dkl.ingest(tmp_path / "rows.csv", tmp_path / "d.zarr", by_time="when", drop=["when"], **told)
+    assert without.column_names == ["x"]
+    assert without["test"].row_id.compute().min() == 720

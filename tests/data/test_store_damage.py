@@ -18,7 +18,7 @@ from dkl.data.store.reader import OpenStore
 from dkl.data.store.stored_splits import whole_split
 from dkl.data.store.version_files import check_version
 from dkl.data.verification import faults
-from dkl.errors import CorruptChunkError, StoreError
+from dkl.errors import CorruptChunkError, StoreError, TableDifferenceWarning
 
 WRITTEN = Path(__file__).parent / "written_by"
 
@@ -78,12 +78,37 @@ def test_a_store_of_format_1_as_the_first_release_wrote_it_opens_and_grows(tmp_p
     assert more.drop([1]).verify() == []
 
 
+def coded(n: int, start: int = 0) -> pd.DataFrame:
+    """A table with 37 values in a column, which becomes one of codes."""
+    i = np.arange(start, start + n)
+    return frame(n, start).assign(town=[f"town {number:02d}" for number in i * 11 % 37])
+
+
+def test_a_store_of_format_2_as_it_was_first_written_opens_and_grows(tmp_path: Path) -> None:
+    """Codes are one plus the place of a value among the sorted ones; values that come later have none."""
+    store = shutil.copytree(WRITTEN / "format_2" / "codes.zarr", tmp_path / "rows.zarr")
+    assert json.loads((store / "zarr.json").read_text())["attributes"]["dkl"]["format"] == 2
+    ds = open_dataset(store)
+    (rule,) = [rule for rule in ds.encoding.rules if rule.kind == "code"]
+    assert rule.categories == tuple(f"town {number:02d}" for number in range(37))
+    codes = ds.X.compute()[:, ds.column_names.index("town")]
+    left = np.setdiff1d(np.arange(90), [0, 4, 77])
+    assert np.array_equal(codes, left * 11 % 37 + 1)
+    assert np.array_equal(ds.y.compute(), labels(90)[left])
+    assert ds.verify() == []
+    with pytest.warns(TableDifferenceWarning, match="such as 'elsewhere'"):
+        more = ds.append(coded(5).assign(town=["elsewhere", *coded(4)["town"]]), labels(5), split="test")
+    assert np.array_equal(more.X.compute()[-5:, ds.column_names.index("town")], [0, 1, 12, 23, 34])
+    assert more.drop([1]).verify() == []
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of table rows with splits, appended and dropped rows."""
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of table rows with splits, appended and dropped rows; of format 1, and of format 2 with its codes."""
     path = tmp_path_factory.mktemp("whole") / "rows.zarr"
-    ds = create_dataset(path, frame(9), labels(9), rows_a_block=6).split({"train": 0.6, "test": 0.4})
-    ds.append(frame(4, 9), labels(4, 9), split="train").drop([0, 10]).append(frame(2), labels(2), split=())
+    made, n = (coded, 60) if getattr(request, "param", "one-hot") == "codes" else (frame, 9)
+    ds = create_dataset(path, made(n), labels(n), rows_a_block=n - 3).split({"train": 0.6, "test": 0.4})
+    ds.append(made(4, 9), labels(4, 9), split="train").drop([0, 10]).append(made(2), labels(2), split=())
     return path
 
 
@@ -224,6 +249,7 @@ def is_of_an_array(file: Path) -> bool:
     return file.name != "zarr.json" or json.loads(file.read_text())["node_type"] == "array"
 
 
+@pytest.mark.parametrize("whole", ["one-hot", "codes"], indirect=True)
 def test_flips_of_metadata_are_found_or_change_nothing(store: Path) -> None:
     truth, rng = contents(open_dataset(store)), np.random.default_rng(0)
     files = metadata_files(store)
@@ -236,6 +262,7 @@ def test_flips_of_metadata_are_found_or_change_nothing(store: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("bits", ["one", "several"])
+@pytest.mark.parametrize("whole", ["one-hot", "codes"], indirect=True)
 def test_a_flip_of_any_byte_of_a_record_is_found_or_changes_nothing(store: Path, bits: str) -> None:
     truth, rng = contents(open_dataset(store)), np.random.default_rng(len(bits))
     for file in metadata_files(store):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,9 +21,20 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.store.writer import DatasetWriter
-from dkl.errors import CorruptChunkError, StoreReplacedError
+from dkl.errors import CorruptChunkError, StoreReplacedError, TableDifferenceWarning
 
 NAMES = st.sampled_from(["one", "two"])
+KINDS = st.sampled_from(["dense", "sparse", "codes"])
+VALUES = 40
+
+
+def given_as(rows: np.ndarray, kind: str) -> Any:
+    """Rows in the form that a user has; of codes the values are texts, those beyond the first 40 unknown to a store."""
+    if kind == "sparse":
+        return sparse.csr_array(rows)
+    if kind == "dense":
+        return rows
+    return pd.DataFrame({"number": rows[:, 0], "text": [f"value {int(code) - 1:02d}" for code in rows[:, 1]]})
 
 
 def write_and_fail(writer: DatasetWriter, rows: np.ndarray) -> None:
@@ -39,7 +53,7 @@ class Stores(RuleBasedStateMachine):
         self.rows: dict[str, np.ndarray] = {}
         self.ids: dict[str, np.ndarray] = {}
         self.versions: dict[str, int] = {}
-        self.sparse: dict[str, bool] = {}
+        self.kinds: dict[str, str] = {}
         self.splits: dict[str, dict[str, set[int]]] = {}
         self.replacements: dict[str, int] = {"one": 0, "two": 0}
         self.handles: list[tuple[str, int, Dataset]] = []
@@ -51,15 +65,20 @@ class Stores(RuleBasedStateMachine):
     def store(self, name: str) -> str:
         return f"{self.root}/{name}.zarr"
 
-    @rule(name=NAMES, n=st.integers(2, 30), cut=st.integers(1, 9), seed=st.integers(0, 99), is_sparse=st.booleans())
-    def create(self, name: str, n: int, cut: int, seed: int, is_sparse: bool) -> None:
+    @rule(name=NAMES, n=st.integers(2, 30), cut=st.integers(1, 9), seed=st.integers(0, 99), kind=KINDS)
+    def create(self, name: str, n: int, cut: int, seed: int, kind: str) -> None:
         rows = np.random.default_rng(seed).integers(0, 3, (n, 4)).astype(np.float32)
-        given = sparse.csr_array(rows) if is_sparse else rows
+        told = {}
+        if kind == "codes":
+            # every value is there, so that the column becomes one of codes
+            code = np.append(np.arange(VALUES), np.random.default_rng(seed).integers(0, VALUES, n)) + 1
+            rows, told = np.column_stack([np.arange(len(code)) % 3, code]).astype(np.float32), {"categorical": ["text"]}
+        given = given_as(rows, kind)
         if name in self.rows:
             with pytest.raises(FileExistsError, match="overwrite=True"):
-                create_dataset(self.store(name), given)
-        create_dataset(self.store(name), given, overwrite=name in self.rows, rows_a_block=cut)
-        self.rows[name], self.ids[name], self.sparse[name] = rows, np.arange(n), is_sparse
+                create_dataset(self.store(name), given, **told)
+        create_dataset(self.store(name), given, overwrite=name in self.rows, rows_a_block=cut, **told)
+        self.rows[name], self.ids[name], self.kinds[name] = rows, np.arange(len(rows)), kind
         self.splits[name], self.versions[name] = {}, 0
         self.replacements[name] += 1
 
@@ -138,9 +157,17 @@ class Stores(RuleBasedStateMachine):
     def append(self, data: st.DataObject, n: int, seed: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.rows)))
         rows = np.random.default_rng(seed).integers(0, 3, (n, 4)).astype(np.float32)
+        if self.kinds[name] == "codes":
+            # two values more than the store has seen
+            rows = np.random.default_rng(seed).integers(1, VALUES + 3, (n, 2)).astype(np.float32)
+        given = given_as(rows, self.kinds[name])
         joined = data.draw(st.sampled_from([None, *self.splits[name]]))
         split = None if not self.splits[name] else () if joined is None else joined
-        open_dataset(self.store(name)).append(sparse.csr_array(rows) if self.sparse[name] else rows, split=split)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TableDifferenceWarning)
+            open_dataset(self.store(name)).append(given, split=split)
+        if self.kinds[name] == "codes":
+            rows[rows[:, 1] > VALUES, 1] = 0
         self.versions[name] += 1
         ids = self.versions[name] * 2**40 + np.arange(n)
         self.rows[name], self.ids[name] = np.concatenate([self.rows[name], rows]), np.append(self.ids[name], ids)
@@ -167,6 +194,7 @@ class Stores(RuleBasedStateMachine):
                 continue
             ds = open_dataset(self.store(name))
             assert ds.verify() == []
+            assert ds.schema.has_codes == (self.kinds[name] == "codes")
             assert ds.version == self.versions[name]
             assert set(ds.splits) == set(self.splits[name])
             blocks = [ds.source.reader().load(ds.source.ticket(i)).X for i in range(ds.source.n_blocks)]

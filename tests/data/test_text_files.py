@@ -323,7 +323,7 @@ def wrong_frame() -> pd.DataFrame:
 
 
 WRONG = [
-    "drop names columns that are not there: ['absent']",
+    "drop=['absent'] names columns that are not there",
     "column 'ratio' is inf in row 7",
     "column 'other' is -inf in row 2999",
     "column 'nothing' holds no value in 3000 rows",
@@ -341,7 +341,12 @@ def test_all_that_is_wrong_with_a_table_is_one_error(tmp_path, suffix):
     assert all(part in message for part in WRONG), message
     assert message.count("\n") == len(WRONG) - 1
     message = refusal(path, target="label", categorical=["town"], drop=["name", "nothing"])
-    for part in ("target='label' is no column", "categorical names columns", "'ratio' is inf", "'other' is -inf"):
+    for part in (
+        "target='label' is no column",
+        "categorical=['town'] names columns",
+        "'ratio' is inf",
+        "'other' is -inf",
+    ):
         assert part in message
 
 

@@ -514,4 +514,16 @@ def category_sums(block: Block, operands: Operands) -> Sums:
             for t in range(n_targets):
                 target = np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1)
                 sums[f"target {c} {t}"][fold[i], code] += weights[i] * target
-    return sums
+    return {name: values for name, values in sums.items() if name in operands["names"]}
+
+
+def curvature_block(block: Block, operands: Operands) -> Sums:
+    """The Hessian of each model at its point, over the loss's curvature, times a vector."""
+    values, weights = newton_targets(block, operands["targets"])
+    phi = np.column_stack([map_rows(block.X, operands["feature_map"]), np.ones(block.n_rows)])
+    product = np.zeros(operands["searches"].shape)
+    for i in range(block.n_rows):
+        for k, (point, search) in enumerate(zip(operands["point"], operands["searches"], strict=True)):
+            curved = operands["loss"] == "squared_error" or values[i, k] * (phi[i] @ point) < 1.0
+            product[k] += weights[i, k] * curved * (phi[i] @ search) * phi[i]
+    return {"product": product}

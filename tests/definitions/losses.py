@@ -18,6 +18,12 @@ def value(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
         return -4.0 * y * f if y * f < -1.0 else slack**2
     if name == "huber":
         return error**2 / 2.0 if error <= epsilon else epsilon * (error - epsilon / 2.0)
+    if name == "poisson":
+        return math.exp(f) - y + (y * (math.log(y) - f) if y > 0.0 else 0.0)
+    if name == "gamma":
+        return f - math.log(y) + y / math.exp(f) - 1.0
+    if name == "pinball":
+        return epsilon * (y - f) if y > f else (epsilon - 1.0) * (y - f)
     return {
         "hinge": slack,
         "squared_hinge": slack**2,
@@ -35,7 +41,10 @@ def slope(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
         return -y / (1.0 + math.exp(y * f))
     if name == "modified_huber":
         return -4.0 * y if y * f < -1.0 else -2.0 * y * slack
+    if name in ("poisson", "gamma"):
+        return math.exp(f) - y if name == "poisson" else 1.0 - y / math.exp(f)
     return {
+        "pinball": -epsilon if y > f else 1.0 - epsilon,
         "hinge": -y if slack > 0.0 else 0.0,
         "squared_hinge": -2.0 * y * slack,
         "perceptron": -y if y * f < 0.0 else 0.0,
@@ -52,7 +61,10 @@ def curvature(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
     if name == "log_loss":
         share = 1.0 / (1.0 + math.exp(margin))
         return share * (1.0 - share)
+    if name in ("poisson", "gamma"):
+        return math.exp(f) if name == "poisson" else y / math.exp(f)
     return {
+        "pinball": 0.0,
         "hinge": 0.0,
         "squared_hinge": 2.0 * (margin < 1.0),
         "modified_huber": 2.0 * (-1.0 <= margin < 1.0),

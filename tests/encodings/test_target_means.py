@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.together.rows import BesideFeatures
+from dkl.encodings import categories
 from dkl.encodings.categories import rows_like_fit, with_categories
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.target_means import PRIOR, CategoryFolds
@@ -238,3 +239,12 @@ def test_stores_of_codes_are_of_format_2_and_all_others_stay_of_the_first(tmp_pa
     codes = dkl.create_dataset(tmp_path / "codes.zarr", frame, y)
     plain = dkl.create_dataset(tmp_path / "plain.zarr", frame[["x", "b"]], y)
     assert (codes.source.storage_facts["format"], plain.source.storage_facts["format"]) == (2, 1)
+
+
+def test_sums_in_several_passes_are_those_of_one(monkeypatch):
+    dataset = as_dataset(table(), targets("three", 600))
+    whole = with_categories(dataset, HELD_OUT, Run())
+    monkeypatch.setattr("dkl.encodings.categories._MOST_BYTES", 4_000)
+    assert len(categories.sums_records(dataset, CategoryFolds(HELD_OUT))) == 2
+    parts = with_categories(dataset, HELD_OUT, Run())
+    np.testing.assert_array_equal(parts.X.compute(), whole.X.compute())

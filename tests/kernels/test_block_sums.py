@@ -171,6 +171,19 @@ def newton_step(kind: str) -> dict[str, Any]:
     }
 
 
+def hessian_product(kind: str) -> dict[str, Any]:
+    """The Hessians of the same models, each times a vector."""
+    step = newton_step(kind)
+    return {
+        "feature_map": step["feature_map"],
+        "point": step["trial"].coefficients,
+        "searches": step["trial"].directions,
+        "targets": step["targets"],
+        "loss": step["options"].loss,
+        "dtype": "float64",
+    }
+
+
 # the losses of tuned machines by kind of rows: labels have hinges, numbers the squared error
 TUNED_LOSSES = {"2": "hinge", "3": "squared_hinge", "targets": "squared_error"}
 
@@ -365,6 +378,7 @@ CASES: dict[tuple[str, str], Any] = {
         "dtype": "float64",
     },
     ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
+    ("dkl.kernels.normal_equations", "curvature_block"): hessian_product,
     ("dkl.kernels.normal_equations", "newton_block"): newton_step,
     ("dkl.linear.sums", "calibration_block"): judged,
     ("dkl.linear.sums", "held_out_block"): judged_candidates,
@@ -414,6 +428,8 @@ CASES: dict[tuple[str, str], Any] = {
         "sizes": (4, 4),
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
+        # all but one of them
+        "names": ("weight 0", "target 0 0", "target 0 1", "weight 1"),
     },
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))

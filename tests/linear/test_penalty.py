@@ -276,7 +276,9 @@ def test_wide_heads_of_many_classes_ask_for_small_sums_only(K: int, width: int, 
 def test_losses_of_candidates_are_means_over_outputs() -> None:
     models = np.zeros((1, 3, 1, 3))
     models[0, 0, 0] = [0.0, 0.0, 3.0]
-    found = candidate_losses(np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, classes=True)
+    found = candidate_losses(
+        np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, name="squared_hinge"
+    )
     np.testing.assert_allclose(found[0, :, 0], [(0.0 + 1.0 + 1.0) / 3.0, (16.0 + 1.0 + 1.0) / 3.0])
 
 

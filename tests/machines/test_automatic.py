@@ -45,7 +45,6 @@ def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str
     model = dkl.KernelRegressor(random_state=0).fit(X, y)
     assert model.reasons_[0].startswith(f"Features: {kind}")
     assert "which have the best score on held-out rows" in model.reasons_[0]
-    assert model.reasons_[0].count("themselves") == 1
     assert model.score(X, y) > 0.9
 
 
@@ -107,9 +106,7 @@ def test_what_is_pinned_stays_and_the_rest_adapts(given: dict[str, Any]) -> None
     assert {name: model.get_params(deep=False)[name] for name in given} == given
     assert model.score(X, labels) > 0.9
     # the penalty is chosen on held-out rows by exact steps alone
-    assert (model.solver_ == "newton") == (
-        given.get("solver") != "sgd" and set(given) - {"early_stopping"} != set() and given.get("loss") != "log_loss"
-    )
+    assert (model.solver_ == "newton") == (given.get("solver") != "sgd" and set(given) - {"early_stopping"} != set())
     learner = model.features_
     if "n_features" in given:
         assert learner.feature_map_.n_features <= given["n_features"]
@@ -239,7 +236,7 @@ def test_the_squared_error_of_classes_is_ridge_regression_on_their_signs(n_class
         dkl.KernelClassifier("random", loss="squared_error", solver="sgd").fit(X, codes)
 
 
-def test_a_time_limit_ends_the_trials_and_max_trials_pins_the_same_bits(
+def test_a_time_limit_ends_the_trials_and_trials_pins_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     X, y = thresholds(400)
@@ -250,9 +247,9 @@ def test_a_time_limit_ends_the_trials_and_max_trials_pins_the_same_bits(
     monkeypatch.setattr(counting.time, "monotonic", lambda: next(ticks))
     short = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)
     monkeypatch.undo()
-    trials = int(short.reasons_[1].partition("max_trials=")[2].split()[0])
-    assert 1 <= trials < int(free.reasons_[1].split()[3])
-    pinned = dkl.KernelRegressor(**settings, max_trials=trials).fit(X, y)
+    trials = [int(number) for number in short.reasons_[1].partition("trials=[")[2].partition("]")[0].split(",")]
+    assert 1 <= len(trials) < int(free.reasons_[1].split()[3])
+    pinned = dkl.KernelRegressor(**settings, trials=trials).fit(X, y)
     np.testing.assert_array_equal(pinned.predict(X), short.predict(X))
     # where it ended is in the checkpoint: what resumes ends there, too
     again = dkl.KernelRegressor(**settings, time_limit=12, checkpoint=str(tmp_path / "run")).fit(X, y)
@@ -283,7 +280,7 @@ def test_a_plan_counts_all_that_may_be_tried() -> None:
     assert plan(dkl.KernelRegressor(effort="fast"), ds).n_passes < whole.n_passes
     begun: list[Event] = []
     dkl.KernelRegressor(random_state=0, progress=lambda event: begun.append(event)).fit(X, y)
-    assert sum(event.kind == "pass started" for event in begun) <= whole.n_passes
+    assert 10 < sum(event.kind == "started" for event in begun) <= whole.n_passes
 
 
 def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:

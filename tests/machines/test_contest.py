@@ -11,7 +11,7 @@ from scipy import sparse
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.penalty_choice import PenaltyChoice
-from dkl.machines.contest import Contender, Race, contenders, usual_advice, variants
+from dkl.machines.contest import Contender, Race, contenders, joined, usual_advice, variants
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
 
@@ -37,7 +37,7 @@ def judged(*scores: float) -> PenaltyChoice:
 def race_of(n: int, *, folds: int = 1, allowed: float = 100.0, **settings: Any) -> Race:
     """A race of contenders that are told apart by their number; each trial and each fit is one unit of work."""
     made = [Contender(str(number), dkl.RandomFeatures(n_features=number + 1)) for number in range(n)]
-    rules = {"judging": lambda _: 1.0, "fitting": lambda _: 1.0, "vary": lambda _: []}
+    rules = {"judging": lambda _: 1.0, "fitting": lambda _: 1.0, "vary": lambda *_: []}
     return Race(made, folds, allowed, **{**rules, **settings})
 
 
@@ -87,20 +87,33 @@ def test_a_race_stays_within_the_work_that_is_allowed_but_for_the_first_trial() 
     for allowed in (0.0, 3.0, 5.0, 9.0):
         race = race_of(5, folds=4, allowed=allowed)
         run(race, lambda number, fold: 0.5)
-        assert race.trials == 1 or race.spent + 1.0 <= allowed
+        assert race.tried == [0] or race.spent + 1.0 <= allowed
     assert race.ended == "as held-out rows gain no more"
 
 
 def test_variants_of_the_best_follow_while_they_gain() -> None:
-    def larger(contender: Contender) -> list[Contender]:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
         size = contender.learner.n_features
         return [contender.changed(f"up to {2 * size}", n_features=2 * size)]
 
     race = race_of(2, vary=larger)
-    gains = iter([0.2, 0.5, 0.6, 0.7, 0.7, 0.7])
-    trials = run(race, lambda number, fold: next(gains))
-    assert trials == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
+    # the second kind gains twice; the first is too far behind to be tried again
+    gains = {0: 0.2, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.7}
+    assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
     assert race.contenders[race.winner].name == "1 (up to 8)"
+    assert race.ended == "as held-out rows gain no more"
+
+
+def test_kinds_that_are_near_may_only_lack_features() -> None:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
+        size = contender.learner.n_features
+        return [] if is_best else [contender.changed(f"up to {size + 10}", n_features=size + 10)]
+
+    race = race_of(3, vary=larger)
+    gains = {0: 0.2, 1: 0.48, 2: 0.5, 3: 0.55, 4: 0.5}
+    # the second kind is near, and its variant wins; no other is near that one
+    assert run(race, lambda number, fold: gains[number]) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+    assert race.contenders[race.winner].name == "1 (up to 12)"
 
 
 def test_variants_are_larger_wider_and_of_another_kernel_unless_that_is_pinned() -> None:
@@ -123,3 +136,53 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
     for contender in tried_on(np.zeros((300, 4))):
         assert wider.judging(contender.learner) >= shape.judging(contender.learner) > 0.0
         assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
+
+
+def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
+        return [contender.changed(f"up to {size}", n_features=size) for size in (20, 30)]
+
+    def scores(number: int, fold: int) -> float:
+        return 0.5 + 0.01 * number
+
+    race = race_of(4, folds=3, vary=larger)
+    # the clock, say, has no time for two of them
+    while (trial := race.next()) is not None:
+        if trial[0] in (2, 5):
+            race.leave_out(trial[0])
+        else:
+            race.tell(trial[0], judged(scores(*trial)))
+    assert set(race.tried) >= {0, 1, 3}
+    assert not set(race.tried) & {2, 5}
+    again = race_of(4, folds=3, vary=larger, plan=race.tried)
+    run(again, scores)
+    assert (again.tried, again.winner, again.rounds) == (race.tried, race.winner, race.rounds)
+
+
+def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
+    race = race_of(2, folds=3)
+    while (trial := race.next()) is not None:
+        if trial == (1, 1):
+            race.leave_out(1)
+        else:
+            race.tell(trial[0], judged((0.5, 0.52)[trial[0]]))
+    assert (race.winner, race.rounds) == (1, 1)
+
+
+def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third() -> None:
+    race = race_of(4, join=joined)
+    # the fourth is too far behind to help
+    scores = {0: 0.8, 1: 0.78, 2: 0.75, 3: 0.1, 4: 0.82, 5: 0.825}
+    run(race, lambda number, fold: scores[number])
+    assert [contender.name for contender in race.contenders[4:]] == ["0 with 1", "0 with 1 with 2"]
+    three = race.contenders[race.winner].learner
+    assert [learner.n_features for learner in three.features] == [1, 2, 3]
+
+
+def test_the_work_of_joined_features_is_that_of_each_and_of_one_model_on_all() -> None:
+    shape = Shape(1_000, 4, 1, "squared_error")
+    first, second = tried_on(np.zeros((300, 4)))[1:3]
+    both = joined(first, second).learner
+    assert shape.features_of(both) == shape.features_of(first.learner) + shape.features_of(second.learner)
+    assert shape.fitting(both) > shape.fitting(first.learner) + shape.fitting(second.learner) - 1e8
+    assert shape.learning(both) == shape.learning(first.learner) + shape.learning(second.learner)

@@ -126,11 +126,11 @@ def test_the_group_is_no_feature_and_may_come_with_predictions() -> None:
     np.testing.assert_array_equal(model.predict(frame), model.predict(frame[["a", "b"]]))
 
 
-def test_a_time_that_is_a_number_is_a_feature_and_a_date_is_none() -> None:
+def test_a_time_is_a_feature_whether_it_is_a_number_or_a_date() -> None:
     frame = FRAME[["a", "b", "day"]]
     assert list(machine(by_time="day").fit(frame, Y).feature_names_in_) == ["a", "b", "day"]
     dated = frame.assign(day=pd.Timestamp("2026-01-01") + pd.to_timedelta(DAYS, unit="D"))
-    assert list(machine(by_time="day").fit(dated, Y).feature_names_in_) == ["a", "b"]
+    assert list(machine(by_time="day").fit(dated, Y).feature_names_in_) == ["a", "b", "day"]
 
 
 @pytest.mark.parametrize("given", [{"groups": GROUPS}, {"times": DAYS}], ids=["group", "time"])

@@ -566,7 +566,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: classifier(solver="newton", loss="hinge").fit(SQUARE, TWO),
         "needs a loss with a Hessian: loss='squared_hinge'.*solver='sgd'",
     ),
-    "newton for huber": (lambda: regressor(solver="newton", loss="huber").fit(SQUARE, TWO), "loss='squared_error'"),
+    "newton without a bend": (
+        lambda: regressor(solver="newton", loss="epsilon_insensitive").fit(SQUARE, TWO),
+        "loss='squared_error'",
+    ),
     "newton stopped early": (
         lambda: classifier(solver="newton", loss="squared_hinge", early_stopping=True).fit(SQUARE, TWO),
         "early_stopping has no meaning",

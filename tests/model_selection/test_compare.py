@@ -154,7 +154,7 @@ def test_estimators_of_others_are_fitted_once_to_the_same_rows(rows: tuple[np.nd
     by_hand = logistic.fit(fold.train.X.compute(), fold.train.y.compute())
     (one,) = (one for one in found.results if one.learner == "logistic")
     assert (one.n_features, one.score) == (None, by_hand.score(fold.test.X.compute(), fold.test.y.compute()))
-    assert found.display().references["score by size"] == {"logistic": one.score}
+    assert found.display().references["score"] == {"logistic": one.score}
     assert found.cells()[0][-2] == "as it is"
 
 
@@ -163,7 +163,7 @@ def test_a_learner_that_fails_says_why_and_leaves_the_others(rows: tuple[np.ndar
     assert found.best.learner == "random"
     assert "max_rows" in found.errors[0]
     assert "max_rows" in repr(found)
-    assert list(found.display().scores["score against size"]) == ["random"]
+    assert list(found.display().scores["score"]) == ["random"]
     with pytest.raises(RuntimeError, match="max_rows"):
         small(rows, learners={"odd": dkl.RandomFeatures(max_rows=-1)})
 
@@ -263,7 +263,7 @@ def test_the_notebook_runs_in_small() -> None:
     names = run_here("which_learner")
     assert names["found"].learners == ("random", "aligned")
     assert len(pyplot.get_fignums()) == 2
-    assert "RBF-SVM" in names["beside"].display().references["score by size"]
+    assert "RBF-SVM" in names["beside"].display().references["score"]
     pyplot.close("all")
 
 

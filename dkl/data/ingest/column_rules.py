@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of
+from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of, spoken_form
 from dkl.data.ingest.statistics import ColumnStatistics
 
 Missing = Literal["auto", "mean", "error"] | float
@@ -45,6 +45,8 @@ class ColumnRule:
         Names of the columns that a fit has made of a column of codes; empty before.
     parts : tuple of {"days", "hour", "weekday", "yearday"}
         What is kept of times.
+    form : str
+        How texts write the dates of the column, where not in ISO 8601: "m/d/y".
     unforeseen : float or None
         What a missing value becomes where none was missing when the rule was made (a category has no column set); None:
         it is an error.
@@ -59,6 +61,7 @@ class ColumnRule:
     outputs: tuple[str, ...] = ()
     parts: tuple[DatePart, ...] = ()
     unforeseen: float | None = None
+    form: str = ""
 
     @property
     def flags_missing(self) -> bool:
@@ -122,7 +125,10 @@ class ColumnRule:
             return "duration in days"
         cycles = ", ".join(SPOKEN[part] for part in self.parts if part != "days")
         kept = [SPOKEN["days"]] if "days" in self.parts else []
-        return f"{self.kind} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
+        written = f" written {spoken_form(self.form)}" if self.form else ""
+        return (
+            f"{self.kind}{written} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
+        )
 
     @property
     def _filled(self) -> str:
@@ -142,7 +148,8 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
     are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
     it is then used however many of its values differ, see `differs_in_every_row`.
-    Texts that are all dates in ISO 8601 are dates, of which `dkl.data.ingest.dates.parts_of` says what is kept.
+    Texts that are all dates, in ISO 8601 or in one of `dkl.data.ingest.dates.FORMS` alone, are dates, of which
+    `dkl.data.ingest.dates.parts_of` says what is kept.
     Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
     "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
 
@@ -169,7 +176,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
     if stats.dates is not None:
-        return decide_rule(stats.dates, missing, double)
+        return replace(decide_rule(stats.dates, missing, double), form=str(stats.form))
     if stats.kind == "category":
         if stats.categories is None:
             raise ValueError(
@@ -201,6 +208,18 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
     unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
     return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen)
+
+
+def why_no_dates(stats: ColumnStatistics) -> str:
+    """What to say of texts that are taken as names though all of them look like dates; empty where they do not."""
+    if len(stats.written) < 2 or stats.missing == stats.rows or not stats.categories:
+        return ""
+    example = next(iter(stats.categories))
+    return (
+        f"column '{stats.name}' looks like dates in which no day is beyond 12 ({example!r}), so that it cannot be told "
+        f"from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a frame: "
+        f"pandas.to_datetime with a format), or say that they are names: categorical=['{stats.name}']"
+    )
 
 
 def differs_in_every_row(stats: ColumnStatistics) -> bool:

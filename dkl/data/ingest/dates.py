@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import numpy as np
@@ -34,6 +35,10 @@ _ISO = (
     (r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$", "date", pa.timestamp("us", "UTC")),
     (r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$", "time", pa.time64("us")),
 )
+
+FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y")
+"""How texts write dates beside ISO 8601. Nobody puts the month first before dots."""
+_CLOCK = r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d{1,6})?))?(?: ?(?P<half>[AaPp][Mm]))?)?"
 
 
 def date_kind(dtype: pa.DataType) -> DateKind | None:
@@ -88,6 +93,61 @@ def dates_in_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
         except pa.ArrowInvalid:
             return None
     return None
+
+
+def written_dates(column: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The dates or times that texts may write, by the form in which all of them do; none where one is something else.
+
+    A form has the order of day, month and year and what stands between them ("m/d/y"); that of ISO 8601 is empty.
+    Texts of which no day is beyond 12 have two forms.
+    """
+    if (iso := dates_in_texts(column)) is not None:
+        return {"": iso}
+    first = next((value for value in column.slice(0, 16).to_pylist() if value is not None), None)
+    if first is None:
+        first = next((value.as_py() for value in column if value.is_valid), None)
+    separator = re.match(r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}(?!\d)", first or "")
+    forms = [] if separator is None else [form for form in FORMS if form[1:2] == separator.group(1)]
+    found = {form: dates_in_form(column, form) for form in forms}
+    return {form: dates for form, dates in found.items() if dates is not None}
+
+
+def dates_in_form(column: pa.Array | pa.ChunkedArray, form: str) -> pa.Array | pa.ChunkedArray | None:
+    """Texts as the dates that all of them write in a form, with or without a time of day; None where one does not."""
+    if not form:
+        return dates_in_texts(column)
+    order, separator = form[::2], re.escape(form[1])
+    digits = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
+    pattern = rf"^{separator.join(f'(?P<{part}>{digits[part]})' for part in order)}{_CLOCK}$"
+    there = column.drop_null()
+    for part in (there.slice(0, 16), there):
+        if pc.all(pc.match_substring_regex(part, pattern)).as_py() is False:
+            return None
+    found = pc.extract_regex(column.cast(pa.string()), pattern)
+    fields = {name: pc.struct_field(found, name) for name in ("y", "m", "d", "hour", "minute", "second", "half")}
+    clock = {name: pc.if_else(pc.equal(fields[name], ""), "0", fields[name]) for name in ("hour", "minute", "second")}
+    hour = clock["hour"].cast(pa.int64())
+    half = pc.utf8_upper(fields["half"])
+    # 12 AM is midnight and 12 PM is noon.
+    twelve = pc.if_else(pc.equal(hour, 12), 0, hour)
+    hour = pc.if_else(pc.equal(half, ""), hour, pc.if_else(pc.equal(half, "PM"), pc.add(twelve, 12), twelve))
+    padded = [pc.utf8_lpad(text, width=2, padding="0") for text in (fields["m"], fields["d"], hour.cast(pa.string()))]
+    second = pc.if_else(pc.equal(clock["second"], "0"), "00", clock["second"])
+    day = pc.binary_join_element_wise(fields["y"], padded[0], padded[1], "-")
+    minute = pc.utf8_lpad(clock["minute"], width=2, padding="0")
+    try:
+        # A month 13, a 30 February and a 25th hour are none.
+        return pc.binary_join_element_wise(day, pc.binary_join_element_wise(padded[2], minute, second, ":"), " ").cast(
+            pa.timestamp("us")
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def spoken_form(form: str) -> str:
+    """A form in words: "month/day/year"."""
+    words = {"y": "year", "m": "month", "d": "day"}
+    return "".join(words.get(sign, sign) for sign in form)
 
 
 def parts_of(kind: DateKind, first: float, last: float, *, has_times: bool) -> tuple[DatePart, ...]:

@@ -18,7 +18,7 @@ from scipy import sparse
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row
+from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row, why_no_dates
 from dkl.data.ingest.columns import (
     array_table,
     as_table,
@@ -30,7 +30,16 @@ from dkl.data.ingest.columns import (
     texts,
     why_unusable,
 )
-from dkl.data.ingest.dates import DATE_KINDS, date_kind, dates_in_texts, days, encoded_days
+from dkl.data.ingest.dates import (
+    DATE_KINDS,
+    date_kind,
+    dates_in_form,
+    dates_in_texts,
+    days,
+    encoded_days,
+    spoken_form,
+    written_dates,
+)
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.data.other_frames import as_known_rows
 from dkl.errors import Problems
@@ -197,7 +206,7 @@ class TableEncoding:
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
             # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
-            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None)):
+            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None), ("form", "")):
                 if rule[name] == usual:
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
@@ -227,10 +236,11 @@ def learn_encoding(
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
     ignored: Collection[str] = (),
+    without: str = "drop={}",
 ) -> TableEncoding:
     """Learn the encoding of tables that come in pieces (Arrow tables, pandas frames), read once.
 
-    See `decide_encoding` for the rules and the errors.
+    See `decide_encoding` for the rules and the errors; `without` is how the caller leaves columns out.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
@@ -253,7 +263,13 @@ def learn_encoding(
         problems.raise_all()
     with problems.collected():
         encoding = decide_encoding(
-            parts[0], categorical=categorical, missing=missing, unknown=unknown, layout=layout, ignored=ignored
+            parts[0],
+            categorical=categorical,
+            missing=missing,
+            unknown=unknown,
+            layout=layout,
+            ignored=ignored,
+            without=without,
         )
     problems.raise_all()
     return encoding
@@ -267,8 +283,11 @@ def decide_encoding(
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
     ignored: Collection[str] = (),
+    without: str = "drop={}",
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
+
+    `without` is how the caller leaves columns out, for a warning.
 
     Raises
     ------
@@ -276,24 +295,28 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
+    rules, problems = [], Problems()
     absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
         names = [column.name for column in statistics.columns]
-        raise ValueError(
-            f"categorical names columns that are not there: {absent}; the columns are {spoken_names(names)}"
+        problems.add(
+            ValueError(f"categorical={absent} names columns that are not there; the columns are {spoken_names(names)}")
         )
     if not statistics.columns:
-        raise ValueError("no column is left to learn from")
+        problems.add(ValueError("no column is left to learn from"))
+        problems.raise_all()
     # The user's own choice keeps even a column of texts that differ in every row.
     aside = [c for c in statistics.columns if c.name not in categorical and differs_in_every_row(c)]
     names_aside = [column.name for column in aside]
-    rules, problems = [], Problems()
     for place, column in enumerate(statistics.columns):
         if column.name not in names_aside:
             with problems.collected():
                 chosen = column.name in categorical
                 rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
     problems.raise_all()
+    for sentence in (why_no_dates(column) for column in statistics.columns if column.name not in categorical):
+        if sentence:
+            warnings.warn(sentence, UserWarning, stacklevel=3)
     if not rules:
         raise ValueError(
             f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "
@@ -302,8 +325,8 @@ def decide_encoding(
     if aside:
         warnings.warn(
             f"{spoken_names(names_aside)} set aside: texts that differ in (almost) every row are names of rows, from "
-            f"which nothing can be learned. Leave them out, drop={names_aside}, to hear no more of it; to use them all "
-            f"the same, name them: categorical={names_aside}",
+            f"which nothing can be learned. Leave them out, {without.format(names_aside)}, to hear no more of it; to "
+            f"use them all the same, name them: categorical={names_aside}",
             UserWarning,
             stacklevel=3,
         )
@@ -327,9 +350,13 @@ class _Encoded:
     missing: np.ndarray | None
 
 
+_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts"}
+_HELD |= {kind: f"{kind}s" for kind in DATE_KINDS}
+
+
 def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences) -> _Encoded:
     if column_kind(column.type) is None:
-        raise TypeError(why_unusable(rule.name, column.type))
+        raise TypeError(f"{why_unusable(rule.name, column.type).split(': ')[0]}, and held {_HELD[rule.kind]} before")
     if rule.kind == "category":
         return _encode_category(rule, column, unknown, first_row, told)
     if rule.kind == "code":
@@ -353,7 +380,7 @@ def _encode_category(
     kind = column_kind(column.type)
     # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
     was_of_texts = kind in ("number", "boolean", *DATE_KINDS) and not any(
-        text in ("true", "false") or reads_as_number(text) or dates_in_texts(pa.array([text])) is not None
+        text in ("true", "false") or reads_as_number(text) or written_dates(pa.array([text]))
         for text in rule.categories
     )
     if len(strange) and (unknown == "error" or was_of_texts):
@@ -374,14 +401,15 @@ def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, tol
     if column.null_count == len(column):
         times = pa.nulls(len(column), pa.timestamp("us"))
     elif kind == "category":
-        written = dates_in_texts(texts(column))
+        written = _dates_of(rule, texts(column))
         times = column if written is None else written
         if written is None:
             for row, value in enumerate(texts(column)):
-                if value.is_valid and dates_in_texts(pa.array([value])) is None:
+                if value.is_valid and _dates_of(rule, pa.array([value])) is None:
+                    form = f" as {spoken_form(rule.form)}, or" if rule.form else ""
                     raise ValueError(
                         f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
-                        "before; write it as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
+                        f"before; write it{form} as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
                     )
     if date_kind(times.type) != rule.kind and times.null_count < len(times):
         raise TypeError(f"column '{rule.name}' holds {times.type} values, and held {rule.kind}s before")
@@ -389,6 +417,12 @@ def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, tol
     missing = np.isnan(values)
     _check_missing(rule, missing, first_row, told)
     return _Encoded(0, encoded_days(values, rule.parts, rule.filling), missing if rule.flags_missing else None)
+
+
+def _dates_of(rule: ColumnRule, written: pa.Array | pa.ChunkedArray) -> Any:
+    """Texts as dates, in the form of the rule or in ISO 8601; None where one of them is none."""
+    dates = dates_in_form(written, rule.form)
+    return dates_in_texts(written) if dates is None else dates
 
 
 def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:

@@ -14,6 +14,7 @@ from dkl.data.ingest.parquet_files import ParquetFormat
 from dkl.data.ingest.paths import FileFormat, InputFile, file_format
 from dkl.data.ingest.staging import BUFFER_BYTES
 from dkl.data.ingest.table_rows import TableChoices, TableRows
+from dkl.data.table_input import GivenTable
 from dkl.errors import MemoryLimitError
 from dkl.process import usable_cores
 
@@ -71,7 +72,7 @@ class Buffers:
 
 
 def open_rows(
-    files: list[InputFile], chosen: Format | None, choices: TableChoices, buffers: Buffers
+    files: list[InputFile], chosen: Format | GivenTable | None, choices: TableChoices, buffers: Buffers
 ) -> TableRows | MatrixRows:
     """The rows of `files` in the chosen format, or in the one that their suffixes tell.
 
@@ -80,13 +81,15 @@ def open_rows(
     ValueError
         The format is unknown or mixed, or a choice is made that it has no use for.
     """
-    reader = _reader(files, chosen, buffers)
-    if isinstance(reader, CsvFormat | ParquetFormat):
+    reader = chosen if isinstance(chosen, GivenTable) else _reader(files, chosen, buffers)
+    if isinstance(reader, CsvFormat | ParquetFormat | GivenTable):
         return TableRows(files, reader, choices)
     # A choice that has no effect would be taken for one that has.
     for name in ("drop", "categorical", "split", "group", "time"):
         if getattr(choices, name):
             raise ValueError(f"{name}={getattr(choices, name)} names columns of tables, and matrix files have none")
+    if choices.drop_missing_target:
+        raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
     elif choices.beside:

@@ -12,6 +12,7 @@ from dask.utils import parse_bytes
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.encoding import Layout, TableEncoding
@@ -27,16 +28,20 @@ from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
+from dkl.data.table_input import GivenTable, given_table, is_table
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
 
+_UNKNOWN_BYTES = 16 * 2**30
+"""What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
+
 Progress = bool | Callable[[Event], None] | None
 
 
 def ingest(
-    paths: PathLike | Iterable[PathLike],
+    paths: PathLike | Iterable[PathLike] | GivenRows,
     store: PathLike,
     *,
     target: str | None = None,
@@ -48,6 +53,7 @@ def ingest(
     drop: Collection[str] = (),
     task: Literal["auto"] | Task = "auto",
     categorical: Collection[str] = (),
+    drop_missing_target: bool = False,
     missing: Missing = "auto",
     unknown: Literal["zeros", "error"] = "zeros",
     layout: Layout = "auto",
@@ -62,9 +68,9 @@ def ingest(
     source_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> Dataset:
-    """Write the rows of files into a dataset, once, in bounded memory; it becomes visible when it is complete.
+    """Write the rows of files or of a table into a dataset, once, in bounded memory; it is visible when it is complete.
 
-    The files are read once. Their rows go to temporary disk while the columns are looked at; then the rules for
+    The input is read once. Their rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
     stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
     of more become codes, of which a fit makes target means; missing values are filled and flagged. Dates and times
@@ -77,7 +83,10 @@ def ingest(
     ----------
     paths : path, URL, glob or folder, or several of them
         CSV (also compressed), Parquet, libsvm / svmlight, or npz files of the same columns. Folders of tables named
-        ``key=value``, as Hive writes them, give their rows a column ``key``.
+        ``key=value``, as Hive writes them, give their rows a column ``key``. In place of paths a table: a data frame
+        (pandas, Polars, what narwhals knows), an Arrow table, or a stream of record batches (a
+        ``pyarrow.RecordBatchReader``, anything with ``__arrow_c_stream__``, a lazy frame of Polars), of which no more
+        is held than is being read.
     store : path or URL
         Where the dataset goes.
     target, weight : str or None
@@ -85,7 +94,7 @@ def ingest(
     group, time : str or None
         Columns of a table that say what each row belongs to, and when it is from: rows are held out by whole groups,
         without groups the newest rows are, in `splits` that are given as shares and in every fit. The group is no
-        feature; a time is one where it holds numbers.
+        feature; a time is one, unless `drop` names it too.
     by_group, by_time : str or None
         The same, and what rows are held out by where there are both; `splits` are 80 % train and 20 % test, by
         group or by time, where none are given.
@@ -96,6 +105,8 @@ def ingest(
     categorical : collection of str
         Columns (the target too) whose values are names whatever they look like: postcodes, ids of up to a million
         values.
+    drop_missing_target : bool
+        Leave rows of tables out whose target is missing, with a warning that counts them; they are an error otherwise.
     missing : {"auto", "mean", "error"} or float
         "auto": the mean and a flag column where values are missing, and an error at predict where none was; "mean" or a
         number: what fills them in any case; "error": they are refused.
@@ -150,16 +161,29 @@ def ingest(
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
     choices = TableChoices(
-        target, weight, drop, task, categorical, missing, unknown, layout, column, group, time, held_by
+        target,
+        weight,
+        drop,
+        task,
+        categorical,
+        missing,
+        unknown,
+        layout,
+        column,
+        group,
+        time,
+        held_by,
+        drop_missing_target=drop_missing_target,
     )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     # Asked before the input is looked at, which may take long, and with its files once they are known.
     check_output(location, "dataset", overwrite=overwrite)
-    files = find_files(paths, source_options)
-    check_output(location, "dataset", overwrite=overwrite, inputs=[file.name for file in files])
+    files, reader = _found(paths, format, source_options)
+    is_given = isinstance(reader, GivenTable)
+    check_output(location, "dataset", overwrite=overwrite, inputs=[] if is_given else [file.name for file in files])
     job = _Job(
-        open_rows(files, format, choices, buffers),
+        open_rows(files, reader, choices, buffers),
         files,
         seed if shuffle else None,
         buffers,
@@ -171,7 +195,9 @@ def ingest(
         directory = next(folder for folder in location.path.parents if folder.is_dir())
     with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
         check_free_space(folder, job.rows.staged_bytes, "ingest")
-        stage = Stage(folder, seed=job.seed, n_bytes=job.rows.staged_bytes, buffer_bytes=buffers.stage_bytes)
+        stage = Stage(
+            folder, seed=job.seed, n_bytes=job.rows.staged_bytes or _UNKNOWN_BYTES, buffer_bytes=buffers.stage_bytes
+        )
         schema = job.read(stage)
         # Splits that would be empty are refused while nothing is written yet.
         for name, share in splits.items() if isinstance(splits, Mapping) else ():
@@ -187,6 +213,17 @@ def ingest(
     # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
+
+
+def _found(
+    given: Any, format: Format | None, source_options: Mapping[str, Any] | None
+) -> tuple[list[InputFile], Format | GivenTable | None]:
+    """What ingest reads, and with what: files in the format that was chosen, or a table that the caller has."""
+    if not is_table(given):
+        return find_files(given, source_options), format
+    if format is not None:
+        raise ValueError(f"format={format!r} says how files are written, and the rows were given as a table")
+    return given_table(given)
 
 
 def _held_by(
@@ -232,7 +269,7 @@ class IngestPlan:
 
 
 def plan_ingest(
-    paths: PathLike | Iterable[PathLike],
+    paths: PathLike | Iterable[PathLike] | GivenRows,
     *,
     choices: TableChoices | None = None,
     format: Format | None = None,
@@ -243,8 +280,8 @@ def plan_ingest(
 
     The parameters are those of `ingest`; `choices` holds the ones on columns (``TableChoices(target="label")``).
     """
-    files = find_files(paths, source_options)
-    rows = open_rows(files, format, choices or TableChoices(), Buffers())
+    files, reader = _found(paths, format, source_options)
+    rows = open_rows(files, reader, choices or TableChoices(), Buffers())
     n_rows = 0
     with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
         for table, n_bytes in rows.tables():

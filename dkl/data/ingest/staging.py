@@ -71,10 +71,12 @@ class Stage:
         self._runs: list[Path] = []
 
     def add(self, table: pa.Table) -> None:
-        """Append rows; each gets the next number in the input."""
-        rows = np.arange(self.n_rows, self.n_rows + table.num_rows)
+        """Append rows; each gets the next number in the input, unless the table has the numbers as `ROW`."""
+        if ROW not in table.column_names:
+            rows = np.arange(self.n_rows, self.n_rows + table.num_rows)
+            table = table.append_column(ROW, pa.array(rows))
         self.n_rows += table.num_rows
-        self._pending.append(table.append_column(ROW, pa.array(rows)))
+        self._pending.append(table)
         self._pending_bytes += table.nbytes
         if self._pending_bytes >= self._buffer_bytes:
             self._write_run()

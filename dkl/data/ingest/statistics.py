@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
-from dkl.data.ingest.dates import DATE_KINDS, dates_in_texts
+from dkl.data.ingest.dates import DATE_KINDS, FORMS, written_dates
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000_000
@@ -35,8 +35,9 @@ class ColumnStatistics:
         The first row that holds an infinite value, and that value.
     is_whole, fits_float32 : bool
         All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
-    dates : ColumnStatistics or None
-        Those of the dates that all texts of the column write in ISO 8601; None where one of them is no date.
+    written : mapping of str to ColumnStatistics
+        Those of the dates that all texts of the column may write, by their form (`written_dates`): two where the day
+        cannot be told from the month, none where a text is no date.
     """
 
     name: str
@@ -51,7 +52,17 @@ class ColumnStatistics:
     infinite: tuple[int, float] | None = None
     is_whole: bool = True
     fits_float32: bool = True
-    dates: ColumnStatistics | None = None
+    written: Mapping[str, ColumnStatistics] = field(default_factory=dict)
+
+    @property
+    def form(self) -> str | None:
+        """The one form in which all texts write dates; None where they are no dates, or may be dates of two forms."""
+        return next(iter(self.written)) if len(self.written) == 1 and self.missing < self.rows else None
+
+    @property
+    def dates(self) -> ColumnStatistics | None:
+        """The statistics of the dates that the texts write, where they do in one form."""
+        return None if self.form is None else self.written[self.form]
 
     @property
     def mean(self) -> float:
@@ -67,8 +78,9 @@ class ColumnStatistics:
         """
         if self.kind == "empty" or other.kind == "empty":
             # A stretch without any value says nothing of the kind.
-            known = other if self.kind == "empty" else self
-            return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
+            known, nothing = (other, self) if self.kind == "empty" else (self, other)
+            written = {form: dates.merge(nothing) for form, dates in known.written.items()}
+            return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing, written=written)
         if self.kind != other.kind:
             raise TypeError(
                 f"column '{self.name}' holds {self.kind} values in some rows and {other.kind} values in others; make "
@@ -85,15 +97,15 @@ class ColumnStatistics:
             infinite=self.infinite or other.infinite,
             is_whole=self.is_whole and other.is_whole,
             fits_float32=self.fits_float32 and other.fits_float32,
-            dates=self._merged_dates(other),
+            written=self._merged_dates(other),
         )
 
-    def _merged_dates(self, other: ColumnStatistics) -> ColumnStatistics | None:
+    def _merged_dates(self, other: ColumnStatistics) -> dict[str, ColumnStatistics]:
+        both = [(form, mine, other.written[form]) for form, mine in self.written.items() if form in other.written]
         # Texts that are dates here and times there are texts.
-        mine, theirs = self.dates, other.dates
-        if mine is None or theirs is None or len({mine.kind, theirs.kind} - {"empty"}) > 1:
-            return None
-        return mine.merge(theirs)
+        return {
+            form: mine.merge(theirs) for form, mine, theirs in both if len({mine.kind, theirs.kind} - {"empty"}) <= 1
+        }
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
         # Too many in one stretch are too many in both: their names were not kept.
@@ -189,7 +201,7 @@ def _column(
             values.null_count,
             categories=categories,
             # Whoever names a column as categorical has names, whatever they look like.
-            dates=None
+            written={}
             if name in categorical or pa.types.is_dictionary(column.type)
             else _written_dates(name, values, first_row, rows, sampled),
         )
@@ -214,12 +226,12 @@ def _column(
 
 def _written_dates(
     name: str, values: pa.ChunkedArray, first_row: int, rows: np.ndarray, sampled: np.ndarray
-) -> ColumnStatistics | None:
-    """The statistics of the dates that all texts write; those of no kind where there is no text at all."""
+) -> dict[str, ColumnStatistics]:
+    """The statistics of the dates that all texts may write, by form; of no kind where there is no text at all."""
     if values.null_count == len(values):
-        return ColumnStatistics(name, "empty", len(values), len(values))
-    written = dates_in_texts(values)
-    return None if written is None else _column(name, written, (), first_row, rows, sampled)
+        return {form: ColumnStatistics(name, "empty", len(values), len(values)) for form in ("", *FORMS)}
+    written = written_dates(values)
+    return {form: _column(name, dates, (), first_row, rows, sampled) for form, dates in written.items()}
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:

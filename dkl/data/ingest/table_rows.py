@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import Missing, decide_rule
@@ -18,6 +20,7 @@ from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.ingest.tables import Probe, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.together.table_column import TogetherColumn
 from dkl.errors import Problems
@@ -42,9 +45,11 @@ class TableChoices:
     group: str | None = None
     time: str | None = None
     held_by: HeldBy | None = None
-    time_is_number: bool = False
+    drop_missing_target: bool = False
 
     def __post_init__(self) -> None:
+        if self.drop_missing_target and self.target is None:
+            raise ValueError("drop_missing_target=True asks for rows that have a target, and target names no column")
         for name, allowed in (
             ("task", ("auto", "classification", "regression")),
             ("unknown", ("zeros", "error")),
@@ -60,9 +65,14 @@ class TableChoices:
 
     @property
     def beside(self) -> list[str]:
-        """The columns that are no features; a time that is a number is one."""
-        time = None if self.time_is_number else self.time
-        return [name for name in (self.target, self.weight, self.split, self.group, time) if name is not None]
+        """The columns with a role that are no features; a time is one, unless it is left out."""
+        return [name for name in self.roles if name != self.time or name in self.drop]
+
+    @property
+    def roles(self) -> list[str]:
+        """The columns that have a role."""
+        names = (self.target, self.weight, self.split, self.group, self.time)
+        return [name for name in names if name is not None]
 
 
 class TableRows:
@@ -79,10 +89,14 @@ class TableRows:
         probes = probed(files, reader)
         self._problems = Problems()
         choices = _possible(choices, probes[0].schema.names, self._problems)
-        choices = replace(choices, time_is_number=_is_number(choices.time, probes))
-        texts = (*choices.categorical, choices.split, choices.group, None if choices.time_is_number else choices.time)
+        texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
         as_text = [name for name in texts if name and name != choices.weight]
-        self._schema = common_schema(probes, drop=choices.drop, as_text=as_text, further=self._problems)
+        self._schema = common_schema(
+            probes,
+            drop=[name for name in choices.drop if name != choices.time],
+            as_text=as_text,
+            further=self._problems,
+        )
         if self._problems:
             # rows are read on for what else is wrong, without the columns that cannot be read
             choices = _possible(choices, self._schema.names, Problems())
@@ -100,6 +114,7 @@ class TableRows:
         if choices.time is not None:
             self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
+        self._dropped = 0
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
@@ -115,9 +130,13 @@ class TableRows:
         row = further = 0
         try:
             for table, n_bytes in file_tables(self._files, self._reader, self._schema):
-                self._look_at(table, row)
+                # rows that are left out are not there for what is learned of the others, and keep their numbers
+                kept = self._with_target(table, row)
                 row += table.num_rows
-                yield self._packing.pack(table), n_bytes
+                if not kept.num_rows:
+                    continue
+                self._look_at(kept, self._seen.rows if self._seen is not None else 0)
+                yield self._packing.pack(kept), n_bytes
                 if self._problems or self._infinite:
                     further += table.nbytes
                     if further > _FURTHER_BYTES:
@@ -127,6 +146,15 @@ class TableRows:
             self._problems.add(error)
             self._cut_short = True
             self.decide()
+
+    def _with_target(self, table: pa.Table, row: int) -> pa.Table:
+        """The rows that have a target, with their numbers as `ROW`, where others are to be left out; else all rows."""
+        if not self._choices.drop_missing_target or self._target is None:
+            return table
+        there = pc.invert(pc.is_null(table.column(self._target.name), nan_is_null=True))
+        kept = table.append_column(ROW, pa.array(np.arange(row, row + table.num_rows))).filter(there)
+        self._dropped += table.num_rows - kept.num_rows
+        return kept
 
     @property
     def _infinite(self) -> list[ColumnStatistics]:
@@ -160,13 +188,26 @@ class TableRows:
         ValueError, TypeError
             Something is wrong with the columns or with values in them; all of it is listed.
         """
-        problems = self._problems
+        try:
+            schema = self._decided_schema(self._problems)
+        except (ValueError, TypeError) as error:
+            if self._dropped:
+                error.add_note(f"rows are counted without the {self._dropped:,} that have no target")
+            raise
+        if self._dropped:
+            rows = self._dropped + (0 if self._seen is None else self._seen.rows)
+            say_dropped(self._dropped, rows, str(self._choices.target))
+        return schema
+
+    def _decided_schema(self, problems: Problems) -> Schema:
         if self._cut_short:
             # of columns that were read in part no more is certain than what their values have shown
             for column in self._infinite:
                 with problems.collected():
                     decide_rule(column, self._choices.missing)
             problems.raise_all("the files were not read further")
+        if self._seen is None and self._dropped:
+            say_dropped(self._dropped, self._dropped, str(self._choices.target))
         if self._seen is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
         target = None
@@ -223,9 +264,11 @@ class TableRows:
         return X, y, weight, table.column(ROW).to_numpy(), columns
 
 
-def _is_number(name: str | None, probes: list[Probe]) -> bool:
-    """Whether a column holds numbers in all files."""
-    return name is not None and all(column_kind(probe.schema.field(name).type) == "number" for probe in probes)
+def _text_time(name: str | None, probes: list[Probe]) -> str | None:
+    """The column of times where it travels as text: it holds neither numbers in all files nor dates without a zone."""
+    types = [] if name is None else [probe.schema.field(name).type for probe in probes]
+    kinds = {(column_kind(dtype), getattr(dtype, "tz", None)) for dtype in types}
+    return None if kinds in ({("number", None)}, {("date", None)}) else name
 
 
 def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
@@ -237,15 +280,15 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
         if name is not None and name not in there:
             problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
             kept[role] = None
-        elif name is not None and name in choices.drop:
+        elif name is not None and name in choices.drop and role != "time":
             problems.add(ValueError(f"{role}='{name}' is also in drop"))
             kept[role] = None
-    if len(set(choices.beside)) < len(choices.beside):
-        problems.add(ValueError(f"target, weight, split, group and time are different columns; got {choices.beside}"))
+    if len(set(choices.roles)) < len(choices.roles):
+        problems.add(ValueError(f"target, weight, split, group and time are different columns; got {choices.roles}"))
         kept |= {"weight": None, "split": None, "group": None, "time": None}
     for what in ("drop", "categorical"):
         given = getattr(choices, what)
         if absent := sorted(set(given) - there):
-            problems.add(ValueError(f"{what} names columns that are not there: {absent}; the columns are {found}"))
+            problems.add(ValueError(f"{what}={absent} names columns that are not there; the columns are {found}"))
             kept[what] = [name for name in given if name in there]
     return replace(choices, **kept) if kept else choices

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
+from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import Task
 
 AUTO_CLASSES = 1_000
@@ -131,9 +132,7 @@ class TargetSummary:
     def _check_there(self, missing: np.ndarray) -> None:
         if missing.any():
             row = self.rows + int(np.flatnonzero(missing)[0])
-            raise ValueError(
-                f"target '{self.name}' is missing (NaN) in row {row}; remove rows without a target, or give them one"
-            )
+            raise ValueError(f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}")
 
     def decide(self, task: Literal["auto"] | Task) -> Target:
         """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.

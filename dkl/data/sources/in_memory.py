@@ -58,6 +58,17 @@ class ArraySource:
         self.has_weight = weight is not None
         self.place = "an array in memory"
 
+    def numbered(self, row_id: np.ndarray) -> ArraySource:
+        """The same rows under other numbers, (n,) int64."""
+        return ArraySource(
+            self._X,
+            self._y,
+            self._weight,
+            n_classes=self._n_classes,
+            row_id=row_id,
+            rows_a_block=self.rows_a_block,
+        )
+
     @property
     def block_rows(self) -> np.ndarray:
         return self.counts.rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -10,11 +12,15 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.frames import is_frame
+from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
+from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
+from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import held_source
+from dkl.errors import Problems
 
 
 class HasRows(Protocol):
@@ -35,8 +41,8 @@ D = TypeVar("D", bound=HasRows)
 class BesideFeatures:
     """Groups and times that are given beside rows: values, or the names of columns of a data frame.
 
-    The group column is taken out of the frame. A time that is a number stays a feature; one that is a date or a text
-    is taken out.
+    The group column is taken out of the frame. A time stays a feature: whether it helps on newer rows is what the
+    newest ones are held out for.
 
     Parameters
     ----------
@@ -51,12 +57,16 @@ class BesideFeatures:
     X : the rows without what is no feature
     taken : tuple of str
         Names of the columns that were taken out.
+    row_id : ndarray of shape (n,), int64, or None
+        The numbers of the rows as they were given, where some were dropped.
     """
 
     def __init__(
-        self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: str | None = None
+        self, X: Any, groups: Any = None, times: Any = None, by_group: str | None = None, by_time: Any = None
     ) -> None:
         check_one_kind(by_group, by_time)
+        # False is what a machine has that must not choose a time by itself.
+        by_time = by_time or None
         X = as_known_rows(X)
         self._by = by_group, by_time
         if is_frame(X):
@@ -64,10 +74,14 @@ class BesideFeatures:
             self._by = None, None
         self.X = X
         self.taken: tuple[str, ...] = ()
+        self.row_id: np.ndarray | None = None
         self._given: dict[str, tuple[Any, str | None]] = {}
+        problems = Problems()
         for role, values in (("group", groups), ("time", times)):
-            if values is not None:
-                self._given[role] = self._taken(role, values)
+            with problems.collected():
+                if values is not None:
+                    self._given[role] = self._taken(role, values)
+        problems.raise_all()
         if not is_frame(X) and not hasattr(X, "schema") and (by_group, by_time) != (None, None) and not self._given:
             name, value = ("by_group", by_group) if by_group is not None else ("by_time", by_time)
             raise ValueError(
@@ -99,9 +113,44 @@ class BesideFeatures:
                 f"{role}s={values!r} names no column of X; the columns are {spoken_names(list(self.X.columns))}"
             )
         column = self.X[values]
-        if role == "group" or not _is_number(column):
-            self.X, self.taken = self.X.drop(columns=[values]), (*self.taken, values)
+        if role == "group":
+            self.leave_out(values)
         return column, values
+
+    def leave_out(self, name: str) -> None:
+        """Take a column out of the data frame; later tables may hold it all the same."""
+        self.X, self.taken = self.X.drop(columns=[name]), (*self.taken, name)
+
+    def with_targets(self, y: Any, sample_weight: Any) -> tuple[BesideFeatures, Any, Any]:
+        """These rows, targets and weights without the rows whose target is missing, which are counted in a warning.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As of `dkl.data.missing_targets.kept_rows`.
+        """
+        kept = None if hasattr(self.X, "schema") else kept_rows(self.X, y)
+        if kept is None:
+            return self, y, sample_weight
+        left = copy.copy(self)
+        left.X, left.row_id = rows_of(self.X, kept), np.flatnonzero(kept)
+        left._given = {role: (rows_of(values, kept), name) for role, (values, name) in self._given.items()}
+        return left, rows_of(y, kept), rows_of(sample_weight, kept)
+
+    def noted_of(self, made: Callable[[], D], sample_weight: Any = None) -> D:
+        """`noted` of the dataset that is made of the rows; what is wrong with any of them is said in one error."""
+        problems = Problems()
+        try:
+            dataset = made()
+        except (ValueError, TypeError) as error:
+            problems.add(error)
+            for role, (values, name) in self._given.items() if not is_lazy(self.X) else ():
+                codes = group_codes if role == "group" else time_codes
+                with problems.collected():
+                    codes(values, np.shape(self.X)[0], name or f"{role}s")
+            problems.raise_all()
+            raise
+        return self.noted(dataset, sample_weight)
 
     def held(self, dataset: D, sample_weight: Any = None) -> D:
         """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
@@ -122,9 +171,12 @@ class BesideFeatures:
         """The source and the schema with the groups and times as row columns."""
         kept = _counted(sample_weight) if self._given else None
         # the last one decides what rows are held out by: the groups, where both are given
+        problems = Problems()
         for role in [role for role in ("time", "group") if role in self._given]:
             values, name = self._given[role]
-            source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+            with problems.collected():
+                source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+        problems.raise_all()
         source, schema = chosen_rows_together(source, schema, *self._by)
         if self.taken and schema.encoding is not None:
             # what later tables may hold all the same
@@ -137,12 +189,6 @@ def _first_given(values: Any, named: str | None, role: str) -> Any:
     if values is not None and named is not None and not (isinstance(values, str) and values == named):
         raise ValueError(f"{role}s were given to fit, and by_{role}={named!r} names a column of X; give one of them")
     return named if values is None else values
-
-
-def _is_number(column: Any) -> bool:
-    """Whether a column of a frame holds numbers, and so may stay a feature."""
-    kind = getattr(column.dtype, "kind", "O")
-    return kind in "iuf"
 
 
 def _counted(sample_weight: Any) -> np.ndarray | None:

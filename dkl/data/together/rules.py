@@ -203,6 +203,19 @@ def rule_of(source: Any) -> HeldByGroup | HeldByTime | None:
     return steps[-1].rule if steps else None
 
 
+def second_share(source: Any, share: float) -> float:
+    """Where a second share of held-out rows begins, of which none, and no group, is in a first one.
+
+    0, which is the first share again, where there are not enough groups or rows for two and something to learn from.
+    """
+    rule = None
+    while source is not None and rule is None:
+        rule, source = rule_of(source), getattr(source, "base", None)
+    groups = rule.groups if isinstance(rule, HeldByGroup) else None
+    begin = share if groups is None else max(share, 1.0 / len(groups))
+    return begin if begin + share < 1.0 and (groups is None or len(groups) > 2) else 0.0
+
+
 def group_rule(blocks: Iterable[np.ndarray], known: RowColumn) -> HeldByGroup:
     """The rule of all groups that there are."""
     groups = np.empty(0, np.int64)

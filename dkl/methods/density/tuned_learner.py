@@ -116,8 +116,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             What each row belongs to: rows of one group are held out together, wherever the fit holds rows out. A name
             is a column of a data frame, which is then no feature.
         times : str, array of shape (n,), or None
-            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature where it holds
-            numbers.
+            Numbers or dates: the newest rows are held out. A column of a data frame stays a feature; pass its values
+            and drop it from the frame where it shall be none.
 
         Returns
         -------

@@ -14,7 +14,6 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.minibatches import HeldOut
 from dkl.methods.choice import choose_blocks
 from dkl.methods.frequency_search.learner import PreparedRows, SearchDriver
 from dkl.methods.frequency_search.peak_search import SearchOptions
@@ -215,7 +214,8 @@ class GameSolver:
         given = {name: value for name, value in given.items() if value is not None}
         options = SearchOptions(sparse_share=self.sparse_share, **given)
         first = self.search_rows or _FIRST_SAMPLE
-        held_out = HeldOut(self.validation_fraction, rows.seed) if self.patience is not None else None
+        judges = self.patience is not None
+        held_out = rows.context.held_out(self.validation_fraction, rows.seed) if judges else None
         targets = GameTargets(len(dataset.classes), rows.class_weight, None if held_out is None else held_out.mask)
         return GameProblem(
             targets=targets,

@@ -20,7 +20,9 @@ from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
+from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
+from dkl.solvers.losses import LOG_LINK
 
 Solver = Literal["corrective", "game"]
 P = TypeVar("P")
@@ -65,8 +67,9 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
         projected gradient steps on the dual weights, which are kept beside the rows; for classes.
-    loss : {"squared_hinge", "log_loss", "squared_error", "hinge"} or None
-        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers.
+    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma", "hinge"} or None
+        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers; "poisson" is of
+        counts and "gamma" of sizes, whose mean is exp(f), and neither standardises them.
     C : float or None
         Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
         `LinearSVC`, `LogisticRegression` and, for the game, `SVC` mean by C. Of "squared_error" the sum is that of the
@@ -278,6 +281,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         start = self._start(dataset, solver)
         # parameters that have no meaning for these rows are refused before any pass
         solver.problem(self._planned_rows(dataset), None)
+        if self.loss in LOG_LINK:
+            check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
         for name in ("points_", "dual_", "_played", "duality_gap_"):
             self.__dict__.pop(name, None)

@@ -10,6 +10,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
 from dkl.methods.frequency_search.learner import PreparedRows
@@ -18,6 +19,7 @@ from dkl.methods.margin.driver import CorrectiveDriver
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
 from dkl.methods.margin.sums import CorrectiveLoss, HeldTargets
 from dkl.methods.parameters import kept_frequencies
+from dkl.solvers.losses import LOG_LINK
 
 # rows of the first search: a 20th of all, at least and at most so many, and no more than fit into so many bytes
 _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
@@ -48,7 +50,7 @@ _ENOUGH_ROWS = 10_000
 # shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go
 # on until one lowers the objective by less than this share of it, and for so many passes at most.
 _SETTLING_STEPS = 30
-_LEAST_GAIN = {"log_loss": 1e-7, "squared_hinge": 1e-6}
+_LEAST_GAIN = {"log_loss": 1e-7, "squared_hinge": 1e-6, "poisson": 1e-7, "gamma": 1e-7}
 # C of None: 1/80
 _C = 0.0125
 # C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
@@ -65,7 +67,7 @@ class CorrectiveSolver:
         As of MarginFeatures.
     sparse_share, plain_share, max_norm, refine
         As of MarginFeatures.
-    loss : {"squared_hinge", "log_loss", "squared_error"} or None
+    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"} or None
         None is "squared_hinge" for classes, "squared_error" for numbers.
     C : float or None
         None is 1/80 while features are looked for, and lighter for the last model on few rows.
@@ -126,7 +128,7 @@ class CorrectiveSolver:
         loss = self._loss(dataset)
         classes = dataset.classes
         n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
-        scale = rows.target_scale
+        scale = self._target_units(rows, loss)
         targets = NewtonTargets(
             models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
             n_classes=None if classes is None else len(classes),
@@ -164,7 +166,7 @@ class CorrectiveSolver:
         Zhang & Zhang 2018, appendix A.3).
         """
         state = with_whole_losses(problem, state)
-        points, scale = state.points, rows.target_scale
+        points, scale = state.points, self._target_units(rows, problem.loss)
         if isinstance(problem.space, FourierSpace):
             # two searches in R^d never end at the same point
             first = position = np.arange(len(points))
@@ -201,19 +203,30 @@ class CorrectiveSolver:
     def _loss(self, dataset: Dataset) -> CorrectiveLoss:
         """The loss of the working model; ValueError if it is not one for these targets."""
         allowed: tuple[CorrectiveLoss, ...] = (
-            ("squared_error",) if dataset.classes is None else ("squared_hinge", "log_loss", "squared_error")
+            ("squared_error", "poisson", "gamma")
+            if dataset.classes is None
+            else ("squared_hinge", "log_loss", "squared_error")
         )
         loss: CorrectiveLoss = allowed[0] if self.loss is None else self.loss
         if loss not in allowed:
             kind = "numbers" if dataset.classes is None else "class labels"
             remedy = "; the hinge is for solver='game'" if loss == "hinge" else ""
             raise ValueError(f"loss={loss!r} is not one of {allowed}, which solver='corrective' has for {kind}{remedy}")
+        if loss in LOG_LINK and self.refine:
+            raise ValueError(
+                f"refine={self.refine} descends on standardised targets, and loss={loss!r} has none; set refine=0"
+            )
         return loss
+
+    @staticmethod
+    def _target_units(rows: PreparedRows, loss: str) -> TargetScale | None:
+        """Mean and deviation of the targets; None where they are classes, and for the losses of a mean exp(f)."""
+        return None if loss in LOG_LINK else rows.target_scale
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
         """The rows that only judge: to stop the rounds or choose an epoch, else those that a machine withholds."""
         if self.patience is not None or self.n_features == "auto" or self.refine > 0:
-            return HeldOut(self.validation_fraction, rows.seed)
+            return rows.context.held_out(self.validation_fraction, rows.seed)
         return rows.context.withheld
 
     def _n_points(self, rows: PreparedRows, space: FrequencySpace) -> int:

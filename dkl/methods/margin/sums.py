@@ -16,7 +16,7 @@ from dkl.solvers.losses import loss_of
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error"]
+CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error", "poisson", "gamma"]
 
 # rows at most whose change of the Gram matrix is formed at once
 _CHANGED_ROWS = 1024
@@ -28,7 +28,7 @@ class CorrectiveRound:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "log_loss", "squared_error"}
+    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
         As `dkl.solvers.losses` defines them.
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
@@ -120,7 +120,9 @@ def corrective_sums(
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
         y, weight, held_out = (part[rows] for part in targets)
         scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
-        losses, slopes = loss.value(y, scores), loss.slope(y, scores)
+        # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
+        with np.errstate(over="ignore"):
+            losses, slopes, bends = loss.value(y, scores), loss.slope(y, scores), loss.curvature(y, scores)
         # s = -loss'(y, f): the dual weight of a row, sign included, whose potential is searched for peaks
         duals = -slopes
         weighted = weight[:, None] * duals
@@ -133,7 +135,7 @@ def corrective_sums(
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
             "dual": -(weight @ loss.conjugate(y, slopes)),
-            "curvature": weight @ loss.curvature(y, scores),
+            "curvature": weight @ bends,
             "absolutes": np.abs(weighted).sum(axis=0),
             # a row of weight w is w rows, each of which meets itself
             "squares": weight @ duals**2,

@@ -28,7 +28,7 @@ class WorkingSystem:
         Intercept last.
     gram : ndarray of shape (parts m + 1, parts m + 1)
         Of the rows weighed by their curvature, as a share of the loss's largest (`active`), or of all rows in full.
-    loss : {"squared_hinge", "log_loss", "squared_error"}
+    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
     active : bool
     ridge : float
         A point.
@@ -87,10 +87,12 @@ def refit(
     gradient = sums["gradient"][:, columns] - ridge * base
     # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
     # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
-    largest = loss_of(system.loss).largest_curvature
+    # That of a mean exp(f) has no largest one: its mean alone says how long a step may be.
+    bound = loss_of(system.loss).largest_curvature
+    largest = bound if np.isfinite(bound) else 1.0
     shares = np.ones(len(gradient))
     if not (system.active or system.loss == "squared_error"):
-        shares = np.minimum(1.0, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
+        shares = np.minimum(bound / largest, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
 
     def solved(k: int) -> np.ndarray:
         return _solve(gram, ridge / largest, shares[k], gradient[k] / largest)

@@ -14,16 +14,17 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, target_record, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
+from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.driver import StepDriver
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
 from dkl.methods.steps.sums import StepLoss
+from dkl.solvers.losses import LOG_LINK
 
 # a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
 _ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
@@ -47,9 +48,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Thresholds of a column at most.
     n_features : int
         Atoms at most; fewer where held-out rows gain no more.
-    loss : {"log_loss", "squared_error"} or None
+    loss : {"log_loss", "squared_error", "poisson", "gamma"} or None
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
-        classes, of which each is set against the rest.
+        classes, of which each is set against the rest. "poisson" is of counts and "gamma" of sizes, of one target.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
         on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
@@ -73,7 +74,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     feature_map_ : FeatureMap
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
         The working model on the features, in the targets' own units.
-    loss_ : {"log_loss", "squared_error"}
+    loss_ : {"log_loss", "squared_error", "poisson", "gamma"}
         Of the working model.
     history_ : list of dict
         One line a round: features, loss on held-out rows, penalty.
@@ -185,6 +186,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             self.classes_ = dataset.classes
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
         problem = self._problem(dataset, scale, self.seed_)
+        if scale is not None and problem.loss in LOG_LINK:
+            check_log_rows(dataset, problem.loss)
+            # In units of the mean the best constant is f = 0, where the rounds begin.
+            scale = TargetScale(np.zeros_like(scale.center), scale.center)
+            problem = self._problem(dataset, scale, self.seed_)
         self._run(
             StepDriver(),
             problem,
@@ -208,10 +214,13 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         if loss == "log_loss" and default != "log_loss":
             kind = "numbers" if classes is None else f"{len(classes)} classes"
             raise ValueError(f"loss='log_loss' is for two classes, and the targets are {kind}; use loss=None")
+        if loss in LOG_LINK and (classes is not None or several > 1):
+            kind = "labels" if classes is not None else f"{several} columns"
+            raise ValueError(f"loss={loss!r} is for one column of numbers, and the targets are {kind}; use loss=None")
         weights = self._class_weights(dataset)
         held_out = self._context.withheld
         if held_out is None or held_out.share == 0.0:
-            held_out = HeldOut(self.validation_fraction, seed)
+            held_out = self._context.held_out(self.validation_fraction, seed)
         targets = NewtonTargets(
             models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
             n_classes=None if classes is None else len(classes),
@@ -281,7 +290,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         root = np.sqrt(len(kept))
         self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
         coef, intercept = coefficients[:, kept] * root, coefficients[:, 0].copy()
-        if scale is not None:
+        if scale is not None and problem.loss in LOG_LINK:
+            intercept = intercept + np.log(scale.scale)
+        elif scale is not None:
             coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
         self.coef_, self.intercept_, self.loss_ = coef, intercept, problem.loss
         self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history]

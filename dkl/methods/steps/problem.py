@@ -28,7 +28,7 @@ class StepProblem:
         d.
     n_features : int
         Atoms to find at most.
-    loss : {"squared_error", "log_loss"}
+    loss : {"squared_error", "log_loss", "poisson", "gamma"}
     depth : int
         Factors of an atom at most: 1 for main effects, 2 for pairs, 3.
     bins : int

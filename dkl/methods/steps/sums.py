@@ -17,7 +17,7 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 
-StepLoss = Literal["squared_error", "log_loss"]
+StepLoss = Literal["squared_error", "log_loss", "poisson", "gamma"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class RefitTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss"}
+    loss : {"squared_error", "log_loss", "poisson", "gamma"}
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
     new : ndarray of int64, or slice
@@ -46,7 +46,7 @@ class SearchTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss"}
+    loss : {"squared_error", "log_loss", "poisson", "gamma"}
     trials : ndarray of shape (T, K, m), float64
         Coefficients; the last of them has the slopes that histograms sum.
     parents : ndarray of shape (P,), int64
@@ -115,7 +115,9 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
         scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
         if held[rows].any():
-            losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
+            # a trial whose mean exp(f) overflows has an infinite loss, and is not chosen
+            with np.errstate(over="ignore"):
+                losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
         h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
         if mapped is not None:

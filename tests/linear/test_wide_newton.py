@@ -1,0 +1,106 @@
+"""Newton steps by conjugate gradients: the optimum that other solvers find, on rows of any width, in few products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import Ridge
+from sklearn.svm import LinearSVC
+
+import dkl
+from dkl.features.families import Coordinates
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import is_plain_sparse, sparse_rows
+from dkl.linear import wide_newton
+from dkl.linear.wide_newton import WideNewtonDriver, driver_of
+from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+
+
+def bags(n: int = 300, d: int = 500, seed: int = 0) -> tuple[sparse.csr_array, np.ndarray]:
+    """Rows of a few words each, and numbers that some of the words stand for."""
+    generator = np.random.default_rng(seed)
+    X = sparse.csr_array(generator.poisson(0.03, (n, d)).astype(np.float64))
+    return X, X @ (generator.standard_normal(d) * (generator.random(d) < 0.2)) + 0.1 * generator.standard_normal(n)
+
+
+COLUMNS = dkl.AlignedFeatures(Coordinates(), n_candidates=None, n_features=None, rho=0.0, dtype="float64")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wide_newton, "MOST_FEATURES", 100)
+
+
+def test_sparse_rows_are_what_their_map_says() -> None:
+    X, _ = bags()
+    whole = Coordinates().pool(X.shape[1], "float64")
+    for columns in (np.arange(X.shape[1]), np.array([7, 3, 11])):
+        some = whole.take(columns, np.linspace(0.5, 2.0, len(columns)))
+        assert is_plain_sparse(X, some)
+        np.testing.assert_allclose(sparse_rows(X, some, "float64").toarray(), map_rows(X, some, "float64"))
+    assert not is_plain_sparse(X.toarray(), whole)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_labels_have_the_model_of_liblinear(n_classes: int) -> None:
+    X, target = bags()
+    codes = np.digitize(target, np.quantile(target, np.arange(1, n_classes) / n_classes))
+    machine = KernelClassifier(COLUMNS, loss="squared_hinge", solver="newton", alpha=1e-2).fit(X, codes)
+    phi = machine.features_.transform(X)
+    svm = LinearSVC(C=1.0 / (1e-2 * len(codes)), dual=False, tol=1e-10, intercept_scaling=1e2, max_iter=10_000)
+    svm.fit(phi, codes)
+    np.testing.assert_allclose(machine.decision_function(X), svm.decision_function(phi), atol=2e-3)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_numbers_have_the_model_of_ridge(targets: int) -> None:
+    X, target = bags()
+    y = target if targets == 1 else np.column_stack([target, target**2])
+    machine = KernelRegressor(COLUMNS, solver="newton", alpha=1e-2).fit(X, y)
+    phi = machine.features_.transform(X)
+    ridge = Ridge(1e-2 * len(target)).fit(phi, y)
+    np.testing.assert_allclose(machine.predict(X), ridge.predict(phi), atol=2e-3 * np.abs(y).max())
+
+
+def test_weights_are_repeated_rows() -> None:
+    X, target = bags()
+    weight = np.arange(len(target)) % 3
+    settings: dict[str, Any] = {"features": COLUMNS, "solver": "newton", "alpha": 1e-3}
+    twice = KernelRegressor(**settings).fit(X[np.repeat(np.arange(len(target)), weight)], np.repeat(target, weight))
+    np.testing.assert_allclose(
+        KernelRegressor(**settings).fit(X, target, weight).predict(X), twice.predict(X), atol=1e-3
+    )
+
+
+def test_penalties_are_chosen_and_the_machine_without_settings_takes_all_columns() -> None:
+    X, target = bags(600, 400)
+    labels = np.where(target > np.median(target), "many", "few")
+    model = KernelClassifier(random_state=0, effort="fast").fit(X[:450], labels[:450])
+    assert model.reasons_[0].startswith("Features: the columns themselves")
+    assert model.feature_map_.n_features == X.shape[1]
+    best = max(LinearSVC(C=C).fit(X[:450], labels[:450]).score(X[450:], labels[450:]) for C in (0.01, 0.1, 1.0, 10.0))
+    assert model.score(X[450:], labels[450:]) > best - 0.05
+    shares = model.predict_proba(X[450:])
+    assert np.array_equal(model.classes_[shares.argmax(axis=1)], model.predict(X[450:]))
+
+
+def test_no_more_passes_are_made_than_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, target = bags(200, 150)
+    machine = KernelRegressor(COLUMNS, solver="newton", alpha="auto", random_state=0)
+    planned = dkl.plan(machine, X, target).n_passes
+    begun: list[Any] = []
+    machine.set_params(progress=begun.append).fit(X, target)
+    assert 5 < sum(event.kind == "started" for event in begun) <= planned
+    assert isinstance(driver_of(_problem(X)), WideNewtonDriver)
+
+
+def _problem(X: Any) -> Any:
+    """All that says whether a problem is wide."""
+
+    class Problem:
+        feature_map = Coordinates().pool(X.shape[1])
+
+    return Problem()

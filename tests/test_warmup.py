@@ -1,0 +1,73 @@
+"""Kernels are compiled once: beforehand where that is asked for, else by the first fit, which says so."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+from dkl import process
+from dkl.bench.warming import compiling
+from dkl.process import telling_of_compilation
+
+# Other rows than those of the warm-up, in other shapes: what a user does next, and what it compiles.
+USE = """
+import sys
+import numpy as np
+from scipy import sparse
+import dkl
+from dkl.bench.warming import compiling
+from dkl.explain import contributions, importance
+X = np.random.default_rng(1).normal(size=(420, 9))
+few = sparse.random_array((350, 70), density=0.2, format="csr", random_state=1)
+with compiling() as compiled:
+    for y in (X[:, 0] > 0.1, np.digitize(X[:, 1], [-1, 0, 1]), X[:, 2] ** 2 + X[:, 3]):
+        machine = dkl.KernelRegressor if y.dtype.kind == "f" else dkl.KernelClassifier
+        for effort in ("fast", "balanced"):
+            model = machine(effort=effort, random_state=0, progress=False).fit(X, y)
+        model.predict(X)
+        importance(model, X)
+        contributions(model, X[:3], X)
+        machine(random_state=0, progress=False).fit(few, y[:350])
+        for name in ("random", "aligned", "margin", "steps", "nystrom", "peaks", "leverage"):
+            machine(name, random_state=0, progress=False).fit(X.astype(np.float32), y)
+    dkl.create_dataset(sys.argv[1], X, X[:, 0] > 0)
+    dkl.KernelClassifier(random_state=0, progress=False).fit(dkl.open_dataset(sys.argv[1])).predictor().predict(X[0])
+print("\\n".join(compiled.names))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_nothing_is_compiled_after_a_warmup(tmp_path: Path) -> None:
+    given = {"env": {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}, "check": True, "text": True}
+    run = subprocess.run([sys.executable, "-m", "dkl", "warmup", "--json"], capture_output=True, **given)
+    assert '"compiled": 0' not in run.stdout
+    command = [sys.executable, "-c", USE, str(tmp_path / "rows.zarr")]
+    used = subprocess.run(command, capture_output=True, **given)
+    assert used.stdout.strip() == ""
+    # the second warm-up finds all of it
+    again = subprocess.run([sys.executable, "-m", "dkl", "warmup", "--json"], capture_output=True, **given)
+    assert '"compiled": 0' in again.stdout
+
+
+def test_compilation_is_told_once_a_process(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_COMPILATION_TOLD", type(process._COMPILATION_TOLD)())
+
+    def kernel(x: float) -> float:
+        return x + 1.0
+
+    with caplog.at_level(logging.WARNING, "dkl"):
+        for module in ("elsewhere.kernels", "dkl.kernels.one", "dkl.kernels.two"):
+            kernel.__module__ = module
+            with compiling() as compiled, telling_of_compilation():
+                numba.njit(kernel)(1.0)
+            assert compiled.names == [f"{module}.kernel"]
+            assert compiled.seconds > 0.0
+            assert len(caplog.records) == (module != "elsewhere.kernels")
+    assert "dkl warmup" in caplog.text
