@@ -15,6 +15,7 @@ from dkl.data.ingest.tables import Probe
 from dkl.errors import located
 
 _BATCH_ROWS = 16_384
+_NO_NAME_IN_DASK = "__null_dask_index__"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class ParquetFormat:
             rows = parquet.metadata.num_rows
             first = next(_batches(file, parquet, 1000, None), None)
             width = first.nbytes / first.num_rows if first is not None and first.num_rows else 0
-            return Probe(file, parquet.schema_arrow.remove_metadata(), int(width * rows))
+            schema, index = _columns(parquet.schema_arrow)
+            return Probe(file, schema, int(width * rows), index)
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         """Tables in the order of the file, and how many bytes of the file each stands for: its share of the rows."""
@@ -40,6 +42,27 @@ class ParquetFormat:
                     columns = [plain(table.column(field.name), field, row) for field in schema]
                 row += batch.num_rows
                 yield pa.table(columns, schema=schema), int(share * batch.num_rows)
+
+
+def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The columns as they were in the data frame that was written, and the names of its index where it had none.
+
+    Parquet keeps categories of texts alone: those of numbers, booleans and dates come back as numbers, booleans and
+    dates, and only what pandas notes beside the schema tells that they are names.
+    """
+    noted = written.pandas_metadata or {}
+    columns = [note for note in noted.get("columns", []) if note.get("field_name")]
+    names = {note["field_name"] for note in columns if note["pandas_type"] == "categorical"}
+    unnamed = {note["field_name"] for note in columns if note["name"] in (None, _NO_NAME_IN_DASK)}
+    # an index of plain row numbers is no column, and is noted as an object
+    index = {name for name in noted.get("index_columns", []) if isinstance(name, str) and name in unnamed}
+    fields = []
+    for field in written.remove_metadata():
+        if field.name in names and not pa.types.is_dictionary(field.type):
+            field = field.with_type(pa.dictionary(pa.int32(), field.type))
+        if field.name not in index:
+            fields.append(field)
+    return pa.schema(fields), tuple(sorted(index))
 
 
 @contextmanager
