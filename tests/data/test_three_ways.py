@@ -8,6 +8,8 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -37,6 +39,7 @@ COLUMNS: dict[str, Any] = {
     "days": [day.date() for day in START + pd.to_timedelta(RNG.integers(0, 900, N), "D")],
     "times": pd.Series(START + pd.to_timedelta(RNG.integers(0, 10**8, N), "s")).mask(LACKS),
     "times of a zone": (START + pd.to_timedelta(RNG.integers(0, 10**8, N), "s")).tz_localize("UTC"),
+    "months": pd.Series(pd.period_range("2000-01", periods=N, freq="M")).mask(LACKS),
     "durations": pd.to_timedelta(RNG.integers(0, 10**6, N), "s"),
     "5": RNG.normal(size=N),
 }
@@ -58,6 +61,19 @@ def test_a_column_means_the_same_in_a_frame_and_in_its_parquet_file(tmp_path: Pa
     stored = dkl.KernelRegressor(**SETTINGS).fit(from_parquet(tmp_path, frame))
     assert stored.encoding_.rules == machine.encoding_.rules
     np.testing.assert_array_equal(stored.predict(frame), machine.predict(frame))
+
+
+def test_months_are_dates_whether_or_not_pandas_has_told_arrow_of_its_type(tmp_path: Path) -> None:
+    frame = FRAME[["months"]]
+    known = from_parquet(tmp_path, frame)
+    kind = pq.read_schema(tmp_path / "rows.parquet").field("months").type
+    pa.unregister_extension_type(kind.extension_name)
+    try:
+        ds = from_parquet(tmp_path, frame, overwrite=True)
+    finally:
+        pa.register_extension_type(kind)
+    assert ds.encoding.rules == known.encoding.rules
+    np.testing.assert_array_equal(ds.X.compute(), known.X.compute())
 
 
 def test_the_shell_gives_the_predictions_of_the_frame(tmp_path: Path) -> None:

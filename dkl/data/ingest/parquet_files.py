@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkl.data.ingest.columns import plain
@@ -39,7 +42,7 @@ class ParquetFormat:
             for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
                 with located(f"'{file.name}'"):
-                    columns = [plain(table.column(field.name), field, row) for field in schema]
+                    columns = [plain(_column(table, field.name), field, row) for field in schema]
                 row += batch.num_rows
                 yield pa.table(columns, schema=schema), int(share * batch.num_rows)
 
@@ -48,7 +51,7 @@ def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
     """The columns as they were in the data frame that was written, and the names of its index where it had none.
 
     Parquet keeps categories of texts alone: those of numbers, booleans and dates come back as numbers, booleans and
-    dates, and only what pandas notes beside the schema tells that they are names.
+    dates, and only what pandas notes beside the schema tells that they are names. A month begins at a point in time.
     """
     noted = written.pandas_metadata or {}
     columns = [note for note in noted.get("columns", []) if note.get("field_name")]
@@ -60,9 +63,36 @@ def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
     for field in written.remove_metadata():
         if field.name in names and not pa.types.is_dictionary(field.type):
             field = field.with_type(pa.dictionary(pa.int32(), field.type))
+        elif _frequency(field):
+            field = field.with_type(pa.timestamp("ns"))
         if field.name not in index:
             fields.append(field)
     return pa.schema(fields), tuple(sorted(index))
+
+
+def _frequency(field: pa.Field) -> str | None:
+    """The frequency of a column of periods of pandas ("M", "Q-DEC", ...); None for any other column.
+
+    Arrow knows their type once pandas has registered it, and takes them for whole numbers before.
+    """
+    if getattr(field.type, "extension_name", "") == "pandas.period":
+        return str(field.type.freq)
+    noted = field.metadata or {}
+    if noted.get(b"ARROW:extension:name") != b"pandas.period":
+        return None
+    return str(json.loads(noted[b"ARROW:extension:metadata"])["freq"])
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column of what was read; periods as the times at which they begin."""
+    column, frequency = table.column(name), _frequency(table.schema.field(name))
+    if frequency is None:
+        return column
+    import pandas as pd
+
+    counted = pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min)
+    began = pd.PeriodIndex.from_ordinals(counted.to_numpy(), freq=frequency).to_timestamp()
+    return pa.chunked_array([pa.array(began, pa.timestamp("ns"), from_pandas=True)])
 
 
 @contextmanager
