@@ -91,7 +91,7 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
     import pandas as pd
 
     counted = pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min)
-    began = pd.PeriodIndex.from_ordinals(counted.to_numpy(), freq=frequency).to_timestamp()
+    began = pd.PeriodIndex.from_ordinals(counted.to_numpy(), freq=frequency).to_timestamp()  # type: ignore[attr-defined]
     return pa.chunked_array([pa.array(began, pa.timestamp("ns"), from_pandas=True)])
 
 
