@@ -89,7 +89,7 @@ def test_the_demo_speaks_at_once_and_ends_with_what_to_take_and_what_to_type(tmp
     lines = [line for _, line in told]
     scores = {line[:18].strip(): float(line[18:].split()[0]) for line in lines if line.startswith("  ")}
     assert list(scores) == [LINEAR, SVM, TREES, "KernelClassifier"]
-    assert scores["KernelClassifier"] > scores[LINEAR] + 0.04
+    assert scores["KernelClassifier"] > max(scores[LINEAR] + 0.01, scores[TREES] - 0.01)
     assert lines[-4].startswith("Take ")
     assert (tmp_path / "dkl-demo" / "dkl-demo.png").read_bytes().startswith(b"\x89PNG")
     following = shlex.split(lines[-1].removeprefix("Next: "))
