@@ -136,24 +136,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
-        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
         clock = Clock(self.time_limit)
-        check_constraints(self)
-        self._check_features()
-        self._check_solver()
-        check_device(self.device)
-        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
-        exposed = Exposure(beside, exposure)
-        y = one_dimensional(y)
-        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
-        # The learner inside would warn a second time that a store with splits is used whole.
-        dataset = without_splits(dataset)
-        self._settle(dataset)
-        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
-        self._pilot_temperature = None
-        self._check_targets(dataset)
-        record_rows(dataset)
-        self.encoding_ = dataset.encoding
+        dataset = self._begun(X, y, sample_weight, groups, times, exposure)
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
             # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
@@ -190,6 +174,50 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         self._finish(problem, dataset, run)
         self._score_held_out(held_out)
         return self
+
+    def _begun(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        groups: object = None,
+        times: object = None,
+        exposure: object = None,
+    ) -> Dataset:
+        """The rows of a fit, once parameters and rows have been checked and open parameters settled."""
+        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        check_device(self.device)
+        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(beside, exposure)
+        y = one_dimensional(y)
+        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
+        # The learner inside would warn a second time that a store with splits is used whole.
+        dataset = without_splits(dataset)
+        self._settle(dataset)
+        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
+        self._pilot_temperature = None
+        self._check_targets(dataset)
+        record_rows(dataset)
+        self.encoding_ = dataset.encoding
+        return dataset
+
+    def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[FeatureLearner, dict[str, Any]]:
+        """Choose as `fit` does before it learns from all rows: the features, not fitted, and parameters that pin all.
+
+        `reasons_` and the table of what was tried are the machine's from then on.
+        """
+        dataset = self._begun(X, y, groups=groups, times=times)
+        self.seed_ = stored_seed(self.random_state, None, "")
+        run, weights = self._run(""), self._class_weights(dataset)
+        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
+        settings = self._settings
+        pinned = {"solver": settings.solver, "loss": settings.loss}
+        pinned["alpha"] = settings.alpha if choice is None else choice.alpha
+        return clone(self._advised), pinned
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
