@@ -235,7 +235,7 @@ def _many_line_losses(
 ) -> None:
     """`_line_losses` of arrays of one kind: it would be compiled for each combination of layouts."""
     # Copied unless C-ordered, contiguous and writeable; the weights of many models are one column seen many times.
-    _line_losses(tuple(np.require(numbers, np.float64, "CW") for numbers in at), flags, out)
+    _line_losses(tuple(np.require(numbers, np.float64, ["C", "W"]) for numbers in at), flags, out)
 
 
 @numba.njit(nogil=True, cache=True)

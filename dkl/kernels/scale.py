@@ -227,7 +227,7 @@ def _count(knots: np.ndarray, x: np.ndarray, with_tied: bool, count: np.ndarray)
         count[i] = 0
     length = len(knots)
     while length > 0:
-        half = np.int32(max(length // 2, 1))
+        half = max(length // 2, 1)
         # two loops: a choice inside one would keep it from vector code
         if with_tied:
             for i in range(len(x)):

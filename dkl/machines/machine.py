@@ -215,9 +215,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
         choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
         settings = self._settings
-        pinned = {"solver": settings.solver, "loss": settings.loss}
-        pinned["alpha"] = settings.alpha if choice is None else choice.alpha
-        return clone(self._advised), pinned
+        alpha = settings.alpha if choice is None else choice.alpha
+        return clone(self._advised), {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:

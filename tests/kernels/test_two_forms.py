@@ -49,7 +49,7 @@ def test_linear_scalings_have_the_same_bits_in_both_forms(dtype: str, seed: int,
     with np.errstate(all="ignore"):
         scale._LINEAR.plain(*given, outs[0])
     scale._LINEAR.compiled(*given, outs[1])
-    np.testing.assert_array_equal(*outs, strict=True)
+    np.testing.assert_array_equal(outs[0], outs[1], strict=True)
 
 
 @settings(max_examples=40, deadline=None)
