@@ -66,7 +66,8 @@ class Suggestion:
     def estimator(self) -> Any:
         """A new kernel machine with all that was chosen pinned, not fitted: its fit holds no race.
 
-        It predicts what the machine without settings predicts. Probabilities are calibrated on rows that the race held
+        On columns of numbers it predicts what the machine without settings predicts; categories that become target
+        means are coded with other rows kept aside. Probabilities are calibrated on rows that the race held
         out, which there are none of without it: set ``calibrate=True``, and the fit keeps rows aside for them. The
         feature learner alone for rows without a target.
         """

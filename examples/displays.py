@@ -19,6 +19,7 @@ from sklearn.datasets import load_diabetes, load_digits
 import dkl
 from dkl.explain import contributions, importance, partial_dependence
 from dkl.plots import (
+    AnswersDisplay,
     ContributionsDisplay,
     CoverageDisplay,
     DecisionDisplay,
@@ -107,6 +108,14 @@ def row() -> Display:
     return ContributionsDisplay(contributions(model, X[:1], X))
 
 
+def answers() -> Display:
+    X, y = load_digits(return_X_y=True)
+    held_out = np.arange(len(y)) % 4 == 0
+    features = dkl.RandomFeatures(n_features=200, random_state=0)
+    model = dkl.KernelClassifier(features, solver="newton", calibrate=True, random_state=0)
+    return AnswersDisplay.from_estimator(model.fit(X[~held_out], y[~held_out]), X[held_out], y[held_out])
+
+
 def coverage() -> Display:
     generator = np.random.default_rng(0)
     X = generator.uniform(-2, 2, (3_000, 2))
@@ -145,6 +154,7 @@ DISPLAYS: dict[str, Callable[[], Display]] = {
     "importance": importances,
     "dependence": dependence,
     "row": row,
+    "answers": answers,
     "coverage": coverage,
     "drift": drift,
     "sphere": sphere,

@@ -62,7 +62,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
         return call
 
     monkeypatch.setattr(DenseForm, "__call__", spied(DenseForm.__call__))
-    monkeypatch.setattr(scores, "_tile_product", spied(scores._tile_product))
+    monkeypatch.setattr(scores, "_whole_tile", spied(scores._whole_tile))
     monkeypatch.setattr(predictor, "_waves", spied(predictor._waves))
     with threadpool_limits(SOME_THREADS, user_api="blas"):
         yield found

@@ -24,6 +24,7 @@ from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import GramSum, add_hessian, packed_size
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear import array_sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
@@ -150,6 +151,22 @@ def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> N
         found, expected = (np.atleast_2d(model.linear_.coef_) for model in models)
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8 * np.abs(expected).max())
         np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("columns", [(0, 7), (0, 6), (2, 5), (4, 7), (6, 7)])
+def test_products_of_rows_stay_on_the_gpu_until_all_tiles_are_added(columns: tuple[int, int], gpu: str) -> None:
+    generator = np.random.default_rng(0)
+    phi, weight = generator.normal(size=(30, 6)), generator.normal(size=30)
+    expected = np.zeros(packed_size(*columns))
+    add_hessian(phi, weight, columns, expected)
+    found = np.zeros_like(expected)
+    gram = GramSum(columns, found)
+    for rows in (slice(0, 20), slice(20, 30)):
+        gram.add(device.rows_on(phi[rows], "gpu"), weight[rows])
+        assert not found.any()
+    gram.finish()
+    gram.finish()
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", ["full", "adam"])

@@ -50,7 +50,6 @@ def test_a_worker_leaves_without_a_last_search_for_unreachable_objects(client: A
     fitted(rows)
     called = client.run(lambda: leave_quickly.cache_info().currsize)
     assert 1 in called.values()
-    assert leave_quickly.cache_info().currsize == 0
 
 
 # CPUs ------------------------------------------------------------------------------------------------------------

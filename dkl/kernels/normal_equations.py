@@ -13,7 +13,8 @@ from scipy.linalg import blas
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.maps import map_spans
+from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.maps import map_rows, map_spans
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -109,6 +110,15 @@ def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
     yield from map_spans(X, feature_map, dtype, step, room)
 
 
+def placed_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+    """`mapped_tiles` where the rows are: those of a GPU are mapped there, and stay."""
+    if not is_on_gpu(X):
+        yield from mapped_tiles(X, feature_map, dtype)
+        return
+    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, dtype)):
+        yield rows, map_rows(X[rows], feature_map, dtype)
+
+
 def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
     """Whether mapped rows are columns of these rows, times an amplitude each."""
     is_columns = feature_map.activation == "identity" and isinstance(feature_map.projection, ColumnProjection)
@@ -150,7 +160,7 @@ def loss_sums(
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
+    phi : array of shape (n, m), sparse, or on a GPU
         Mapped rows; the models' intercepts count beside them.
     targets : ndarray of shape (n, g)
     weight : ndarray of shape (n,) or (n, g)
@@ -168,8 +178,11 @@ def loss_sums(
     """
     wide = phi.astype(np.float64) if options.exact else phi
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
+    # The products are made where the rows are; what there is of a row and a model comes to the host.
+    xp = array_module(wide)
     start, move = (
-        wide @ models[:, :-1].T.astype(wide.dtype) + models[:, -1] for models in (trial.coefficients, trial.directions)
+        on_host(wide @ xp.asarray(models[:, :-1].T.astype(wide.dtype))) + models[:, -1]
+        for models in (trial.coefficients, trial.directions)
     )
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
@@ -182,7 +195,8 @@ def loss_sums(
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
-    gradient = np.concatenate([descent.T.astype(wide.dtype) @ wide, descent.sum(axis=0)[:, None]], axis=1)
+    pulls = on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
+    gradient = np.concatenate([pulls, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
 
 
@@ -312,6 +326,51 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
         out[-1] += weight.sum()
 
 
+class GramSum:
+    """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T over tiles of rows, packed.
+
+    Rows in memory are added to the sum at once (`add_hessian`). Of rows on a GPU the products are made there in their
+    own precision and added up there in float64, and only the sum of all of them comes to the host.
+
+    Parameters
+    ----------
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
+    out : ndarray of shape (packed_size(start, stop),), float64
+        What is added to, by `finish` at the latest.
+    """
+
+    def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
+        self._columns, self._out = columns, out
+        self._products: Any = 0.0
+        self._border: Any = 0.0
+        self._weight = 0.0
+
+    def add(self, phi: Any, weight: np.ndarray) -> None:
+        """Add the products of mapped rows (n, m), of weights (n,) of either sign."""
+        if not is_on_gpu(phi):
+            add_hessian(phi, weight, self._columns, self._out)
+            return
+        xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
+        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
+        panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
+        self._products = panel.astype(np.float64) + self._products
+        if stop > m:
+            self._border = weighted.sum(axis=0, dtype=np.float64) + self._border
+            self._weight += float(weight.sum())
+
+    def finish(self) -> None:
+        """Bring what is still on a GPU into the sum."""
+        (start, stop), products, border = self._columns, self._products, self._border
+        if is_on_gpu(products):
+            _add_packed(on_host(products), start, self._out)
+        if is_on_gpu(border):
+            m = stop - 1
+            self._out[-m - 1 : -1] += on_host(border)
+            self._out[-1] += self._weight
+        self._products = self._border = self._weight = 0.0
+
+
 def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False) -> np.ndarray:
     """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
     rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
@@ -334,6 +393,12 @@ def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
     for width, row in enumerate(products, start + 1):
         out[first : first + width] += row[:width]
         first += width
+
+
+def rows_at(phi: Any, numbers: np.ndarray) -> Any:
+    """Some rows of mapped ones, wherever these are."""
+    xp = array_module(phi)
+    return phi[numbers] if xp is np else xp.take(phi, xp.asarray(numbers), axis=0)
 
 
 def newton_sums(
@@ -363,21 +428,22 @@ def newton_sums(
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     stays_sparse = options.columns is None and is_plain_sparse(X, feature_map)
-    tiles = sparse_tiles if stays_sparse else mapped_tiles
+    tiles = sparse_tiles if stays_sparse else placed_tiles
+    hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
     for rows, phi in tiles(X, feature_map, options.dtype):
         tile_weight = weight[rows]
         losses, gradient, curvature = loss_sums(phi, targets[rows], tile_weight, trial, options)
         if options.first_order:
             sums["loss"] += losses
             sums["gradient"] += gradient
-        if options.columns is None:
-            continue
-        for model, out in zip(options.hessian_of, sums["hessian"], strict=True):
+        for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
             # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
             curved = np.flatnonzero(curvature[:, model])
             own = (tile_weight if weight.ndim == 1 else tile_weight[:, model])[curved] * curvature[curved, model]
             if len(curved):
-                add_hessian(phi if len(curved) == len(phi) else phi[curved], own, options.columns, out)
+                hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), own)
+    for hessian in hessians:
+        hessian.finish()
     return sums
 
 

@@ -58,6 +58,8 @@ class ChoosingMixin(SettledMixin):
     _advised: FeatureLearner
     # What the last race has found; empty where there was none.
     _tried_kinds: tuple[Tried, ...] = ()
+    # The seed of the rows that judge, where target means of the others were taken without them.
+    _judging_seed: int | None
     # The temperature of the winner's pilot on rows that its features did not see.
     _pilot_temperature: float | None = None
     _learner: Any
@@ -209,7 +211,7 @@ class ChoosingMixin(SettledMixin):
         self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these."""
-        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self.seed_)
+        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
         pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
         problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))

@@ -147,7 +147,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
         weights = self._class_weights(dataset)
-        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -164,7 +164,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         last = self.features_ if goes_on and not changes else None
         learner = self._learner("features", last).set_params(**changes)
         hints = self.features != "auto"
-        context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self.seed_)
+        context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self._judging_seed)
         self.features_ = learner.fit_within(dataset, context)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
@@ -193,16 +193,25 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
         exposed = Exposure(beside, exposure)
         y = one_dimensional(y)
-        dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=self._task)
+        own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
+        dataset = rows_to_fit(
+            self, beside, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
+        )
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
         dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
         self._pilot_temperature = None
         self._check_targets(dataset)
-        record_rows(dataset)
         self.encoding_ = dataset.encoding
         return dataset
+
+    def _numbered(self, dataset: Dataset, run: Run) -> Dataset:
+        """The rows with numbers in place of categories."""
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
+        self._judging_seed = None if numbered is dataset else self.seed_
+        return numbered
 
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[FeatureLearner, dict[str, Any]]:
         """Choose as `fit` does before it learns from all rows: the features, not fitted, and parameters that pin all.
@@ -212,7 +221,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         dataset = self._begun(X, y, groups=groups, times=times)
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
-        dataset = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        dataset = self._numbered(dataset, run)
         choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
         settings = self._settings
         alpha = settings.alpha if choice is None else choice.alpha
@@ -285,11 +294,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
+            record_rows(dataset)
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
         features.update(dataset)
         self._check_targets(dataset)
-        record_rows(dataset)
         run = self._run("")
         weights = self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
@@ -449,7 +458,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         """How the penalties do on a fold that the features do not see."""
         # the stage names the folder of a checkpoint
         stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
-        context = FitContext(fold, for_machine=True, is_pilot=True, judging_seed=self.seed_)
+        context = FitContext(fold, for_machine=True, is_pilot=True, judging_seed=self._judging_seed)
         pilot = self._pilot(stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))

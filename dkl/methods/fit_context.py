@@ -24,8 +24,9 @@ class FitContext:
     hints : bool
         The user is told of other settings that may suit the rows; not where the machine chooses them.
     judging_seed : int or None
-        The seed of the rows that the machine holds out, whatever the learner's own is: their targets enter the code of
-        no other row, so that whatever judges has to be among them.
+        The seed of the rows that the machine holds out, where categories are coded by target means: the targets of
+        these rows enter the code of no other one, so that whatever judges has to be among them. None where nothing is
+        coded, and each learner may hold out rows of its own.
     weighs : bool
         False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
         them by the sums of rows that come later.

@@ -28,6 +28,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows, map_rows_together
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.methods.provenance import record_rows
 
 CHUNK = "a chunk of X, from whose first row the row is counted"
 
@@ -40,6 +41,7 @@ def rows_to_fit(
     *,
     supervised: bool,
     task: TaskChoice = "auto",
+    own_dates: bool = False,
 ) -> Dataset:
     """The rows as a Dataset; records `n_features_in_` and, where there are names, `feature_names_in_`.
 
@@ -53,6 +55,8 @@ def rows_to_fit(
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
+    own_dates : bool
+        Hold rows out by time where one of their columns says when they are from.
     task : {"auto", "classification", "regression"}
 
     Raises
@@ -74,10 +78,12 @@ def rows_to_fit(
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
+        # The rows as they were given: what holds them together is the fit's, and no report asks for it again.
+        record_rows(dataset)
         return dataset
 
     dataset = beside.noted_of(made, sample_weight)
-    if getattr(estimator, "_chooses", False) and (estimator.by_group, estimator.by_time) == (None, None):
+    if own_dates:
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
     dataset = held_rows(dataset)

@@ -136,7 +136,7 @@ def compare(
     (4, True)
     """
     beside = BesideFeatures(X, groups, times)
-    if machine is not None and machine.drop_missing_target:
+    if getattr(machine, "drop_missing_target", False):
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
     dataset = rows_to_search("compare", beside, y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)

@@ -48,6 +48,8 @@ NO_MATHEMATICS = {
     ("dkl.passes.kept_sums", "_sums_of_block"): "calls another record's function, or hands out sums that were kept",
     ("dkl.cli.predictions", "_predict_block"): "predicts the rows of a block, by the model's own prediction",
     ("dkl.bench.passes", "_count"): "counts rows, to time an empty pass",
+    ("dkl.uncertainty.conformal", "_score_block"): "scores the answers to a block, by a score that has its own tests",
+    ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
 }
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
 COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
@@ -171,6 +173,18 @@ def newton_step(kind: str) -> dict[str, Any]:
     }
 
 
+def softmax_step(kind: str) -> dict[str, Any]:
+    """A model a class at three steps, which all models take alike; some rows are held out."""
+    K, rng, pool = int(kind), np.random.default_rng(6), candidates()
+    coefficients, directions = 0.3 * rng.standard_normal((2, K, pool.n_features + 1))
+    return {
+        "feature_map": pool,
+        "trial": TrialSteps(coefficients, directions, rng.uniform(0.1, 1.0, (1, 3))),
+        "options": NewtonOptions("log_loss", (3, 11), dtype="float64"),
+        "targets": NewtonTargets(np.arange(K), K, np.linspace(0.5, 1.5, K), kept=lambda row_id: row_id % 4 > 0),
+    }
+
+
 def hessian_product(kind: str) -> dict[str, Any]:
     """The Hessians of the same models, each times a vector."""
     step = newton_step(kind)
@@ -282,6 +296,7 @@ def judged_candidates(kind: str) -> dict[str, Any]:
         "targets": targets,
         "folds": Folds(HeldOut(0.3, 1), 2),
         "fold": np.array([0, 1, 0, 1]),
+        "loss": {"name": "squared_error" if kind == "targets" else "squared_hinge"},
         "dtype": "float64",
     }
 
@@ -380,6 +395,7 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
     ("dkl.kernels.normal_equations", "curvature_block"): hessian_product,
     ("dkl.kernels.normal_equations", "newton_block"): newton_step,
+    ("dkl.linear.softmax_sums", "softmax_block"): softmax_step,
     ("dkl.linear.sums", "calibration_block"): judged,
     ("dkl.linear.sums", "held_out_block"): judged_candidates,
     ("dkl.linear.sums", "held_out_loss"): judged,
@@ -451,7 +467,7 @@ CASES: dict[tuple[str, str], Any] = {
 
 
 # What is for labels alone: a margin, and the game on its dual.
-OF_LABELS = {("dkl.methods.density.sums", "margin_block")} | {
+OF_LABELS = {("dkl.linear.softmax_sums", "softmax_block"), ("dkl.methods.density.sums", "margin_block")} | {
     case for case in CASES if case[0] == "dkl.methods.game.sums"
 }
 # Functions for rows of few columns; parts that are exact to less than rounding, relative to their size or absolutely.

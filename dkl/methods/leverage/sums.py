@@ -10,7 +10,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import add_hessian, newton_tile, packed_size
+from dkl.kernels.normal_equations import GramSum, newton_tile, packed_size
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
@@ -40,10 +40,11 @@ def gram_sums(
         The very last number of the last column is the total weight.
     """
     out = np.zeros(packed_size(*columns))
+    gram = GramSum(columns, out)
     for rows in spans(X.shape[0], newton_tile(feature_map.n_features, "float64")):
         # rows are cut to tiles whose float64 copy stays in the cache
-        phi = on_host(map_rows(X[rows], feature_map, dtype)).astype(np.float64, copy=False)
-        add_hessian(phi, weight[rows], columns, out)
+        gram.add(map_rows(X[rows], feature_map, dtype).astype(np.float64, copy=False), weight[rows])
+    gram.finish()
     return out
 
 
