@@ -102,6 +102,7 @@ def sum_in_order(values: np.ndarray, start: np.ndarray) -> np.ndarray:
     return np.add.accumulate(np.concatenate([start[None], values]), axis=0)[-1]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _few_dense_sums(X: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
     """`_many_dense_sums` in NumPy."""
     weighted = weights[:, None] * X.astype(np.float64)

@@ -225,6 +225,8 @@ def _table_losses(
     return losses, -weight * slope, curvature / loss.curvature_unit
 
 
+# Compiled code warns of nothing either.
+@np.errstate(over="ignore", invalid="ignore")
 def _few_line_losses(
     at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:

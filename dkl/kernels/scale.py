@@ -103,6 +103,7 @@ def _scale_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, out:
             out[i, j] = (np.float64(X[i, j]) - center[j]) * factors[j]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _scale_few_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
     """`_scale_linearly` in NumPy."""
     np.multiply(np.subtract(X, center, dtype=np.float64), factors, out=out, casting="same_kind")
@@ -146,6 +147,7 @@ def normal_scores(n_knots: int) -> np.ndarray:
     return np.clip(special.ndtri(np.linspace(0.0, 1.0, n_knots)), -3.0, 3.0)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _score_few_quantiles(
     X: np.ndarray, knots: np.ndarray, scores: np.ndarray, passthrough: np.ndarray, factor: float, out: np.ndarray
 ) -> None:
