@@ -110,7 +110,7 @@ PUBLIC = {
     "agree": "dkl.federated.agreement",
     "Agreement": "dkl.federated.agreement",
     "export_sums": "dkl.federated.exporting",
-    "fit_from_sums": "dkl.federated.fitting",
+    "fit_from_sums": "dkl.federated.from_sums",
     "load_model": "dkl.model_io",
     "Predictor": "dkl.export.predictor",
     "Event": "dkl.events",

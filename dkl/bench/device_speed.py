@@ -24,7 +24,7 @@ PASSING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceLimits:
     """What a device does at most, as measured here: no computation of a block can be faster.
 
     Parameters
@@ -137,7 +137,7 @@ def device_speeds(
         yield _speed(f"fit of aligned features, solver={solver!r}", fitted, gpu, 1)
 
 
-def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> Limits:
+def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> DeviceLimits:
     """Measure what a device does at most: the least time of a transfer, and of a product, of matrices of this size."""
     numbers = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
     there = rows_on(numbers, device)
@@ -150,7 +150,7 @@ def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> Lim
         return on_host((there @ there)[0, :1])
 
     seconds = [_timed(compute, device, repeats)[0] for compute in (moved, multiplied)]
-    return Limits(numbers.nbytes / seconds[0], 2.0 * size**3 / seconds[1])
+    return DeviceLimits(numbers.nbytes / seconds[0], 2.0 * size**3 / seconds[1])
 
 
 def _computed_on(compute: Callable[[Rows], np.ndarray], X: np.ndarray, device: Device) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba.core import event
 from scipy import sparse
+from sklearn.base import BaseEstimator
 
 from dkl.data.create import create_dataset
 from dkl.errors import without_hints
@@ -116,7 +117,7 @@ def _machine(target: str, features: Any = "auto", **given: Any) -> Any:
     return machine(features, random_state=0, progress=False, **given)
 
 
-def _asked(model: Any, X: Any) -> None:
+def _asked(model: BaseEstimator, X: Any) -> None:
     """Every answer that a model gives, in every form."""
     model.predict(X)
     if hasattr(model, "predict_proba"):
@@ -127,12 +128,12 @@ def _asked(model: Any, X: Any) -> None:
         one.predict(X)
 
 
-def _fitted_and_asked(model: Any, rows: Any, y: np.ndarray) -> None:
+def _fitted_and_asked(model: BaseEstimator, rows: Any, y: np.ndarray) -> None:
     """A model fitted, and every answer that it gives."""
     _asked(model.fit(rows, y), rows)
 
 
-def _explained(model: Any, X: np.ndarray) -> None:
+def _explained(model: BaseEstimator, X: np.ndarray) -> None:
     """Every explanation of a model."""
     importance(model, X, progress=False)
     partial_dependence(model, X, [0, (0, 1)], resolution=5, progress=False)

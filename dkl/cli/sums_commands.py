@@ -131,7 +131,7 @@ def fit(
     overwrite: Overwrite = False,
 ) -> Result:
     """Learn from the sums of all sites what a fit to their rows in one store learns, bit by bit."""
-    from dkl.federated.fitting import fit_from_sums
+    from dkl.federated.from_sums import fit_from_sums
     from dkl.model_io import is_part_of_a_model
 
     check_before(model, "model", overwrite=overwrite, inputs=[agreement, *sums], belongs=is_part_of_a_model)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.checks import spoken_names, whole_number
@@ -150,7 +150,7 @@ class Agreement:
         return f"Agreement({type(self.learner).__name__}, {self.schema.n_columns} columns, blocks of {{{sites}}})"
 
 
-def agree(learner: Any, rows: Dataset, sites: Mapping[str, int]) -> Agreement:
+def agree(learner: BaseEstimator, rows: Dataset, sites: Mapping[str, int]) -> Agreement:
     """Settle candidates, scaling, classes and block numbers, so that sites can learn together and keep their rows.
 
     Every site then sums its own rows (`dkl.export_sums`), and `dkl.fit_from_sums` learns from these sums what a fit to
@@ -208,7 +208,7 @@ def agree(learner: Any, rows: Dataset, sites: Mapping[str, int]) -> Agreement:
     return Agreement(settled, schema, _checked_sites(sites), __version__)
 
 
-def _check_learner(learner: Any) -> None:
+def _check_learner(learner: BaseEstimator) -> None:
     """Raise an error for a learner whose result is no function of sums over the sites' rows."""
     name = type(learner).__name__
     if not isinstance(learner, Updated):

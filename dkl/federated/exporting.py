@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from dkl.data.checks import spoken
 from dkl.data.dataset import Dataset
@@ -140,7 +140,7 @@ def export_sums(
     return made
 
 
-def _check_rows(agreement: Agreement, learner: Any, rows: Dataset, site: str) -> None:
+def _check_rows(agreement: Agreement, learner: BaseEstimator, rows: Dataset, site: str) -> None:
     """Raise ValueError where the rows of a site are not those that were agreed on."""
     if not isinstance(rows, Dataset) or rows.store is None:
         raise ValueError(

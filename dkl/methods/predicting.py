@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
@@ -157,13 +157,13 @@ class NumberPredictions(RegressorMixin, _Scored):
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
-def output_names(model: Any, n_outputs: int) -> list[str]:
+def output_names(model: BaseEstimator, n_outputs: int) -> list[str]:
     """The columns of several outputs: the number of the target, or the quantile."""
     ordered = sorted(model.quantiles) if getattr(model, "_link", "") == "sorted" else range(n_outputs)
     return [f"prediction_{name:g}" for name in ordered]
 
 
-def score_name(model: Any, task: str | None) -> str:
+def score_name(model: BaseEstimator, task: str | None) -> str:
     """What `score` of a model measures: "accuracy", "r2", or "d2" where another loss stands for squares.
 
     The names are those of scikit-learn's scorers.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
@@ -41,7 +42,7 @@ class Refinable(FittedFeatures, Protocol):
     def _running(self, stage: str) -> Run: ...
 
 
-def judging_share(learner: Any, source: RowSource) -> float:
+def judging_share(learner: BaseEstimator, source: RowSource) -> float:
     """The share of the rows that judge anything in a learner's fit: two where it refines what it has found."""
     share = float(getattr(learner, "validation_fraction", 0.0))
     return share + second_share(source, share) if getattr(learner, "refine", 0) else share

@@ -332,7 +332,7 @@ def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.A
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
 
 
-def _dask_array_rows(estimator: Any, X: da.Array, strict: bool) -> da.Array:
+def _dask_array_rows(estimator: BaseEstimator, X: da.Array, strict: bool) -> da.Array:
     """A Dask array as encoded rows: missing values are filled where those of fit were."""
     encoding = getattr(estimator, "encoding_", None)
     if encoding is None or not is_raw(encoding, X):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dkl.bench.device_speed import Limits, Speed, device_limits, device_speeds
+from dkl.bench.device_speed import DeviceLimits, Speed, device_limits, device_speeds
 from dkl.kernels.device import why_no_gpu
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -70,7 +70,7 @@ def test_the_measurements_compare_both_devices() -> None:
 
 
 def test_the_limit_is_the_longer_of_transfer_and_product() -> None:
-    limits = Limits(bytes_a_second=10.0, flops_a_second=100.0)
+    limits = DeviceLimits(bytes_a_second=10.0, flops_a_second=100.0)
     assert limits.seconds(nbytes=50, flops=100) == 5.0
     assert limits.seconds(nbytes=50, flops=1_000) == 10.0
     assert Speed("a sum", 3.0, 0.5, 0.0, 0.2).verdict == "0.40 of the limit: falls short"

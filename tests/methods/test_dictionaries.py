@@ -15,10 +15,10 @@ from sklearn.datasets import load_iris, make_friedman1
 import dkl
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.methods.dictionaries.choice import Candidates, greedy_points
-from dkl.methods.dictionaries.driver import DictionaryDriver, verified_candidates
+from dkl.methods.dictionaries.driver import CompetitionDriver, verified_candidates
+from dkl.methods.dictionaries.greedy_choice import CandidatePoints, greedy_points
 from dkl.methods.dictionaries.problem import DictionaryProblem, candidate_map, columns_known, model_map
-from dkl.methods.dictionaries.sources import LandmarkSource, SampleSlopes, WaveSource
+from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, SampleSlopes, WaveSource
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.sums import HeldTargets
@@ -54,7 +54,7 @@ def some_columns(n: int = 80, m: int = 4, c: int = 6) -> tuple[np.ndarray, ...]:
 def test_a_score_is_the_decrease_by_a_newton_step_on_the_point_alone() -> None:
     _, Q, h, s = some_columns()
     system, slopes, pairs = (Q * h[:, None]).T @ Q, Q.T @ s, np.array([[0, 3], [1, 4], [2, 5]])
-    scores = Candidates(system, slopes, [pairs]).scores()
+    scores = CandidatePoints(system, slopes, [pairs]).scores()
     for score, B in zip(scores, pairs, strict=True):
         expected = 0.0
         for k in range(2):
@@ -66,7 +66,7 @@ def test_a_score_is_the_decrease_by_a_newton_step_on_the_point_alone() -> None:
 
 def test_taking_a_point_leaves_the_others_what_it_does_not_explain() -> None:
     _, Q, h, s = some_columns()
-    candidates = Candidates((Q * h[:, None]).T @ Q, Q.T @ s, [np.arange(6)[:, None]])
+    candidates = CandidatePoints((Q * h[:, None]).T @ Q, Q.T @ s, [np.arange(6)[:, None]])
     candidates.take(2)
     # the other columns less their projections on column 2 in the inner product of h, with the ridge nu
     q = Q[:, 2]
@@ -125,7 +125,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem,
 @pytest.mark.parametrize("labels", [False, True], ids=["numbers", "labels"])
 def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(labels: bool) -> None:
     problem, table = rounds(in_memory=False, labels=labels)
-    driver = DictionaryDriver()
+    driver = CompetitionDriver()
     state = driver.init(problem)
     while not (state.phase == "search" and len(state.points) > 1):
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
@@ -151,7 +151,7 @@ def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(la
 
 def test_a_round_takes_the_largest_scores_whatever_dictionary_they_are_of() -> None:
     problem, table = rounds(in_memory=False)
-    driver = DictionaryDriver()
+    driver = CompetitionDriver()
     state = driver.init(problem)
     while state.phase != "done":
         before = state
@@ -166,7 +166,7 @@ def test_rounds_in_memory_are_those_of_passes_over_all_rows() -> None:
     ends = []
     for in_memory in (True, False):
         problem, table = rounds(in_memory=in_memory)
-        driver = DictionaryDriver()
+        driver = CompetitionDriver()
         state = driver.init(problem)
         while records := driver.request(problem, state):
             state = driver.step(problem, state, table.run(records))
@@ -179,12 +179,12 @@ def test_rounds_in_memory_are_those_of_passes_over_all_rows() -> None:
 
 def test_a_run_that_was_broken_off_draws_its_sample_again_and_ends_with_the_same_bits() -> None:
     problem, table = rounds(in_memory=False)
-    whole, broken = DictionaryDriver(), DictionaryDriver()
+    whole, broken = CompetitionDriver(), CompetitionDriver()
     state = other = whole.init(problem)
     while records := whole.request(problem, state):
         state = whole.step(problem, state, table.run(records))
         # another process after every pass
-        broken = DictionaryDriver()
+        broken = CompetitionDriver()
         other = broken.step(problem, other, table.run(broken.request(problem, other)))
     for name in ("best", "points", "thresholds", "history"):
         np.testing.assert_array_equal(getattr(other, name), getattr(state, name))

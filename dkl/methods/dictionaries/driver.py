@@ -12,16 +12,16 @@ from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
-from dkl.methods.dictionaries.choice import Candidates
+from dkl.methods.dictionaries.greedy_choice import CandidatePoints
 from dkl.methods.dictionaries.problem import (
+    CompetitionState,
     DictionaryProblem,
-    DictionaryState,
     candidate_map,
     columns_known,
     first_dictionary_state,
     model_map,
 )
-from dkl.methods.dictionaries.sources import SampleSlopes
+from dkl.methods.dictionaries.sampled_dictionaries import SampleSlopes
 from dkl.methods.steps.driver import (
     CONSTANT_PENALTY,
     LEAST_GAIN,
@@ -47,7 +47,7 @@ SEARCHED_ROWS = 10_000
 LEAST_PENALTY = 1e-6
 
 
-class DictionaryDriver:
+class CompetitionDriver:
     """One pass for the system of the working model, one for its trials, the histograms and the candidates.
 
     The first pass draws the rows that edges are told from and that candidates are searched on. Where the problem is
@@ -58,11 +58,11 @@ class DictionaryDriver:
     def __init__(self) -> None:
         self._rows: Block | None = None
 
-    def init(self, problem: DictionaryProblem) -> DictionaryState:
+    def init(self, problem: DictionaryProblem) -> CompetitionState:
         """The constant alone."""
         return first_dictionary_state(problem)
 
-    def request(self, problem: DictionaryProblem, state: DictionaryState) -> Sequence[Record] | None:
+    def request(self, problem: DictionaryProblem, state: CompetitionState) -> Sequence[Record] | None:
         """The rows of the sample, the sums of a refit, or those of a search; None when the rounds have ended."""
         if state.phase == "done":
             return None
@@ -72,7 +72,7 @@ class DictionaryDriver:
         # A run that was broken off has lost the sample, which is drawn again beside the next sums.
         return [_record(problem, state), *([sample] if self._rows is None else [])]
 
-    def step(self, problem: DictionaryProblem, state: DictionaryState, results: Sequence[Any]) -> DictionaryState:
+    def step(self, problem: DictionaryProblem, state: CompetitionState, results: Sequence[Any]) -> CompetitionState:
         """The state after a pass."""
         if state.phase == "sample" or len(results) > 1:
             self._rows = as_drawn(results[-1], problem.search_rows)
@@ -109,7 +109,7 @@ class DictionaryDriver:
             "features of searched rows": 2 * 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates),
         }
 
-    def metrics(self, problem: DictionaryProblem, state: DictionaryState) -> dict[str, float]:
+    def metrics(self, problem: DictionaryProblem, state: CompetitionState) -> dict[str, float]:
         """Columns, and the loss on held-out rows."""
         if len(state.history) == 0:
             return {}
@@ -124,7 +124,7 @@ class DictionaryDriver:
         return self._rows
 
 
-def _record(problem: DictionaryProblem, state: DictionaryState) -> BlockSum:
+def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
     """What the next pass reads."""
     feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
     m = feature_map.n_features
@@ -169,7 +169,7 @@ def _penalties(problem: DictionaryProblem, m: int, penalty: float) -> np.ndarray
     return penalties
 
 
-def _refitted(problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray]) -> DictionaryState:
+def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray]) -> CompetitionState:
     """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
     known = columns_known(problem, state, *state.known)
     m, K = len(known), problem.n_models
@@ -197,13 +197,13 @@ def _refitted(problem: DictionaryProblem, state: DictionaryState, sums: dict[str
     )
 
 
-def _room(problem: DictionaryProblem, state: DictionaryState) -> int:
+def _room(problem: DictionaryProblem, state: CompetitionState) -> int:
     """Columns that a round adds at most."""
     m = state.trials.shape[2]
     return min(max(problem.features_per_round, int(problem.growth * m)), problem.n_features + 1 - m)
 
 
-def _proposed(problem: DictionaryProblem, state: DictionaryState, sample: Block) -> DictionaryState:
+def _proposed(problem: DictionaryProblem, state: CompetitionState, sample: Block) -> CompetitionState:
     """With the candidates of each source: what it finds at the slopes of the last trial on rows of the sample."""
     room = _room(problem, state)
     found, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
@@ -226,7 +226,7 @@ def _proposed(problem: DictionaryProblem, state: DictionaryState, sample: Block)
     return replace(state, candidates=np.concatenate(found), candidate_source=np.concatenate(numbers))
 
 
-def _extended(problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray]) -> DictionaryState:
+def _extended(problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray]) -> CompetitionState:
     """With the best trial as the model, and what is worth most beside it; or at the end of the rounds."""
     judged = float(sums["weight"])
     losses = sums["held_out"] / judged if judged > 0.0 else np.arange(len(state.trials), dtype=np.float64)
@@ -261,7 +261,7 @@ def _extended(problem: DictionaryProblem, state: DictionaryState, sums: dict[str
     )
 
 
-def _why_to_stop(problem: DictionaryProblem, state: DictionaryState) -> str:
+def _why_to_stop(problem: DictionaryProblem, state: CompetitionState) -> str:
     """The rule by which rounds end; empty to go on."""
     if _room(problem, state) < max((source.columns_a_point for source in problem.sources), default=1):
         return "found as many as asked for"
@@ -273,7 +273,7 @@ def _why_to_stop(problem: DictionaryProblem, state: DictionaryState) -> str:
 
 
 def _chosen(
-    problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray], penalty: float
+    problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray], penalty: float
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and the candidates that this round takes: each time the one with the largest score a column."""
     candidates = verified_candidates(problem, state, sums, penalty)
@@ -297,15 +297,15 @@ def _chosen(
 
 
 def verified_candidates(
-    problem: DictionaryProblem, state: DictionaryState, sums: dict[str, np.ndarray], penalty: float
-) -> Candidates:
+    problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray], penalty: float
+) -> CandidatePoints:
     """The candidates with their system on all rows, less what the working model's columns explain of it.
 
     With Phi those columns, the part of Q that they do not explain has the square
     Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ.
     """
     if "cross" not in sums:
-        return Candidates(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
+        return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     beside, own = sums["cross"][:m], sums["cross"][m:]
     system = state.gram + np.diag(_penalties(problem, m, penalty))
@@ -315,7 +315,7 @@ def verified_candidates(
         count, width = int(np.count_nonzero(state.candidate_source == number)), source.columns_a_point
         columns.append(start + np.arange(count)[:, None] + count * np.arange(width))
         start += count * width
-    return Candidates((own + own.T) / 2.0 - (explained + explained.T) / 2.0, sums["gradient"], columns)
+    return CandidatePoints((own + own.T) / 2.0 - (explained + explained.T) / 2.0, sums["gradient"], columns)
 
 
 def _most_candidates(problem: DictionaryProblem) -> int:
@@ -324,7 +324,7 @@ def _most_candidates(problem: DictionaryProblem) -> int:
     return room * len(problem.sources)
 
 
-def _largest(problem: DictionaryProblem) -> DictionaryState:
+def _largest(problem: DictionaryProblem) -> CompetitionState:
     """A state of as many columns as the rounds may find, of the dearest kind, for plans."""
     state, width = first_dictionary_state(problem), problem.n_features
     if not problem.sources:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap, combined_map
-from dkl.methods.dictionaries.sources import Source
+from dkl.methods.dictionaries.sampled_dictionaries import Source
 from dkl.methods.steps.problem import StepProblem, StepState, first_state
 
 
@@ -45,7 +45,7 @@ class DictionaryProblem(StepProblem):
 
 
 @dataclass(frozen=True, eq=False)
-class DictionaryState(StepState):
+class CompetitionState(StepState):
     """Where the rounds stand: steps as of `StepState`, and points of the other dictionaries.
 
     The columns of the working model come in this order: the constant and the steps, then the points of each source,
@@ -76,11 +76,11 @@ class DictionaryState(StepState):
     units: np.ndarray = field(default_factory=_no_numbers)
 
 
-def first_dictionary_state(problem: DictionaryProblem) -> DictionaryState:
+def first_dictionary_state(problem: DictionaryProblem) -> CompetitionState:
     """The constant alone."""
     none = np.zeros((0, problem.n_columns))
     start = np.array([0, 0])
-    return DictionaryState(
+    return CompetitionState(
         **vars(first_state(problem)),
         points=none,
         candidates=none,
@@ -90,19 +90,19 @@ def first_dictionary_state(problem: DictionaryProblem) -> DictionaryState:
     )
 
 
-def model_map(problem: DictionaryProblem, state: DictionaryState) -> FeatureMap:
+def model_map(problem: DictionaryProblem, state: CompetitionState) -> FeatureMap:
     """The columns of the working model."""
     return combined_map([state.feature_map(), *_maps(problem, state, state.points, state.source)])
 
 
-def candidate_map(problem: DictionaryProblem, state: DictionaryState) -> FeatureMap | None:
+def candidate_map(problem: DictionaryProblem, state: CompetitionState) -> FeatureMap | None:
     """The columns of the candidates, source by source; None where there are none."""
     parts = _maps(problem, state, state.candidates, state.candidate_source)
     return combined_map(parts) if parts else None
 
 
 def _maps(
-    problem: DictionaryProblem, state: DictionaryState, points: np.ndarray, source: np.ndarray
+    problem: DictionaryProblem, state: CompetitionState, points: np.ndarray, source: np.ndarray
 ) -> list[FeatureMap]:
     """The columns of points, in the units of their sources, of each source that has some."""
     maps = []
@@ -114,7 +114,7 @@ def _maps(
     return maps
 
 
-def columns_known(problem: DictionaryProblem, state: DictionaryState, n_atoms: int, n_points: int) -> np.ndarray:
+def columns_known(problem: DictionaryProblem, state: CompetitionState, n_atoms: int, n_points: int) -> np.ndarray:
     """Which columns of the working model are of the first so many atoms and points: bool of shape (m,)."""
     parts = [np.arange(state.n_atoms) < n_atoms]
     for number, source in enumerate(problem.sources):

@@ -13,9 +13,9 @@ from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.methods.dictionaries.driver import DictionaryDriver
-from dkl.methods.dictionaries.problem import DictionaryProblem, DictionaryState, model_map
-from dkl.methods.dictionaries.sources import LandmarkSource, Source, WaveSource
+from dkl.methods.dictionaries.driver import CompetitionDriver
+from dkl.methods.dictionaries.problem import CompetitionState, DictionaryProblem, model_map
+from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Source, WaveSource
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
@@ -50,7 +50,7 @@ class DictionarySolver(CorrectiveSolver):
 
     def driver(self) -> Any:
         """The rounds."""
-        return DictionaryDriver()
+        return CompetitionDriver()
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
         """Rounds over several dictionaries begin anew."""
@@ -113,7 +113,7 @@ class DictionarySolver(CorrectiveSolver):
         Landmarks that stay are whitened. The columns of m are divided by sqrt(m), and whitened ones of l multiplied by
         sqrt(l / m), so that a column of each kind has about the mean square 1 / m.
         """
-        if not isinstance(problem, DictionaryProblem) or not isinstance(state, DictionaryState):
+        if not isinstance(problem, DictionaryProblem) or not isinstance(state, CompetitionState):
             raise TypeError("this is no state of rounds over several dictionaries")
         n_atoms, n_points = (int(size) for size in state.best_sizes)
         n_atoms = min(state.n_atoms, max(n_atoms, 1))

@@ -12,7 +12,7 @@ from dkl.methods.steps.driver import SCORE_PENALTY
 _LEAST_SHARE = 1e-6
 
 
-class Candidates:
+class CandidatePoints:
     """Candidate points of several dictionaries, with the system of their columns.
 
     The score of a point with columns B is s_B' (N_BB + nu I)^-1 s_B a column, summed over the models: what a Newton
@@ -61,8 +61,8 @@ class Candidates:
 
 
 def greedy_points(system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Numbers of at most `count` points, each the best beside those before; see `Candidates`."""
-    candidates, taken = Candidates(system, slopes, columns), list[int]()
+    """Numbers of at most `count` points, each the best beside those before; see `CandidatePoints`."""
+    candidates, taken = CandidatePoints(system, slopes, columns), list[int]()
     while len(taken) < count:
         scores = candidates.scores()
         if not scores.max(initial=0.0) > 0.0:

@@ -10,7 +10,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import Scaler
-from dkl.methods.dictionaries.choice import greedy_points
+from dkl.methods.dictionaries.greedy_choice import greedy_points
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.protocols.arrays import Rows
 
