@@ -63,7 +63,7 @@ def split_scores(
     return scores
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def _write_scores(
     sums: np.ndarray,
     thresholds: np.ndarray,
