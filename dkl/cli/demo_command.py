@@ -54,7 +54,7 @@ def demo(
 ) -> Result:
     """Fit the machine that chooses for itself beside a linear model, an SVM and boosted trees, and say what to take.
 
-    Without --data: scikit-learn's handwritten digits, even or odd; no network, some seconds. Leaves the rows, the
+    Without --data: scikit-learn's handwritten digits; no network, some seconds. Leaves the rows, the
     model and a picture in the output folder. With --all: every learner against plain random features of its size.
     """
     if target is not None and data is None:
@@ -78,14 +78,14 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     """The machine beside scikit-learn's models."""
     data, target, output = rows
     # Libraries take a second or two to load, so that somebody who waits hears something first.
-    _say(running, "1,797 handwritten digits of 8 x 8 pixels: even or odd?" if data is None else f"rows of {data}")
-    from dkl.demo import beside_rivals, own_dataset, parity_dataset, verdict
+    _say(running, "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?" if data is None else f"rows of {data}")
+    from dkl.demo import beside_rivals, own_dataset, written_digits, verdict
 
     started = time.perf_counter()
     stored = [] if data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data)) else ["rows.zarr"]
     OutputFolder(output, [*stored, _PICTURE, "model.zarr"], inputs=[data])
     place = output / "rows.zarr"
-    dataset = parity_dataset(place) if data is None else own_dataset(data, target, place)
+    dataset = written_digits(place) if data is None else own_dataset(data, target, place)
     measure = "accuracy" if dataset.task == "classification" else "R^2"
     train, test = dataset["train"], dataset["test"]
     _say(running, f"Fitted on {train.n_rows:,} of them, scored on the {test.n_rows:,} others ({measure}):")
@@ -96,7 +96,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     with computing_on(compute):
         comparison, model = beside_rivals(dataset, seed=seed, said=line)
     model.save(str(output / "model.zarr"), overwrite=True)
-    title = f"even or odd digits: {comparison.rows}" if data is None else comparison.rows
+    title = f"handwritten digits: {comparison.rows}" if data is None else comparison.rows
     picture = saved_picture(comparison.display(title=title), output / _PICTURE)
     following = shlex.join(
         ["dkl", "report", str(output / "model.zarr"), str(dataset.store), "--output", str(output / "report.html")]

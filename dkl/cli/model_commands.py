@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
+Exposure = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. In a store it "
+        "stays a feature, too.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -91,6 +99,7 @@ def fit(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    exposure: Exposure = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
     ] = None,
@@ -105,7 +114,7 @@ def fit(
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     """
     from dkl.model_io import is_part_of_a_model
-    from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
+    from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
     # A fixed place beside the model, so that the same command line finds it again.
     if checkpoint is None and resume:
@@ -116,11 +125,12 @@ def fit(
     # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
+    check_has_exposure(estimator, exposure)
     # Learners and machines run many passes in several stages; a listener adds up what all of them read.
     tally = Tally()
     started = time.perf_counter()
     with computing_on(compute), _advice_on_interruption(checkpoint), listening(tally):
-        estimator.fit(dataset)
+        estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
     learned = getattr(estimator, "features_", estimator)
@@ -144,7 +154,8 @@ def fit(
         said: list[RenderableType] = [Text("No rows are held out, so there is no score: ingest with --split.")]
     else:
         with computing_on(compute):
-            metrics = scores_of(held_out_answers(estimator, test, memory_limit=compute.memory_limit))
+            limit = compute.memory_limit
+            metrics = scores_of(held_out_answers(estimator, test, exposure=exposure, memory_limit=limit))
         facts["held_out"] = {"split": test.name, "rows": test.n_rows} | metric_facts(metrics)
         said = [Text(f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"), metric_table(metrics)]
     return Result(facts | {"reasons": list(reasons)}, Group(table, *chosen, *said))
@@ -202,6 +213,7 @@ def score(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to score (default: test where it is there).")] = None,
+    exposure: Exposure = None,
     scoring: Annotated[
         list[str] | None,
         typer.Option(
@@ -221,7 +233,7 @@ def score(
     dataset = chosen_split(store, split, "test")
     estimator = load_model(model)
     with computing_on(compute):
-        answers = held_out_answers(estimator, dataset, memory_limit=compute.memory_limit)
+        answers = held_out_answers(estimator, dataset, exposure=exposure, memory_limit=compute.memory_limit)
     metrics = scores_of(answers, scoring or ())
     facts = {"model": model, "rows": dataset.n_rows, "split": dataset.name or "all"}
     return Result(facts | metric_facts(metrics), Group(facts_table(facts), metric_table(metrics)))
@@ -248,6 +260,14 @@ def predict(
             help="Write the ends of intervals, or which classes are in the set, that cover such a share of rows: 0.9.",
         ),
     ] = None,
+    interval_group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of the files with the groups that the model promises its coverage for, each by itself.",
+        ),
+    ] = None,
+    exposure: Exposure = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Refuse tables with new columns, categories or gaps, in place of a warning."),
@@ -271,7 +291,7 @@ def predict(
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
-    answers = Answers(load_model(model), proba, std, interval)
+    answers = Answers(load_model(model), proba, std, interval, interval_group, exposure)
     answers.check(model)
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:
@@ -279,6 +299,8 @@ def predict(
     stored = data.rstrip("/").endswith(".zarr") or is_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
+    if stored and interval_group is not None:
+        raise typer.BadParameter(f"a store keeps columns encoded: --interval-group {interval_group} needs files")
     with computing_on(compute):
         if stored:
             parts = predict_store(answers, chosen_split(data, split, ""), compute)

@@ -22,11 +22,14 @@ from scipy import sparse
 from dkl.cli.cluster import Compute
 from dkl.cli.output_checks import check_before
 from dkl.data.differences import Differences
+from dkl.data.exposure import checked_exposure, exposure_place
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
+from dkl.data.together.choosing import column_at
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
+from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
@@ -67,11 +70,11 @@ class PredictingModel(FittedModel, Protocol):
         """The probability of each class, (n, K)."""
         ...
 
-    def predict_interval(self, X: Any, coverage: float) -> Any:
+    def predict_interval(self, X: Any, coverage: float, **beside: Any) -> Any:
         """Lower and upper ends, (n, 2) or (n, t, 2)."""
         ...
 
-    def predict_set(self, X: Any, coverage: float) -> Any:
+    def predict_set(self, X: Any, coverage: float, **beside: Any) -> Any:
         """Which classes are likely, (n, K)."""
         ...
 
@@ -89,7 +92,8 @@ class Writer(Protocol):
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
     dataset = checked_dataset(answers.estimator, dataset)
-    operands = {"answers": answers.without_names()}
+    place = None if answers.exposure is None else exposure_place(dataset, answers.exposure)
+    operands = {"answers": answers.without_names(), "exposure": place}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -97,7 +101,8 @@ def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Itera
 
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     """The predictions of a block; runs on a worker."""
-    return operands["answers"](block.X, block.row_id)
+    place = operands["exposure"]
+    return operands["answers"](block.X, block.row_id, None if place is None else column_at(block.X, place))
 
 
 def predict_files(
@@ -111,18 +116,24 @@ def predict_files(
     from dkl.data.ingest.paths import file_format, find_files
 
     is_libsvm = file_format(find_files(path, None), None) == "libsvm"
-    if is_libsvm and ids:
-        raise ValueError(f"{path!r} is libsvm text, whose columns have no names: --id {ids[0]} is not among them")
+    beside = [name for name in (answers.exposure, answers.interval_group) if name is not None]
+    read = tuple(dict.fromkeys([*ids, *beside]))
+    if is_libsvm and read:
+        option = "--id" if ids else "--exposure" if answers.exposure is not None else "--interval-group"
+        raise ValueError(f"{path!r} is libsvm text, whose columns have no names: {option} {read[0]} is not among them")
     # Files have no row ids of their own: a row is known by its number in the order of the files.
     start = 0
     parts = (
         ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
         if is_libsvm
-        else answers.table_rows(path, told, ids)
+        else answers.table_rows(path, told, read)
     )
-    for answer, X, carried in parts:
-        found = dict(answer(X, np.arange(start, start + X.shape[0])))
-        yield {"row_id": found.pop("row_id"), **carried, **found}
+    for answer, X, columns in parts:
+        exposure, groups = (
+            None if name is None else columns[name].to_pandas() for name in (answers.exposure, answers.interval_group)
+        )
+        found = dict(answer(X, np.arange(start, start + X.shape[0]), exposure, groups))
+        yield {"row_id": found.pop("row_id"), **{name: columns[name] for name in ids}, **found}
         start += X.shape[0]
     told.say()
 
@@ -140,12 +151,18 @@ class Answers:
         The deviation of each number too.
     interval : float or None
         Of this coverage the ends of an interval, or which classes are in the set.
+    interval_group : str or None
+        The column of groups that the coverage is promised for.
+    exposure : str or None
+        The column of what counts and sizes are counted over.
     """
 
     estimator: PredictingModel
     proba: bool = False
     std: bool = False
     interval: float | None = None
+    interval_group: str | None = None
+    exposure: str | None = None
 
     def check(self, model: str) -> None:
         """Refuse, before the first row, what the model of that name does not say.
@@ -161,7 +178,10 @@ class Answers:
             raise ValueError(
                 f"the model {model!r} has no deviations; fit numbers with --solver newton, which leaves a Gram matrix"
             )
+        check_has_exposure(self.estimator, self.exposure)
         if self.interval is None:
+            if self.interval_group is not None:
+                raise ValueError("--interval-group is of intervals: give their coverage too, as in --interval 0.9")
             return
         if not 0.0 < self.interval < 1.0:
             raise ValueError(f"--interval is {self.interval:g}; expected a share between 0 and 1, such as 0.9")
@@ -171,17 +191,25 @@ class Answers:
                 f"the model {model!r} has no scores of held-out rows, which a coverage is promised by; fit it with "
                 "--conformal-fraction 0.1"
             )
-        if kept.groups is not None:
+        if (kept.groups is None) != (self.interval_group is None):
             raise ValueError(
-                f"the model {model!r} promises its coverage by group, and the shell knows no groups of rows; use "
-                "predict_interval(X, groups=...) in Python"
+                f"the model {model!r} promises its coverage for all rows together; leave --interval-group out"
+                if kept.groups is None
+                else f"the model {model!r} promises its coverage by group; name their column: --interval-group COLUMN"
             )
 
-    def __call__(self, X: Rows, row_id: np.ndarray) -> Part:
+    def __call__(self, X: Rows, row_id: np.ndarray, exposure: Any = None, groups: Any = None) -> Part:
         """The columns row_id and prediction, one a target or quantile, and those that are asked for beside them."""
         columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
+        import pandas as pd
+
         model: Any = self.estimator
-        predicted, std = model.predict(X, return_std=True) if self.std else (model.predict(X), None)
+        beside: dict[str, Any] = {}
+        if exposure is not None:
+            # what is no number becomes a gap, whose row the error names
+            numbers = pd.to_numeric(pd.Series(exposure), errors="coerce").to_numpy(np.float64)
+            beside["exposure"] = checked_exposure(numbers, len(row_id), columns["row_id"])
+        predicted, std = model.predict(X, return_std=True) if self.std else (model.predict(X, **beside), None)
         predicted = np.asarray(predicted)
         if predicted.ndim == 2:
             names = output_names(model, predicted.shape[1])
@@ -194,9 +222,9 @@ class Answers:
         if self.std:
             columns["std"] = std
         if self.interval is not None and hasattr(self.estimator, "classes_"):
-            columns |= self._by_class("set", self.estimator.predict_set(X, self.interval))
+            columns |= self._by_class("set", self.estimator.predict_set(X, self.interval, groups=groups))
         elif self.interval is not None:
-            ends = self.estimator.predict_interval(X, self.interval)
+            ends = self.estimator.predict_interval(X, self.interval, groups=groups, **beside)
             columns |= {"lower": ends[..., 0], "upper": ends[..., 1]}
         return columns
 

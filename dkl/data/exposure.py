@@ -16,7 +16,11 @@ from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.choosing import feature_values
 from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.rules import GivenColumn
 from dkl.protocols.block import Block
+
+# The row column of exposures.
+_COLUMN = "given exposure"
 
 
 class Exposure:
@@ -42,14 +46,14 @@ class Exposure:
             self.given = exposure_of(beside.X, given)
             beside.leave_out(given)
 
-    def on(self, dataset: Dataset, weighs: bool | None, sample_weight: Any = None) -> Dataset:
-        """The dataset with rates ``y / e`` in place of targets.
+    def beside(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
+        """The dataset with the exposures as a row column, where there are any.
 
         Parameters
         ----------
         dataset : Dataset
-        weighs : bool or None
-            Whether a row of exposure e counts e times, the mean of all rows being 1; None for losses without exposure.
+        has_exposure : bool
+            Whether the loss has one.
         sample_weight : array of shape (n,) or None
             As given to `fit`: rows of weight 0 are not in the dataset.
 
@@ -60,45 +64,75 @@ class Exposure:
         """
         if self.given is None:
             return dataset
-        if weighs is None:
+        if not has_exposure:
             raise ValueError(
                 "exposure was given, and only the losses of counts and sizes have one: set loss='poisson' or "
                 "loss='gamma', or leave exposure out"
             )
-        source = dataset.source
-        if isinstance(self.given, str):
-            values = checked_exposure(exposure_values(dataset, self.given), dataset.n_rows)
-        else:
-            weight = dask.compute(sample_weight)[0]
-            kept = None if weight is None else np.asarray(weight).ravel() != 0
-            values = checked_exposure(self.given, dataset.n_rows if kept is None else len(kept))
-            values = values if kept is None else values[kept]
-        parts = np.split(values, np.cumsum(source.block_rows)[:-1])
-        step = _Exposed(parts, self._factor(source, parts) if weighs else None)
-        schema = replace(dataset.schema, has_weight=dataset.schema.has_weight or weighs)
-        return dataset.with_rows(narrowed(source, step, source.block_rows, n_classes=None), schema)
-
-    @staticmethod
-    def _factor(source: Any, parts: list[np.ndarray]) -> float:
-        """One over the weighted mean exposure: what exposures are multiplied by, so that the total weight stays."""
-        weights = [block.weights for block in source.blocks_without_x()]
-        total = sum(weight.sum() for weight in weights)
-        return float(total / sum(weight @ part for weight, part in zip(weights, parts, strict=True)))
+        return with_exposure(dataset, self.given, sample_weight)
 
 
-@dataclass(frozen=True, eq=False)
+def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Dataset:
+    """The dataset with the exposures of its rows as a row column.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    given : array of shape (n,), or str
+        Values, or the name of a column of the dataset.
+    sample_weight : array of shape (n,) or None
+        Rows of weight 0 are not in the dataset, and their exposures are left out.
+    """
+    source = dataset.source
+    if isinstance(given, str):
+        values = checked_exposure(exposure_values(dataset, given), dataset.n_rows)
+    else:
+        weight = dask.compute(sample_weight)[0]
+        kept = None if weight is None else np.asarray(weight).ravel() != 0
+        values = checked_exposure(given, dataset.n_rows if kept is None else len(kept))
+        values = values if kept is None else values[kept]
+    step = GivenColumn(_COLUMN, np.split(values, np.cumsum(source.block_rows)[:-1]))
+    noted = narrowed(source, step, source.block_rows, n_classes=dataset.schema.n_classes, counts=source.counts)
+    return dataset.with_rows(noted, dataset.schema)
+
+
+def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
+    """The exposures of a dataset that `with_exposure` has made, by the number of their block."""
+    return {block.index: block.columns[_COLUMN] for block in dataset.source.blocks_without_x((_COLUMN,))}
+
+
+def with_rates(dataset: Dataset, weighs: bool) -> Dataset:
+    """A dataset that `with_exposure` has made with rates ``y / e`` in place of targets.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    weighs : bool
+        Whether a row of exposure e counts e times, the mean of all rows being 1.
+    """
+    source, factor = dataset.source, None
+    if weighs:
+        # one over the weighted mean exposure, so that the total weight stays
+        blocks = [(block.weights, block.columns[_COLUMN]) for block in source.blocks_without_x((_COLUMN,))]
+        factor = float(sum(weight.sum() for weight, _ in blocks) / sum(weight @ part for weight, part in blocks))
+    digests = {index: dask.base.tokenize(part) for index, part in known_exposure(dataset).items()}
+    step, schema = _Exposed(digests, factor), replace(dataset.schema, has_weight=dataset.schema.has_weight or weighs)
+    return dataset.with_rows(narrowed(source, step, source.block_rows, n_classes=None), schema)
+
+
+@dataclass(frozen=True)
 class _ExposedBlock:
-    """The exposures of the rows of one block, which travel with its ticket."""
+    """Rates in place of the targets of one block, from its column of exposures."""
 
-    values: np.ndarray
     factor: float | None
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = (_COLUMN,)
     provides: tuple[str, ...] = ()
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with rates in place of targets, and their weights."""
+        # rows that are not chosen may have no exposure
         exposure = np.ones(len(block.row_id))
-        exposure[chosen] = self.values
+        exposure[chosen] = block.columns[_COLUMN][chosen]
         y = None
         if block.y is not None:
             y = np.asarray(block.y, dtype=np.float64)
@@ -111,22 +145,21 @@ class _ExposedBlock:
 
 @dataclass(frozen=True, eq=False)
 class _Exposed:
-    """The exposures of all rows, one array a block, and what they are multiplied by where they weigh."""
+    """Rates in place of targets, whose exposures have these digests, and what weights are multiplied by."""
 
-    values: list[np.ndarray]
+    digests: dict[int, str]
     factor: float | None
 
     @property
     def identity(self) -> str:
-        digests = [dask.base.tokenize(part) for part in self.values]
-        return f"exposure {dask.base.tokenize(digests)} {self.factor}"
+        return f"exposure {dask.base.tokenize(self.digests)} {self.factor}"
 
     def block_identity(self, index: int) -> str:
         """The targets and weights of the block depend on its own exposures."""
-        return f"exposure {dask.base.tokenize(self.values[index])} {self.factor}"
+        return f"exposure {self.digests.get(index)} {self.factor}"
 
     def at(self, index: int) -> _ExposedBlock:
-        return _ExposedBlock(self.values[index], self.factor)
+        return _ExposedBlock(self.factor)
 
 
 def exposure_of(X: Any, given: Any) -> Any:
@@ -151,13 +184,24 @@ def exposure_values(X: Any, given: Any) -> Any:
     """`exposure_of` rows that may be a Dataset, too, whose column is then read."""
     if not (isinstance(given, str) and isinstance(X, Dataset)):
         return exposure_of(X, given)
-    names = list(X.column_names or ())
-    if given not in names:
-        raise ValueError(_unknown(given, names))
-    return feature_values(X.source, names.index(given))
+    return feature_values(X.source, exposure_place(X, given))
 
 
-def checked_exposure(values: Any, n_rows: int) -> np.ndarray:
+def exposure_place(dataset: Dataset, name: str) -> int:
+    """Which column of a dataset has the name.
+
+    Raises
+    ------
+    ValueError
+        If none has it.
+    """
+    names = list(dataset.column_names or ())
+    if name not in names:
+        raise ValueError(_unknown(name, names))
+    return names.index(name)
+
+
+def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None) -> np.ndarray:
     """Exposures in memory, (n_rows,) float64, all above 0.
 
     Raises
@@ -174,8 +218,10 @@ def checked_exposure(values: Any, n_rows: int) -> np.ndarray:
         raise ValueError(f"exposure has shape {numbers.shape}, and there are {n_rows} rows; pass one number a row")
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
     if len(wrong):
+        # rows of a block are known by their ids
+        row = int(wrong[0] if row_id is None else row_id[wrong[0]])
         raise ValueError(
-            f"{named_place('exposure', (int(wrong[0]),), 0)} is {shown_value(numbers[wrong[0]])}: an exposure is a "
+            f"{named_place('exposure', (row,), 0)} is {shown_value(numbers[wrong[0]])}: an exposure is a "
             "number above 0, such as years or customers. A row that was exposed to nothing says nothing: leave it out"
         )
     return numbers
@@ -191,15 +237,19 @@ def multiplied(values: Any, X: Any, given: Any) -> Any:
     given : str or array of shape (n,)
         Exposures, or the name of a column of a data frame, or of a Dataset.
     """
+    exposure = exposure_beside(values, X, given)
+    return values * (exposure if values.ndim == 1 else exposure[:, None])
+
+
+def exposure_beside(values: Any, X: Any, given: Any) -> Any:
+    """The exposures (n,) of rows in the chunks of their predictions; `multiplied` says what the parameters are."""
     given = exposure_values(X, given)
     if not isinstance(values, da.Array):
-        exposure: Any = checked_exposure(given, len(values))
-    elif hasattr(given, "to_dask_array"):
+        return checked_exposure(given, len(values))
+    if hasattr(given, "to_dask_array"):
         # the chunks of a frame's column are those of its rows, whose numbers may be unknown
-        exposure = da.map_blocks(_checked_block, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
-    else:
-        exposure = da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
-    return values * (exposure if values.ndim == 1 else exposure[:, None])
+        return da.map_blocks(_checked_block, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
+    return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
 
 
 def _checked_block(values: np.ndarray) -> np.ndarray:

@@ -321,7 +321,8 @@ class Race:
             if done and _loss_of(done) >= _loss_of(self.choices[best][: len(done)]):
                 # behind on the folds so far
                 continue
-            if self._affords(number):
+            # who has fewer folds than the others never wins: what cannot do all of them is not begun
+            if self._affords(number, self.rounds - len(done)):
                 return number, len(done)
             self._too_long.add(number)
         self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
@@ -358,9 +359,9 @@ class Race:
             return False
         return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
 
-    def _affords(self, number: int) -> bool:
+    def _affords(self, number: int, n_trials: int = 1) -> bool:
         contender = self.contenders[number]
-        return self.spent + self.judging(contender) + self.fitting(contender) <= self.allowed
+        return self.spent + n_trials * self.judging(contender) + self.fitting(contender) <= self.allowed
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
@@ -403,7 +404,9 @@ class Race:
     def _told(self, number: int) -> str:
         """The score of a contender on the folds that it has done."""
         done = self.choices[number]
-        return "failed" if number in self.failed or not done else f"{1.0 - _loss_of(done):.4f}"
+        # folds differ by more than contenders do
+        fewer = f" in the first {len(done)}" if len(done) < self.rounds else ""
+        return "failed" if number in self.failed or not done else f"{1.0 - _loss_of(done):.4f}{fewer}"
 
 
 def _loss_of(done: Sequence[PenaltyChoice]) -> float:

@@ -490,14 +490,6 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         loss = self._settings.loss
         return mean_loss(self._values(X), X, y, sample_weight, loss=loss, exposure=exposure)
 
-    def _check_exposure(self) -> None:
-        """Raise ValueError where the loss has no exposure."""
-        if self._settings.loss not in LOG_LINK:
-            raise ValueError(
-                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
-                "'gamma'; leave it out"
-            )
-
     @property
     def _link(self) -> str:
         """How scores become predictions, as of `dkl.methods.prediction.answered`."""
@@ -515,11 +507,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )
-        if self._link and self.conformal_fraction is not None:
-            # refused before the fit, which would find out in the end
-            self._answering()
         if self._settings.loss == "pinball":
             check_quantiles(self.quantiles)
+            if self.conformal_fraction is not None:
+                # a single quantile is refused before the fit, which would find out in the end
+                self._interval_score()
             if several > 1:
                 raise ValueError(
                     f"loss='pinball' predicts quantiles of one target, y has {several} columns; fit a machine for each"

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import Exposure
+from dkl.data.exposure import Exposure, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import refuse_codes
@@ -146,6 +146,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
+        if exposure is not None:
+            # rows that are held out keep their counts, which intervals are of
+            dataset = with_rates(dataset, bool(self._exposure_weighs))
         weights = self._class_weights(dataset)
         dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
@@ -172,7 +175,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
-        self._score_held_out(held_out)
+        self._score_held_out(held_out, exposed=exposure is not None)
         return self
 
     def _begun(
@@ -200,7 +203,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         # The learner inside would warn a second time that a store with splits is used whole.
         dataset = without_splits(dataset)
         self._settle(dataset)
-        dataset = exposed.on(dataset, self._exposure_weighs, sample_weight)
+        dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
         self._pilot_temperature = None
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
@@ -571,6 +574,14 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
+
+    def _check_exposure(self) -> None:
+        """Raise ValueError where the loss has no exposure."""
+        if self._settings.loss not in LOG_LINK:
+            raise ValueError(
+                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
+                "'gamma'; leave it out"
+            )
 
     def _advised_features(self) -> FeatureLearner:
         """The features that the rows have asked for, with ``features=None``."""

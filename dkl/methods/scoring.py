@@ -178,14 +178,17 @@ def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str =
     )
 
 
-def check_log_rows(dataset: Dataset, loss: str) -> None:
-    """Raise ValueError for targets that the loss of a mean exp(f) does not know, by a read of the targets alone."""
+def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
+    """Raise ValueError for targets that the loss of a mean exp(f) does not know, by a read of the targets alone.
+
+    Those `of_fit` are not all 0: there would be no mean.
+    """
     first_row, largest = 0, np.zeros(())
     for block in dataset.source.blocks_without_x():
         y = np.asarray(block.y, dtype=np.float64)
         check_log_targets(y, loss, first_row, f" of {dataset.source.place}")
         first_row, largest = first_row + len(y), np.maximum(largest, y.max(axis=0, initial=0.0))
-    if not np.all(largest > 0.0):
+    if of_fit and not np.all(largest > 0.0):
         raise ValueError("y holds nothing but 0: loss='poisson' needs a count above 0, of which a mean can be told")
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import checked_exposure, exposure_place
+from dkl.data.together.choosing import column_at
 from dkl.methods.provenance import Provenance
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
@@ -268,7 +270,7 @@ def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
 
 
 def held_out_answers(
-    model: FittedModel, dataset: Dataset, *, memory_limit: int | str | None = None
+    model: FittedModel, dataset: Dataset, *, exposure: str | None = None, memory_limit: int | str | None = None
 ) -> ClassAnswers | NumberAnswers:
     """What a fitted model answers to the rows of a dataset, beside the truth: one pass over the rows.
 
@@ -279,12 +281,15 @@ def held_out_answers(
     model : fitted classifier or regressor of dkl
     dataset : Dataset
         With targets.
+    exposure : str or None
+        The column that predictions of counts and sizes are multiplied by.
     memory_limit : int, str or None
 
     Raises
     ------
     ValueError
-        If the dataset has no target or no rows, its columns are not those of `fit`, or its task is another one.
+        If the dataset has no target or no rows, its columns are not those of `fit`, its task is another one, or the
+        model has no exposure.
     """
     if dataset.task is None:
         raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
@@ -298,7 +303,9 @@ def held_out_answers(
     # The columns have been matched by name just now, and the rows of blocks carry no names.
     nameless = copy.copy(model)
     vars(nameless).pop("feature_names_in_", None)
-    blocks = map_blocks(rows.source, _answers, {"model": nameless}, name="score", memory_limit=memory_limit)
+    check_has_exposure(model, exposure)
+    operands = {"model": nameless, "exposure": None if exposure is None else exposure_place(rows, exposure)}
+    blocks = map_blocks(rows.source, _answers, operands, name="score", memory_limit=memory_limit)
     parts = [part for _, part in blocks]
     held = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     origin: Provenance = getattr(model, "provenance_", Provenance())
@@ -306,6 +313,16 @@ def held_out_answers(
         center = getattr(model, "target_center_", None)
         return NumberAnswers(held["y"], held["answers"], held["weights"], center if _is_known(center) else None)
     return _class_answers(classes, np.asarray(dataset.classes), held, dict(origin.targets))
+
+
+def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
+    """Raise ValueError where an exposure was given for a model that has none."""
+    if exposure is None:
+        return
+    check = getattr(model, "_check_exposure", None)
+    if check is None:
+        raise ValueError(f"exposure={exposure!r} was given, and {type(model).__name__} has none; leave it out")
+    check()
 
 
 def _is_known(center: np.ndarray | None) -> bool:
@@ -321,6 +338,9 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
         # The largest probability is that of the answer, so that the rows are mapped once.
         return found | {"shares": np.asarray(model.predict_proba(block.X))}
     answers = np.asarray(model.predict(block.X))
+    if (place := operands["exposure"]) is not None:
+        exposure = checked_exposure(column_at(block.X, place), len(answers), block.row_id)
+        answers = answers * (exposure if answers.ndim == 1 else exposure[:, None])
     if getattr(model, "_link", "") == "sorted":
         # of several quantiles the one nearest to the median stands for a single number
         answers = answers[:, int(np.argmin(np.abs(np.sort(model.quantiles) - 0.5)))]

@@ -121,6 +121,10 @@ class CoverageDisplay(Display):
             bounds = norm.ppf(0.5 + 0.5 * asked)
             kept["Gaussian"] = np.array([np.mean(np.abs(y - mean) <= bound * std) for bound in bounds])
         ends = model.predict_interval(X, coverage, groups=groups)
+        link: str = getattr(model, "_link", "")
+        if mean.ndim > 1 or link:
+            # intervals of quantiles and counts are not around the prediction
+            mean = 0.5 * (ends[:, 0] + ends[:, 1])
         return cls(asked, kept, 0.5 * (ends[:, 1] - ends[:, 0]), np.abs(y - mean), coverage=coverage)
 
     @property

@@ -14,23 +14,23 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.data.checks import checked_weight, shown_value
+from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
-from dkl.data.frames import is_frame
+from dkl.data.exposure import exposure_beside, exposure_of, known_exposure, with_exposure
 from dkl.data.other_frames import as_known_rows
-from dkl.data.schema import Schema
-from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import narrowed
-from dkl.data.together.choosing import chosen_rows_together, with_values
-from dkl.data.together.codes import group_codes
 from dkl.data.together.rows import held_rows
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
 from dkl.methods.prediction import Scorer, blockwise, probabilities, score_rows, with_row_id
+from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
+from dkl.solvers.losses import LOG_LINK
+from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups
+from dkl.uncertainty.interval_scores import DevianceScore, ErrorScore, IntervalScore, QuantileScore
 from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -39,29 +39,6 @@ _MOST_SCORES = 1 << 18
 _PASS = "conformal scores"
 # Keeps the rows that are held out of a whole fit apart from those that its penalty and temperature are found on.
 _SALT = 0x434F_4E46
-
-
-@dataclass(frozen=True, eq=False)
-class ErrorScore:
-    """How far a regressor is off on a row, in units of its deviation where it has one.
-
-    Parameters
-    ----------
-    posterior : CoefficientPosterior or None
-    """
-
-    posterior: CoefficientPosterior | None
-
-    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """|y - f(x)| / sd(x) of rows by what a `Scorer` answers: (n, t)."""
-        means, deviations = self.parts(answers)
-        return np.abs(np.asarray(y, dtype=np.float64).reshape(means.shape) - means) / deviations
-
-    def parts(self, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Predictions (n, t) and what a score is a multiple of, (n, t)."""
-        if self.posterior is None:
-            return answers, np.ones_like(answers)
-        return answers[:, :-1], self.posterior.deviations(answers[:, -1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +52,7 @@ class ClassScore:
     """
 
     multiplier: float | None
+    scaled = False
 
     def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
         """1 - p of the class of each row: (n, 1)."""
@@ -94,8 +72,17 @@ class ConformalMixin:
     _fitted_by: ClassVar[str]
     _rows: Callable[[object, object, object], Dataset]
     _run: Callable[[str], Run]
+    _check_exposure: Callable[[], None]
 
-    def conformalize(self, X: object, y: object = None, sample_weight: object = None, *, groups: object = None) -> Self:
+    def conformalize(
+        self,
+        X: object,
+        y: object = None,
+        sample_weight: object = None,
+        *,
+        groups: object = None,
+        exposure: object = None,
+    ) -> Self:
         """Keep how far the model is off on rows that `fit` has not seen; intervals and sets of classes come from it.
 
         Rows of another origin than those to be predicted void the promise, and so do rows of the fit. Of more than
@@ -111,6 +98,8 @@ class ConformalMixin:
         groups : str, array of shape (n,), or None
             Rows of each group promise the coverage for their own group. A name is a column of a data frame, where it
             stays a feature, or the group column of a Dataset.
+        exposure : str, array of shape (n,), or None
+            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`.
 
         Returns
         -------
@@ -125,32 +114,41 @@ class ConformalMixin:
         """
         check_is_fitted(self, self._fitted_by)
         X = as_known_rows(X)
-        scorer, score = self._answering()
-        groups = _column_of(X, groups)
+        groups = column_of(X, groups)
         dataset = self._rows(X, y, sample_weight)
+        if exposure is not None:
+            self._check_exposure()
+            given = exposure if isinstance(X, Dataset) else exposure_of(X, exposure)
+            dataset = with_exposure(dataset, given, sample_weight)
+        return self._conformalized(dataset, sample_weight, groups, exposed=exposure is not None)
+
+    def _conformalized(self, dataset: Dataset, sample_weight: Any, groups: Any, *, exposed: bool) -> Self:
+        """Keep the scores of encoded rows, which have a column of exposures where the targets were counted over any."""
+        scorer, score = self._answering()
+        if isinstance(score, DevianceScore):
+            check_log_rows(dataset, score.loss, of_fit=False)
         source, schema, column = dataset.source, dataset.schema, ""
         if groups is not None:
             kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
-            source, schema, column = _with_groups(source, schema, groups, kept)
+            source, schema, column = with_groups(source, schema, groups, kept)
         dataset = dataset.with_rows(source, schema).thin(_MOST_SCORES, getattr(self, "seed_", 0))
         codes = None
         if column:
             parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
             codes = np.concatenate(parts)
-            _check_groups(codes, dataset)
-        operands = {"scorer": scorer, "score": score}
+            check_groups(codes, dataset)
+        operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
         run = self._run("")
         blocks = map_blocks(
             dataset.source, _score_block, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
         )
         scored = [part for _, part in blocks]
         scores, weight = (np.concatenate([part[name] for part in scored]) for name in ("scores", "weight"))
-        scaled = isinstance(score, ErrorScore) and score.posterior is not None
         weights = weight if dataset.source.has_weight else None
-        self.conformal_ = HeldOutScores.of_rows(scores, weights, codes, scaled=scaled)
+        self.conformal_ = HeldOutScores.of_rows(scores, weights, codes, scaled=score.scaled)
         return self
 
-    def _answering(self) -> tuple[Scorer, ErrorScore | ClassScore]:
+    def _answering(self) -> tuple[Scorer, IntervalScore | ClassScore]:
         """What answers rows, and how the answers are scored; a regressor and a classifier know."""
         raise TypeError(f"{type(self).__name__} predicts neither numbers nor classes")
 
@@ -187,10 +185,10 @@ class ConformalMixin:
         # by time the newest rows of those that are left are newer than others; by group fewer groups are left
         return held_rows(sides[0]), sides[1]
 
-    def _score_held_out(self, held_out: Dataset | None) -> None:
+    def _score_held_out(self, held_out: Dataset | None, *, exposed: bool = False) -> None:
         """Keep the scores of the rows that `_hold_out` has kept from the fit."""
         if held_out is not None:
-            self.conformalize(held_out)
+            self._conformalized(self._rows(held_out, None, None), None, None, exposed=exposed)
 
     def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:
         """The pass over the rows that are held out of the whole fit, as a plan counts it."""
@@ -231,7 +229,7 @@ class ConformalMixin:
             raise ValueError(
                 f"groups {given}; give both conformalize and {type(self).__name__}'s predictions groups, or neither"
             )
-        place = None if groups is None else _places(X, _column_of(X, groups), np.asarray(kept.groups))
+        place = None if groups is None else places_of(X, column_of(X, groups), np.asarray(kept.groups))
         if sample_weight is not None:
             given_weight: Any = np.asarray(sample_weight)
             own = np.asarray(checked_weight(given_weight, given_weight.size))
@@ -270,14 +268,18 @@ class ConformalIntervals(ConformalMixin):
         *,
         groups: object = None,
         sample_weight: object = None,
+        exposure: object = None,
         strict: bool = False,
     ) -> Any:
         """Intervals that hold at least this share of new targets, whatever the model is: split conformal.
 
         Held-out rows say how far off the model is (`conformalize`, or ``conformal_fraction=0.1`` at fit): the interval
         is the prediction, more and less the ceil((n + 1) coverage)-th smallest of n held-out errors, in units of the
-        deviation where an exact fit has one. The promise is for rows that are drawn as the held-out ones were, on
-        average over all of them: not for each kind of row by itself, unless it is a group.
+        deviation where an exact fit has one. For ``loss="pinball"`` the lowest and the highest quantile are moved apart
+        (or together) by that order statistic of how far targets are outside of them; for "poisson" and "gamma" it is
+        one of deviance residuals, and the interval holds all targets of no larger one. The promise is for rows that are
+        drawn as the held-out ones were, on average over all of them: not for each kind of row by itself, unless it is a
+        group.
 
         Parameters
         ----------
@@ -289,6 +291,8 @@ class ConformalIntervals(ConformalMixin):
         sample_weight : array of shape (n,) or None
             Ratios of densities where rows are drawn otherwise than the held-out ones: of the rows, in the units of the
             weights that `conformalize` had.
+        exposure : str, array of shape (n,), or None
+            As of `predict`, for ``loss="poisson"`` and "gamma": intervals are of what is counted over it.
         strict : bool
             Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
 
@@ -301,7 +305,8 @@ class ConformalIntervals(ConformalMixin):
         Raises
         ------
         ValueError
-            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen.
+            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen, a loss without
+            exposure.
 
         Warns
         -----
@@ -310,7 +315,8 @@ class ConformalIntervals(ConformalMixin):
 
         References
         ----------
-        Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression.
+        Lei, G'Sell, Rinaldo, Tibshirani & Wasserman 2018, Distribution-free predictive inference for regression;
+        Romano, Patterson & Candes 2019, Conformalized quantile regression.
 
         Examples
         --------
@@ -326,9 +332,16 @@ class ConformalIntervals(ConformalMixin):
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
         answers = self._scored(scorer, X, strict)
-        n_targets = len(scorer.coef)
+        if exposure is not None:
+            self._check_exposure()
+            # the logarithm of the mean count has that of the exposure added
+            answers = (
+                answers
+                + (da if isinstance(answers, da.Array) else np).log(exposure_beside(answers, X, exposure))[:, None]
+            )
+        n_targets = score.n_targets(len(scorer.coef))
         ends = _with_radii(partial(_ends, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
-        if self._has_one_target():
+        if n_targets == 1 and (len(scorer.coef) > 1 or self._has_one_target()):
             return with_row_id(ends, X, ["lower", "upper"])
         if isinstance(X, Dataset):
             return with_row_id(ends, X, [f"{end}_{t}" for t in range(n_targets) for end in ("lower", "upper")])
@@ -339,25 +352,33 @@ class ConformalIntervals(ConformalMixin):
             partial(_by_target, n_targets), ends, dtype=np.float64, chunks=chunks, new_axis=2, meta=empty
         )
 
-    def _answering(self) -> tuple[Scorer, ErrorScore]:
-        """What answers rows, and how the answers are scored.
+    def _answering(self) -> tuple[Scorer, IntervalScore]:
+        """What answers rows, and how the answers are scored."""
+        score = self._interval_score()
+        return replace(self._scorer, posterior=score.posterior if isinstance(score, ErrorScore) else None), score
+
+    def _interval_score(self) -> IntervalScore:
+        """How far the model is off on a row, by its loss.
 
         Raises
         ------
         ValueError
-            For losses whose scores are no numbers that targets could be compared with.
+            For a single quantile.
         """
         model: Any = self
-        if model._link:
-            raise ValueError(
-                f"intervals are of predictions in the units of y, and {type(self).__name__}(loss="
-                f"{model._settings.loss!r}) scores rows otherwise; fit loss='squared_error' or 'huber'"
-            )
+        loss = model._settings.loss
+        if loss in LOG_LINK:
+            return DevianceScore(loss)
+        if loss == "pinball":
+            if len(model.quantiles) < 2:
+                raise ValueError(
+                    f"an interval lies between two quantiles, and quantiles={tuple(model.quantiles)} is one; fit "
+                    "loss='pinball' with quantiles=(0.05, 0.95), say"
+                )
+            return QuantileScore()
         posterior = getattr(self, "posterior_", None)
         # a fit without noise has no deviations to scale errors by
-        if posterior is not None and not np.all(posterior.noise > 0.0):
-            posterior = None
-        return replace(self._scorer, posterior=posterior), ErrorScore(posterior)
+        return ErrorScore(None if posterior is None or not np.all(posterior.noise > 0.0) else posterior)
 
 
 class ConformalSets(ConformalMixin):
@@ -470,14 +491,15 @@ class _Side:
 
 def _score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The scores (n, t) and the weights (n,) of the rows of a block; runs on a worker."""
-    return {"scores": operands["score"](operands["scorer"].score(block.X), block.y), "weight": block.weights}
+    answers = operands["scorer"].score(block.X)
+    if operands["exposure"] is not None:
+        answers = answers + np.log(operands["exposure"][block.index])[:, None]
+    return {"scores": operands["score"](answers, block.y), "weight": block.weights}
 
 
-def _ends(score: ErrorScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+def _ends(score: IntervalScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
     """Lower and upper ends of each target side by side: (n, 2 t)."""
-    means, deviations = score.parts(answers)
-    width = radii * deviations
-    return np.stack([means - width, means + width], axis=2).reshape(len(means), -1)
+    return score.ends(answers, radii).reshape(len(answers), -1)
 
 
 def _members(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
@@ -522,60 +544,3 @@ def _with_radii(
     rows = da.from_array(radii, chunks=(answers.chunks[0], -1))
     chunks, empty = (answers.chunks[0], (columns,)), np.empty((0, 0), dtype)
     return da.map_blocks(function, answers, rows, dtype=dtype, chunks=chunks, meta=empty)
-
-
-def _column_of(X: Any, groups: Any) -> Any:
-    """Groups as values, where they name a column of a data frame."""
-    X = as_known_rows(X)
-    if not isinstance(groups, str) or isinstance(X, Dataset):
-        return groups
-    if not is_frame(X) or groups not in X.columns:
-        raise ValueError(f"groups={groups!r} names no column of X; pass one value a row, or a data frame that has it")
-    return X[groups]
-
-
-def _with_groups(
-    source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
-) -> tuple[RowSource, Schema, str]:
-    """The rows with a row column of group codes, and its name."""
-    if isinstance(groups, str):
-        source, schema = chosen_rows_together(source, schema, by_group=groups)
-    else:
-        source, schema = with_values(source, schema, "group", groups, None, kept)
-    return source, schema, schema.row_columns["group"].column
-
-
-def _check_groups(codes: np.ndarray, dataset: Dataset) -> None:
-    """Raise ValueError where a group has one row alone, which promises nothing of its next."""
-    _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
-    if sizes.min() < 2:
-        row = int(first[np.argmin(sizes)])
-        raise ValueError(
-            f"the group of row {row} of {dataset.source.place} has one row, which says nothing of further rows; merge "
-            "small groups, or give more rows"
-        )
-
-
-def _places(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
-    """The place of each row's group among those of the held-out rows: (n,) int64.
-
-    Raises
-    ------
-    ValueError
-        A group that held-out rows did not have.
-    """
-    if isinstance(X, Dataset) and isinstance(groups, str):
-        source, _, column = _with_groups(X.source, X.schema, groups)
-        codes = np.concatenate([block.columns[column] for block in source.blocks_without_x((column,))])
-    else:
-        codes = group_codes(groups, len(groups), "groups")
-    place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    strange = np.flatnonzero(known[place] != codes)
-    if len(strange):
-        row = int(strange[0])
-        value = "" if isinstance(groups, str) else f", {shown_value(np.asarray(groups).ravel()[row])},"
-        raise ValueError(
-            f"the group{value} of row {row} is none of those of conformalize, so that nothing is promised of it; "
-            "conformalize with rows of it, or without groups"
-        )
-    return place

@@ -18,7 +18,15 @@ from dkl.version import __version__
 project, author, release = "dkl", "the dkl developers", __version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
 root_doc = "index"
-include_patterns = ["*.md", "*.ipynb", "guide/*.md", "reference/*.md", "benchmarks/*.md", "papers/*.md"]
+include_patterns = [
+    "*.md",
+    "*.ipynb",
+    "guide/*.md",
+    "reference/*.md",
+    "benchmarks/*.md",
+    "benchmarks/tables/*.md",
+    "papers/*.md",
+]
 html_theme = "furo"
 html_title = f"dkl {release}"
 

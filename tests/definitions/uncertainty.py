@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import multivariate_normal
 
 
@@ -39,3 +40,27 @@ def order_statistic(scores: np.ndarray, coverage: str) -> float:
     """The ceil((n + 1) coverage)-th smallest of n scores, by sorting; infinite where it is above n."""
     k = math.ceil((len(scores) + 1) * Fraction(coverage))
     return sorted(scores)[k - 1] if k <= len(scores) else math.inf
+
+
+def deviance_residual(y: float, mean: float, loss: str) -> float:
+    """The square root of twice the log likelihood that a mean loses to the target itself."""
+    if loss == "poisson":
+        gain = (y * math.log(y / mean) if y > 0.0 else 0.0) - (y - mean)
+    else:
+        gain = (y - mean) / mean - math.log(y / mean)
+    return math.sqrt(max(2.0 * gain, 0.0))
+
+
+def within_residual(mean: float, radius: float, loss: str) -> tuple[float, float]:
+    """The smallest and the largest target whose deviance residual is at most the radius, by bisection."""
+
+    def beyond(log_ratio: float) -> float:
+        return deviance_residual(mean * math.exp(log_ratio), mean, loss) - radius
+
+    low = 0.0 if beyond(-700.0) <= 0.0 else mean * math.exp(brentq(beyond, -700.0, 0.0, xtol=1e-14))
+    return low, mean * math.exp(brentq(beyond, 0.0, 40.0, xtol=1e-14))
+
+
+def outside_quantiles(y: float, quantiles: list[float]) -> float:
+    """How far a target is outside of the lowest and the highest quantile, (6) of Romano, Patterson & Candes."""
+    return max(min(quantiles) - y, y - max(quantiles))

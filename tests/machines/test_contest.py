@@ -169,6 +169,35 @@ def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
     assert (race.winner, race.rounds) == (1, 1)
 
 
+def test_a_variant_is_begun_only_where_all_folds_of_the_others_can_follow() -> None:
+    """Judged on fewer folds it could not win, and its score would stand beside means of more."""
+
+    def larger(contender: Contender, is_best: bool) -> list[Contender]:
+        return [contender.changed("up to 50", n_features=50)] if is_best else []
+
+    # two kinds on two folds take four units, a variant two more and its fit one; folds may take half of all
+    for allowed, tried in ((8.0, [0, 1, 0, 1, 2, 2]), (6.9, [0, 1])):
+        race = race_of(2, folds=2, allowed=allowed, vary=larger)
+        run(race, lambda number, fold: (0.5, 0.51, 0.6)[number])
+        assert race.tried[: len(tried)] == tried
+        judged_on = [len(race.choices[number]) for number in range(len(race.contenders)) if race.choices[number]]
+        assert min(judged_on) == race.rounds
+    dear = race_of(2, folds=2, allowed=8.0, vary=larger)
+    dear.judging = lambda contender: 1.0 if contender.learner.n_features < 50 else 2.0
+    run(dear, lambda number, fold: (0.5, 0.51, 0.6)[number])
+    # one fold of it would still have been within what is allowed
+    assert dear.tried == [0, 1, 0, 1]
+    assert "not tried, since that takes more work: 1 (up to 50)" in dear.reasons(10)[0]
+
+
+def test_a_score_on_fewer_folds_says_so() -> None:
+    race = race_of(3, folds=2)
+    run(race, lambda number, fold: (0.9, 0.8, 0.89)[number])
+    told = race.reasons(10)[0]
+    assert "1 0.8000 in the first 1" in told
+    assert "in 2 folds" in told
+
+
 def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third() -> None:
     race = race_of(4, join=joined)
     # the fourth is too far behind to help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,80 @@ def test_what_a_model_does_not_say_is_refused_before_the_first_row(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_by_group_asks_for_python(folder: Path, tmp_path: Path) -> None:
-    model = dkl.load_model(folder / "numbers")
-    X = pd.read_csv(folder / "new.csv")
-    model.conformalize(X, np.zeros(400), groups=np.arange(400) % 2).save(tmp_path / "grouped")
-    run = ran("predict", tmp_path / "grouped", folder / "new.csv", tmp_path / "out.csv", "--interval", "0.9")
-    assert run.exit_code == 1
-    assert "promises its coverage by group" in " ".join(run.stderr.split())
+def test_intervals_by_group_are_those_of_python(folder: Path, tmp_path: Path) -> None:
+    model, X = dkl.load_model(folder / "numbers"), pd.read_csv(folder / "new.csv")
+    kind = np.array(["near", "far"])[np.arange(400) % 2]
+    y = np.sin(X.a) + np.where(kind == "far", 3.0, 0.1) * np.random.default_rng(0).normal(size=400)
+    model.conformalize(X, y, groups=kind).save(tmp_path / "grouped")
+    X.assign(kind=kind).to_csv(tmp_path / "new.csv", index=False)
+    arguments = ("predict", tmp_path / "grouped", tmp_path / "new.csv", tmp_path / "out.csv", "--interval", "0.9")
+    facts_of(*arguments, "--interval-group", "kind")
+    table = pd.read_csv(tmp_path / "out.csv")
+    expected = model.predict_interval(X, 0.9, groups=kind)
+    np.testing.assert_allclose(table[["lower", "upper"]], expected, rtol=1e-6, atol=1e-6)
+    assert "kind" not in table
+    for options, says in (
+        (arguments[4:], "by group; name their column: --interval-group COLUMN"),
+        (("--interval-group", "kind"), "--interval-group is of intervals: give their coverage too"),
+        ((*arguments[4:], "--interval-group", "shape"), "has no column 'shape'"),
+    ):
+        run = ran(*arguments[:3], tmp_path / "none.csv", *options)
+        assert run.exit_code == 1
+        assert says in " ".join(run.stderr.split())
+    run = ran("predict", folder / "numbers", *arguments[2:], "--overwrite", "--interval-group", "kind")
+    assert "promises its coverage for all rows together" in " ".join(run.stderr.split())
+    run = ran(
+        "predict", arguments[1], folder / "numbers.zarr", *arguments[3:], "--interval-group", "kind", "--overwrite"
+    )
+    assert run.exit_code != 0
+    assert "--interval-group kind needs files" in " ".join(run.stderr.replace("│", " ").split())
+
+
+def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=600), "years": rng.integers(1, 9, 600).astype(float)})
+    mean = rows.years * np.exp(1.0 + np.sin(rows.a))
+    rows.assign(visits=rng.poisson(mean)).to_csv(tmp_path / "rows.csv", index=False)
+    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "visits", "--task", "regression")
+    fit = ("fit", tmp_path / "rows.zarr", tmp_path / "model", *FIT, "--loss", "poisson", "--alpha", "1e-3")
+    facts = facts_of(*fit, "--exposure", "years", "--conformal-fraction", 0.3)
+    stored = dkl.open_dataset(tmp_path / "rows.zarr")
+    model = dkl.load_model(tmp_path / "model")
+    predicted = model.predict(stored["test"], exposure="years").compute().to_numpy()
+    rmse = np.sqrt(np.mean((stored["test"].y.compute() - predicted) ** 2))
+    assert facts["held_out"]["rmse"] == pytest.approx(rmse, rel=1e-6)
+    scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", "--exposure", "years")
+    assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
+    # of files, whose column is read beside, and of a store, whose column is a feature
+    predict = ("predict", tmp_path / "model", tmp_path / "rows.csv", tmp_path / "files.csv", "--interval", 0.9)
+    facts_of(*predict, "--exposure", "years")
+    facts_of(*predict[:2], tmp_path / "rows.zarr", tmp_path / "store.csv", *predict[4:], "--exposure", "years")
+    files, store = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("files", "store"))
+    ends = model.predict_interval(rows, 0.9, exposure=rows.years)
+    expected = np.column_stack([model.predict(rows, exposure=rows.years), ends])
+    np.testing.assert_allclose(files[["prediction", "lower", "upper"]], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.sort(store["prediction"]), np.sort(model.predict(stored, exposure="years").compute()), rtol=1e-5
+    )
+    bad = rows.assign(years=np.where(np.arange(600) == 7, 0.0, rows.years))
+    bad.to_csv(tmp_path / "bad.csv", index=False)
+    for arguments, says in (
+        (("predict", tmp_path / "model", tmp_path / "bad.csv", tmp_path / "out.csv"), "exposure[7] is 0.0"),
+        (("score", tmp_path / "model", tmp_path / "rows.zarr"), "--exposure months names no column of X"),
+    ):
+        run = ran(*arguments, "--exposure", "months" if arguments[0] == "score" else "years")
+        assert run.exit_code == 1
+        assert says in " ".join(run.stderr.split())
+
+
+def test_an_exposure_of_a_loss_without_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("fit", folder / "numbers.zarr", tmp_path / "model", *FIT),
+        ("score", folder / "numbers", folder / "numbers.zarr"),
+        ("predict", folder / "numbers", folder / "new.csv", tmp_path / "out.csv"),
+    ):
+        run = ran(*arguments, "--exposure", "a")
+        assert run.exit_code == 1
+        # a command that has the option names it as the shell does
+        assert re.search(r"exposure was given, and (--loss |loss=')squared_error'? has none", run.stderr)
+    assert list(tmp_path.iterdir()) == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkl.data.ingest.columns import plain
@@ -15,6 +18,7 @@ from dkl.data.ingest.tables import Probe
 from dkl.errors import located
 
 _BATCH_ROWS = 16_384
+_NO_NAME_IN_DASK = "__null_dask_index__"
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class ParquetFormat:
             rows = parquet.metadata.num_rows
             first = next(_batches(file, parquet, 1000, None), None)
             width = first.nbytes / first.num_rows if first is not None and first.num_rows else 0
-            return Probe(file, parquet.schema_arrow.remove_metadata(), int(width * rows))
+            schema, index = _columns(parquet.schema_arrow)
+            return Probe(file, schema, int(width * rows), index)
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
         """Tables in the order of the file, and how many bytes of the file each stands for: its share of the rows."""
@@ -37,9 +42,57 @@ class ParquetFormat:
             for batch in _batches(file, parquet, _BATCH_ROWS, schema.names):
                 table = pa.Table.from_batches([batch])
                 with located(f"'{file.name}'"):
-                    columns = [plain(table.column(field.name), field, row) for field in schema]
+                    columns = [plain(_column(table, field.name), field, row) for field in schema]
                 row += batch.num_rows
                 yield pa.table(columns, schema=schema), int(share * batch.num_rows)
+
+
+def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The columns as they were in the data frame that was written, and the names of its index where it had none.
+
+    Parquet keeps categories of texts alone: those of numbers, booleans and dates come back as numbers, booleans and
+    dates, and only what pandas notes beside the schema tells that they are names. A month begins at a point in time.
+    """
+    noted = written.pandas_metadata or {}
+    columns = [note for note in noted.get("columns", []) if note.get("field_name")]
+    names = {note["field_name"] for note in columns if note["pandas_type"] == "categorical"}
+    unnamed = {note["field_name"] for note in columns if note["name"] in (None, _NO_NAME_IN_DASK)}
+    # an index of plain row numbers is no column, and is noted as an object
+    index = {name for name in noted.get("index_columns", []) if isinstance(name, str) and name in unnamed}
+    fields = []
+    for field in written.remove_metadata():
+        if field.name in names and not pa.types.is_dictionary(field.type):
+            field = field.with_type(pa.dictionary(pa.int32(), field.type))
+        elif _frequency(field):
+            field = field.with_type(pa.timestamp("ns"))
+        if field.name not in index:
+            fields.append(field)
+    return pa.schema(fields), tuple(sorted(index))
+
+
+def _frequency(field: pa.Field) -> str | None:
+    """The frequency of a column of periods of pandas ("M", "Q-DEC", ...); None for any other column.
+
+    Arrow knows their type once pandas has registered it, and takes them for whole numbers before.
+    """
+    if getattr(field.type, "extension_name", "") == "pandas.period":
+        return str(field.type.freq)
+    noted = field.metadata or {}
+    if noted.get(b"ARROW:extension:name") != b"pandas.period":
+        return None
+    return str(json.loads(noted[b"ARROW:extension:metadata"])["freq"])
+
+
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column of what was read; periods as the times at which they begin."""
+    column, frequency = table.column(name), _frequency(table.schema.field(name))
+    if frequency is None:
+        return column
+    import pandas as pd
+
+    counted = pc.fill_null(column.cast(pa.int64()), np.iinfo(np.int64).min)
+    began = pd.PeriodIndex.from_ordinals(counted.to_numpy(), freq=frequency).to_timestamp()  # type: ignore[attr-defined]
+    return pa.chunked_array([pa.array(began, pa.timestamp("ns"), from_pandas=True)])
 
 
 @contextmanager

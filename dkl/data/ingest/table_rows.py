@@ -88,6 +88,9 @@ class TableRows:
     def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
         probes = probed(files, reader)
         self._problems = Problems()
+        # an index without a name is never read, and may be left out by the name that the file gives it
+        unread = {name for probe in probes for name in probe.unnamed_index}
+        choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
         choices = _possible(choices, probes[0].schema.names, self._problems)
         texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
         as_text = [name for name in texts if name and name != choices.weight]

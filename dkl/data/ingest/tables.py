@@ -26,11 +26,14 @@ class Probe:
         The columns and the types that they seem to have.
     staged_bytes : int
         About how many bytes all rows of the file take as Arrow arrays.
+    unnamed_index : tuple of str
+        Columns that the file has and `schema` has not: the row index of a data frame that was written without a name.
     """
 
     file: InputFile
     schema: pa.Schema
     staged_bytes: int
+    unnamed_index: tuple[str, ...] = ()
 
 
 def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:

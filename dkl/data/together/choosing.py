@@ -106,11 +106,11 @@ def feature_values(source: RowSource, place: int) -> np.ndarray:
     """One column of X, (n_rows,) float64."""
     empty = np.empty((0, source.n_columns), source.dtype)
     X = lazy_part(source, "X", sparse.csr_array(empty) if source.is_sparse else empty)
-    parts = [dask.delayed(_column, pure=False)(part, place) for part in X.to_delayed().ravel()]
+    parts = [dask.delayed(column_at, pure=False)(part, place) for part in X.to_delayed().ravel()]
     return np.concatenate(dask.compute(*parts))
 
 
-def _column(rows: Any, place: int) -> np.ndarray:
+def column_at(rows: Any, place: int) -> np.ndarray:
     """One column of dense or sparse rows, float64 of shape (n,)."""
     values = rows[:, [place]]
     return np.asarray(values.todense() if sparse.issparse(values) else values, dtype=np.float64).ravel()

@@ -33,7 +33,7 @@ class NotedColumn:
         return (self.column,)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
-        values = np.zeros(len(block.row_id), np.int64)
+        values = np.zeros(len(block.row_id), self.values.dtype)
         values[chosen] = self.values
         return replace(block, columns={**block.columns, self.column: values})
 
@@ -45,7 +45,8 @@ class GivenColumn:
     Parameters
     ----------
     column : str
-    values : list of ndarray, int64
+    values : list of ndarray
+        int64 codes, or float64 numbers such as exposures.
     """
 
     column: str
