@@ -1,4 +1,4 @@
-"""The process that we run in: the CPUs that it may use at once, and what a fork leaves behind in its child."""
+"""The process that we run in: the CPUs that it may use at once, what it compiles, and what a fork leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 LOG = logging.getLogger("dkl")
-_COMPILATION_TOLD = threading.Event()
+_COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
+# A call of some steps of NumPy takes as long as so many numbers in one of them.
+_CALL_NUMBERS = 2_000
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -104,6 +106,45 @@ def telling_of_compilation() -> Iterator[None]:
 
     with event.install_listener("numba:compile", Telling()):
         yield
+
+
+class TwoForms:
+    """A kernel in two forms that give the same bits: NumPy for the first numbers of a process, compiled for all others.
+
+    To compile takes as long as NumPy takes for millions of numbers, which a fit of few rows never comes to. A kernel
+    may be in Numba's cache, which is not looked at: a process then loses no more than those first numbers take.
+
+    Parameters
+    ----------
+    plain, compiled : callable
+        Write into their arguments.
+    numbers : int
+        How many numbers NumPy takes about as long for as the compiler takes for the kernel.
+    """
+
+    def __init__(self, plain: Callable[..., None], compiled: Callable[..., None], numbers: int) -> None:
+        self.plain, self.compiled = plain, compiled
+        self._left = numbers
+
+    def __call__(self, numbers: int, *arguments: Any) -> None:
+        """Go through so many numbers."""
+        # Threads may count wrongly together: since either form gives the same bits, nothing but time depends on it.
+        if numbers > self._left or _AT_ONCE.is_set():
+            self.compiled(*arguments)
+            return
+        # Calls count too: many small ones are what a server makes, and NumPy is slow to start.
+        self._left -= numbers + _CALL_NUMBERS
+        self.plain(*arguments)
+
+
+@contextmanager
+def compiling_at_once() -> Iterator[None]:
+    """Kernels of two forms are compiled inside, however few numbers they are for: caches are filled this way."""
+    _AT_ONCE.set()
+    try:
+        yield
+    finally:
+        _AT_ONCE.clear()
 
 
 @cache

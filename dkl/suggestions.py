@@ -1,12 +1,12 @@
-"""suggest: an estimator for the rows at hand, with the reason for each of its settings in a sentence."""
+"""suggest: what the machine without settings does on the rows at hand, and the parameters that pin what it chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from sklearn.base import clone
 
@@ -18,56 +18,73 @@ from dkl.data.together.telling import warn_of_random_folds
 from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.machines.contest import Tried
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.machines.suggest import Advice, advise
+from dkl.machines.suggest import advise
+from dkl.methods.base import FeatureLearner
+from dkl.passes.memory import allowed_bytes
 from dkl.progress import Choice, resolve_progress
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An estimator and why it; print it.
+    """What a machine without settings chooses on some rows, and why; print it.
 
     Parameters
     ----------
     rows : str
         What it is for.
-    advice : Advice
+    learner : FeatureLearner
+        The features that were chosen, not fitted.
+    settings : mapping
+        Parameters of the machine on them: solver, loss, penalty, and what it holds rows out by.
+    reasons : tuple of str
+        The sentences that the machine's own fit would leave in `reasons_`.
+    tried : tuple of Tried
+        Every kind of features that raced, with its score on held-out rows, the chosen one first; empty where there was
+        no race.
     task : str or None
     seed : int
-    columns : mapping of str to str
-        The columns of a data frame that the machine holds rows out by: by_group or by_time.
     """
 
     rows: str
-    advice: Advice
+    learner: FeatureLearner
+    settings: Mapping[str, Any]
+    reasons: tuple[str, ...]
+    tried: tuple[Tried, ...]
     task: str | None
     seed: int
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """One sentence a choice."""
-        return self.advice.reasons
 
     @property
     def features(self) -> Any:
         """A new feature learner, not fitted."""
         # A suggestion is asked for its estimator again and again; each answer is a new one, so that no fit changes
         # another.
-        return clone(self.advice.features).set_params(random_state=self.seed)
+        return clone(self.learner).set_params(random_state=self.seed)
 
     @property
     def estimator(self) -> Any:
-        """A new kernel machine, not fitted; the feature learner alone for rows without a target."""
+        """A new kernel machine with all that was chosen pinned, not fitted: its fit holds no race.
+
+        On columns of numbers it predicts what the machine without settings predicts; categories that become target
+        means are coded with other rows kept aside. Probabilities are calibrated on rows that the race held
+        out, which there are none of without it: set ``calibrate=True``, and the fit keeps rows aside for them. The
+        feature learner alone for rows without a target.
+        """
         if self.task is None:
             return self.features
         machine = KernelClassifier if self.task == "classification" else KernelRegressor
-        settings: dict[str, Any] = {**self.advice.machine, **self.columns}
-        return machine(self.features, random_state=self.seed, **settings)
+        return machine(self.features, random_state=self.seed, **self.settings)
 
     def __repr__(self) -> str:
+        width = max((len(kind.name) for kind in self.tried), default=0)
+        table = [
+            f"    {kind.name:{width}}  {'-' if kind.score is None else f'{kind.score:.4f}':>8}  {kind.outcome}"
+            for kind in self.tried
+        ]
+        head = ["tried, with the score on held-out rows:"] if table else []
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
-        return "\n".join([f"for {self.rows}", *lines, repr(self.estimator)])
+        return "\n".join([f"for {self.rows}", *head, *table, *lines, "pinned:", repr(self.estimator)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -80,15 +97,15 @@ def suggest(
     groups: Any = None,
     times: Any = None,
     task: TaskChoice = "auto",
+    effort: Literal["fast", "balanced", "best"] = "balanced",
     random_state: int = 0,
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Suggestion:
-    """Scaling, kernel, bandwidth, learner and number of features for these rows, each with its reason.
+    """What `KernelClassifier()` or `KernelRegressor()` chooses on these rows, and why; nothing is fitted to all rows.
 
-    Reads the rows once for a sample and their moments. A thousand sampled rows then judge each choice: every one of
-    them is predicted by a kernel machine on the others, and the usual choice stays unless another one is better by two
-    standard errors.
+    Holds the race of kinds of features that the machine's own fit begins with, by the same seed: what was tried, the
+    scores on held-out rows, what won, and a machine with these choices as its parameters.
 
     Parameters
     ----------
@@ -100,8 +117,10 @@ def suggest(
         As of `KernelClassifier.fit`; the estimator holds rows out by a column that is named.
     task : {"auto", "classification", "regression"}
         What y is, where it is not a Dataset's own.
+    effort : {"fast", "balanced", "best"}
+        As of `KernelClassifier`.
     random_state : int
-        Of the sample, and of the estimator.
+        Of the race, and of the estimator.
     progress : bool, callable or None
     memory_limit : int, str or None
         Bytes that a process may use.
@@ -109,30 +128,45 @@ def suggest(
     Returns
     -------
     Suggestion
-        ``suggestion.estimator.fit(data)``.
+        ``suggestion.estimator.fit(data)`` learns the features that were chosen from all rows.
 
     Raises
     ------
     ValueError
-        If the rows are not what a Dataset can hold.
+        If the rows are not what a Dataset can hold, or a target is what no fit takes.
 
     Examples
     --------
-    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.datasets import load_wine
     >>> import dkl
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> suggestion = dkl.suggest(X, y)
-    >>> type(suggestion.estimator).__name__, suggestion.reasons[0].startswith("Rows: 569 of 2 classes")
-    ('KernelClassifier', True)
+    >>> X, y = load_wine(return_X_y=True)
+    >>> suggestion = dkl.suggest(X, y, effort="fast")
+    >>> type(suggestion.estimator).__name__, suggestion.tried[0].outcome
+    ('KernelClassifier', 'chosen')
     """
     # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
+    allowed_bytes(memory_limit, None)
     # Rows of a Dataset are not copied, and all others become one here.
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))
     warn_of_random_folds(dataset, "suggest")
-    run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
-    numbered = with_categories(dataset, HeldOut(0.1, random_state), run)
+    if dataset.task is None:
+        run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
+        advice = advise(with_categories(dataset, HeldOut(0.1, random_state), run), run, random_state)
+        return Suggestion(repr(dataset), advice.features, {}, advice.reasons, (), None, random_state)
     named = {"by_group": groups, "by_time": times if groups is None else None}
-    columns = {name: given for name, given in named.items() if isinstance(given, str) and dataset.task is not None}
-    return Suggestion(repr(dataset), advise(numbered, run, random_state), dataset.task, random_state, columns)
+    columns = {name: given for name, given in named.items() if isinstance(given, str)}
+    machine = (KernelClassifier if dataset.task == "classification" else KernelRegressor)(
+        effort=effort, random_state=random_state, progress=progress, memory_limit=memory_limit
+    )
+    learner, settings = machine._chosen_on(data, y, groups, times)
+    return Suggestion(
+        repr(dataset),
+        learner,
+        {**settings, **columns},
+        machine.reasons_,
+        machine._tried_kinds,
+        dataset.task,
+        random_state,
+    )

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -243,20 +242,15 @@ def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) 
     assert "block 0" in run.stderr
 
 
-def test_suggest_gives_reasons_and_the_command_that_fits_what_it_suggests(folder: Path) -> None:
+def test_suggest_shows_the_race_of_the_fit_that_its_command_starts(folder: Path, tmp_path: Path) -> None:
     store = str(folder / "labels.zarr")
-    facts = facts_of("suggest", store)
-    assert [reason.partition(":")[0] for reason in facts["reasons"][:4]] == ["Rows", "Scaling", "Kernel", "Learner"]
-    assert shlex.split(facts["command"])[:4] == ["dkl", "fit", store, "model.zarr"]
-    names, values = (shlex.split(facts["command"])[start::2] for start in (4, 5))
-    options: dict[str, Any] = {name.removeprefix("--"): value for name, value in zip(names, values, strict=True)}
-    options |= {"features": int(options["features"]), "seed": int(options["seed"])}
-    features, machine = (
-        group(**{field.name: options[field.name] for field in fields(group) if field.name in options})
-        for group in (FeatureOptions, MachineOptions)
-    )
-    estimator = estimator_from(features, machine, task="classification", compute=Compute(), running=Running())
-    assert settings_of(estimator) == settings_of(dkl.suggest(open_dataset(store)["train"], progress=False).estimator)
+    facts = facts_of("suggest", store, "--effort", "fast", "--seed", "3")
+    assert facts["tried"][0]["outcome"] == "chosen"
+    assert facts["tried"][0]["name"] in facts["reasons"][0]
+    command = shlex.split(facts["command"])
+    assert command == ["dkl", "fit", store, "model.zarr", "--effort", "fast", "--seed", "3"]
+    fitted = facts_of("fit", store, tmp_path / "model.zarr", *command[4:])
+    assert fitted["reasons"] == facts["reasons"]
 
 
 def test_a_line_that_is_to_be_copied_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,9 +23,11 @@ from scipy import sparse
 import dkl
 from dkl.bench.warming import compiling
 from dkl.explain import contributions, importance
+from dkl.process import compiling_at_once
 X = np.random.default_rng(1).normal(size=(420, 9))
 few = sparse.random_array((350, 70), density=0.2, format="csr", random_state=1)
-with compiling() as compiled:
+# As on many rows, for which NumPy would be too slow.
+with compiling() as compiled, compiling_at_once():
     for y in (X[:, 0] > 0.1, np.digitize(X[:, 1], [-1, 0, 1]), X[:, 2] ** 2 + X[:, 3]):
         machine = dkl.KernelRegressor if y.dtype.kind == "f" else dkl.KernelClassifier
         for effort in ("fast", "balanced"):

@@ -28,6 +28,7 @@ from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
+from dkl.process import compiling_at_once
 from dkl.registry import LEARNERS, learner_entry
 
 # Rows enough for every kind of features to be tried, and blocks enough for a pass to have several.
@@ -92,7 +93,8 @@ def warm_up(folder: str, said: Callable[[str, float], None] = lambda name, secon
     Compiled
         What was not in the cache before.
     """
-    with compiling() as compiled, warnings.catch_warnings(), without_hints():
+    # Rows so few would be left to NumPy where there is a form for it.
+    with compiling() as compiled, compiling_at_once(), warnings.catch_warnings(), without_hints():
         # Fits so small stop early, and nobody relies on them.
         warnings.simplefilter("ignore")
         for name, job in _jobs(folder):

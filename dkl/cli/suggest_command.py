@@ -1,9 +1,10 @@
-"""The command `suggest`: what rows ask for, each choice with its reason, and the `dkl fit` that takes them."""
+"""The command `suggest`: what `dkl fit` chooses on these rows and why, before anything is fitted to all of them."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -12,9 +13,6 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_commands import Store, chosen_split
-
-if TYPE_CHECKING:
-    from dkl.suggestions import Suggestion
 
 
 def register(app: typer.Typer) -> None:
@@ -29,45 +27,33 @@ def suggest(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to judge on (default: train where it is there).")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample, and of the model.")] = 0,
+    effort: Annotated[
+        Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
+    ] = "balanced",
+    seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
 ) -> Result:
-    """Say which scaling, kernel, learner and number of features the rows ask for, and why.
+    """Say what `dkl fit` without options chooses on these rows: what it tries, the scores, and the parameters.
 
-    Reads the rows once; a thousand of them judge. The last line is the command that fits what is suggested.
+    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner.
     """
     from dkl.suggestions import suggest as suggest_for
 
     dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
         suggestion = suggest_for(
-            dataset, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
+            dataset, effort=effort, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
         )
-    facts = {"rows": suggestion.rows, "reasons": list(suggestion.reasons), "estimator": repr(suggestion.estimator)}
+    facts = {
+        "rows": suggestion.rows,
+        "tried": [asdict(kind) for kind in suggestion.tried],
+        "reasons": list(suggestion.reasons),
+        "estimator": repr(suggestion.estimator),
+    }
     # Without a target there is nothing to fit, so no command can follow.
-    options = [] if suggestion.task is None else fit_options(suggestion)
-    if not options:
+    if suggestion.task is None:
         return Result(facts, Text(repr(suggestion)))
     # The line is one that a shell takes as it stands: names with spaces are quoted.
     by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
     where = [store, "model.zarr", *([] if split is None else ["--split", split]), *by]
-    line = shlex.join(["dkl", "fit", *where, *options])
+    line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
     return Result(facts | {"command": line}, Text.assemble(f"{suggestion!r}\n\n", (line, "bold")))
-
-
-def fit_options(suggestion: Suggestion) -> list[str]:
-    """The options of `dkl fit` that make the suggested estimator."""
-    from dkl.registry import LEARNERS
-
-    features, machine = suggestion.features, suggestion.advice.machine
-    family = features.family
-    given: dict[str, Any] = {
-        # Learners are named by their class here and by their key in the shell; the registry knows both.
-        "learner": next(entry.key for entry in LEARNERS if entry.name == type(features).__name__),
-        "features": features.n_features,
-        "scaling": features.scaling or "none",
-        "family": type(family).__name__.lower(),
-        "sigma": getattr(family, "sigma", "median"),
-        **machine,
-        "seed": suggestion.seed,
-    }
-    return [text for name, value in given.items() for text in (f"--{name}", str(value))]

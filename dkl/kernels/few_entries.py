@@ -51,7 +51,9 @@ class FewEntries:
     def write(self, tile: Rows, out: np.ndarray) -> None:
         """Write z of a tile to the frequencies' columns of out (n, m)."""
         if len(self._places):
-            _write(self._touched(tile), self._entries, self._places, out)
+            columns = self._touched(tile)
+            # Room for the angles is made here: kernels that ask for memory take longer to compile.
+            _write(columns, self._entries, self._places, np.empty((_LANES, columns.shape[1]), columns.dtype), out)
 
     def _touched(self, tile: Rows) -> np.ndarray:
         """The columns that a frequency touches, each contiguous: (columns, n)."""
@@ -79,7 +81,8 @@ def _angles(columns: np.ndarray, entries: tuple[np.ndarray, np.ndarray, np.ndarr
     """z = the linear form of frequency j at all rows."""
     data, indices, indptr = entries
     # w.x is a sum over the few columns with an entry; each is a vector over the rows, so that the loop is vector code.
-    z[:] = 0
+    for i in range(len(z)):
+        z[i] = 0
     for entry in range(indptr[j], indptr[j + 1]):
         add_multiple(columns[indices[entry]], data[entry], z)
 
@@ -102,10 +105,13 @@ def _add(
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def _write(
-    columns: np.ndarray, entries: tuple[np.ndarray, np.ndarray, np.ndarray], places: np.ndarray, out: np.ndarray
+    columns: np.ndarray,
+    entries: tuple[np.ndarray, np.ndarray, np.ndarray],
+    places: np.ndarray,
+    z: np.ndarray,
+    out: np.ndarray,
 ) -> None:
-    """Sixteen frequencies at a time, so that what is written to a row lies close together."""
-    z = np.empty((_LANES, columns.shape[1]), columns.dtype)
+    """Sixteen frequencies at a time, so that what is written to a row lies close together; z (16, n) is overwritten."""
     for first in range(0, len(places), _LANES):
         width = min(_LANES, len(places) - first)
         for j in range(width):

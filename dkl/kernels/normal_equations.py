@@ -15,7 +15,9 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import map_rows, map_spans
+from dkl.kernels.moments import sum_in_order
 from dkl.kernels.tiles import spans
+from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import newton_loss
@@ -188,7 +190,8 @@ def loss_sums(
         losses, descent = np.zeros(trial.steps.shape), np.empty(targets.shape)
         curvature: np.ndarray = np.empty(targets.shape, np.int8)
         flags = options.loss == "squared_hinge", options.change
-        _line_losses(start, move, targets, weight, trial.steps, flags, (losses, descent, curvature))
+        numbers = (start, move, targets, weight, trial.steps), flags, (losses, descent, curvature)
+        _LINE(start.size * trial.steps.shape[1], *numbers)
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
@@ -222,17 +225,44 @@ def _table_losses(
     return losses, -weight * slope, curvature / loss.curvature_unit
 
 
+# Compiled code warns of nothing either.
+@np.errstate(over="ignore", invalid="ignore")
+def _few_line_losses(
+    at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> None:
+    """`_line_losses` in NumPy."""
+    start, move, y, w, steps = at
+    losses, descent, curvature = out
+    hinge, change = flags
+    for t in range(steps.shape[1]):
+        score = start + steps[:, t] * move
+        slack = 1.0 - y * score if hinge else y - score
+        slack = np.where(slack > 0.0, slack, 0.0) if hinge else slack
+        losses[:, t] = sum_in_order(w * slack * slack if hinge else 0.5 * w * slack * slack, losses[:, t])
+        if t == 0:
+            descent[:] = 2.0 * w * slack * y if hinge else w * slack
+            curvature[:] = (w > 0.0) & (slack > 0.0) if hinge else w > 0.0
+            if change:
+                curvature -= (w > 0.0) & (y * start < 1.0) if hinge else w > 0.0
+
+
+def _many_line_losses(
+    at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> None:
+    """`_line_losses` of arrays of one kind: it would be compiled for each combination of layouts."""
+    # Copied unless C-ordered, contiguous and writeable; the weights of many models are one column seen many times.
+    _line_losses(tuple(np.require(numbers, np.float64, ["C", "W"]) for numbers in at), flags, out)
+
+
 @numba.njit(nogil=True, cache=True)
 def _line_losses(
-    start: np.ndarray,
-    move: np.ndarray,
-    targets: np.ndarray,
-    weight: np.ndarray,
-    steps: np.ndarray,
-    flags: tuple[bool, bool],
-    out: tuple[np.ndarray, np.ndarray, np.ndarray],
+    at: tuple[np.ndarray, ...], flags: tuple[bool, bool], out: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
-    """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first."""
+    """Add the losses at scores ``start + step * move``; write minus the slopes, and the curvatures, at the first.
+
+    All three are tuples: `at` has start and move (n, g), the targets, the weights (n, g) and the steps (g, T).
+    """
+    start, move, targets, weight, steps = at
     losses, descent, curvature = out
     hinge, change = flags
     for i in range(targets.shape[0]):
@@ -248,6 +278,10 @@ def _line_losses(
                     # error has.
                     before = change and w > 0.0 and (y * start[i, k] < 1.0 or not hinge)
                     curvature[i, k] = np.int8(w > 0.0 and (slack > 0.0 or not hinge)) - np.int8(before)
+
+
+# Compiling takes .6 s.
+_LINE = TwoForms(_few_line_losses, _many_line_losses, 5_000_000)
 
 
 def packed_size(start: int, stop: int) -> int:
@@ -355,15 +389,12 @@ def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False)
     return products.T
 
 
-@numba.njit(nogil=True, cache=True)
 def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
     """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
     first = 0
-    for j in range(products.shape[0]):
-        row = products[j]
-        for i in range(start + j + 1):
-            out[first + i] += row[i]
-        first += start + j + 1
+    for width, row in enumerate(products, start + 1):
+        out[first : first + width] += row[:width]
+        first += width
 
 
 def rows_at(phi: Any, numbers: np.ndarray) -> Any:

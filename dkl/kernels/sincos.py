@@ -182,16 +182,28 @@ def weighted_sum_of_two(x: np.ndarray, y: np.ndarray, u: float, v: float, w: np.
     return cosines, sines
 
 
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
 def write_waves(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray, paired: bool) -> None:
     """Write the features of angles z (n, F), in radians, to columns first .. of out; the sines too if `paired`."""
+    # Two kernels: one that does either would have both compiled.
+    (_write_rows_of_pairs if paired else _write_rows_of_cosines)(z, amplitudes, first, out)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_rows_of_cosines(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
+    """`write_waves` without sines."""
+    width = z.shape[1]
+    a = amplitudes[first : first + width]
+    for i in range(z.shape[0]):
+        write_cosines(z[i], a, out[i, first : first + width])
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _write_rows_of_pairs(z: np.ndarray, amplitudes: np.ndarray, first: int, out: np.ndarray) -> None:
+    """`write_waves` with the sines, which stand after all cosines."""
     m, width = len(amplitudes), z.shape[1]
     a = amplitudes[first : first + width]
     for i in range(z.shape[0]):
-        if not paired:
-            write_cosines(z[i], a, out[i, first : first + width])
-        else:
-            _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
+        _write_pairs(z[i], a, out[i, first : first + width], out[i, m + first : m + first + width])
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

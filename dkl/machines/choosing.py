@@ -24,6 +24,7 @@ from dkl.machines.contest import (
     MOST_JOINED,
     Contender,
     Race,
+    Tried,
     contenders,
     joined,
     usual_advice,
@@ -55,6 +56,8 @@ class ChoosingMixin(SettledMixin):
     seed_: int
     reasons_: tuple[str, ...]
     _advised: FeatureLearner
+    # What the last race has found; empty where there was none.
+    _tried_kinds: tuple[Tried, ...] = ()
     # The seed of the rows that judge, where target means of the others were taken without them.
     _judging_seed: int | None
     # The temperature of the winner's pilot on rows that its features did not see.
@@ -121,7 +124,7 @@ class ChoosingMixin(SettledMixin):
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won = race.winner
         self._advised = race.contenders[won].learner
-        self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3])
+        self.reasons_, self._tried_kinds = (*race.reasons(sample.n_rows), *advice.reasons[:3]), race.table()
         return self._settled_penalty(
             pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
@@ -141,7 +144,7 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_ = (f"Features: {plainest.name}; {why}.",)
+        self.reasons_, self._tried_kinds = (f"Features: {plainest.name}; {why}.",), ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
         for number, fold in enumerate(folds):

@@ -69,6 +69,27 @@ class Contender:
         return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
 
 
+@dataclass(frozen=True)
+class Tried:
+    """How a kind of features did in a race.
+
+    Parameters
+    ----------
+    name : str
+        As in the reasons.
+    score : float or None
+        One less the mean loss on the held-out rows; None where it was not tried, or failed.
+    folds : int
+        Shares of the rows that judged it.
+    outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+    """
+
+    name: str
+    score: float | None
+    folds: int
+    outcome: str
+
+
 def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
     """What is tried on these rows, the plainest first.
 
@@ -347,6 +368,19 @@ class Race:
         if not tried and (number in self.failed or number in self._too_long):
             return True
         return number not in self.failed and len(self.choices[number]) >= folds
+
+    def table(self) -> tuple[Tried, ...]:
+        """Every kind that was tried, or left out for its work: the one that was chosen first, then by score."""
+        won, rows = self.winner, []
+        for number, contender in enumerate(self.contenders):
+            done = self.choices[number]
+            if done:
+                level = self._ratio(number, won) <= 1.0
+                outcome = "chosen" if number == won else "level, less plain" if level else "worse"
+                rows.append(Tried(contender.name, 1.0 - _loss_of(done), len(done), outcome))
+            elif number in self.failed or number in self._too_long:
+                rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
+        return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
     def reasons(self, judged_rows: int) -> tuple[str, str]:
         """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""

@@ -48,7 +48,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
         held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
         "aligned", ...) is the learner with its defaults. None asks for searched waves of the kernel that suits the
-        rows, as `dkl.suggest` does. A learner with ``warm_start=True`` goes on from the features of the machine's last
+        rows. A learner with ``warm_start=True`` goes on from the features of the machine's last
         fit, on the same held-out rows.
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.

@@ -136,27 +136,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
-        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
         clock = Clock(self.time_limit)
-        check_constraints(self)
-        self._check_features()
-        self._check_solver()
-        check_device(self.device)
-        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
-        exposed = Exposure(beside, exposure)
-        y = one_dimensional(y)
-        own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
-        dataset = rows_to_fit(
-            self, beside, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
-        )
-        # The learner inside would warn a second time that a store with splits is used whole.
-        dataset = without_splits(dataset)
-        self._settle(dataset)
-        weighs = self._exposure_weighs
-        dataset = exposed.beside(dataset, weighs is not None, sample_weight)
-        self._pilot_temperature = None
-        self._check_targets(dataset)
-        self.encoding_ = dataset.encoding
+        dataset = self._begun(X, y, sample_weight, groups, times, exposure)
         fingerprint = run_fingerprint(self, dataset)
         if goes_on := has_begun(self.features, getattr(self, "features_", None)):
             # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
@@ -167,12 +148,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         dataset, held_out = self._hold_out(dataset)
         if exposure is not None:
             # rows that are held out keep their counts, which intervals are of
-            dataset = with_rates(dataset, bool(weighs))
+            dataset = with_rates(dataset, bool(self._exposure_weighs))
         weights = self._class_weights(dataset)
-        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
-        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
-        self._judging_seed = None if numbered is dataset else self.seed_
-        dataset = numbered
+        dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -199,6 +177,58 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         self._finish(problem, dataset, run)
         self._score_held_out(held_out, exposed=exposure is not None)
         return self
+
+    def _begun(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        groups: object = None,
+        times: object = None,
+        exposure: object = None,
+    ) -> Dataset:
+        """The rows of a fit, once parameters and rows have been checked and open parameters settled."""
+        # All that can be refused is refused here, before the first pass over rows that may take hours to read.
+        check_constraints(self)
+        self._check_features()
+        self._check_solver()
+        check_device(self.device)
+        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(beside, exposure)
+        y = one_dimensional(y)
+        own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
+        dataset = rows_to_fit(
+            self, beside, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
+        )
+        # The learner inside would warn a second time that a store with splits is used whole.
+        dataset = without_splits(dataset)
+        self._settle(dataset)
+        dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
+        self._pilot_temperature = None
+        self._check_targets(dataset)
+        self.encoding_ = dataset.encoding
+        return dataset
+
+    def _numbered(self, dataset: Dataset, run: Run) -> Dataset:
+        """The rows with numbers in place of categories."""
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
+        self._judging_seed = None if numbered is dataset else self.seed_
+        return numbered
+
+    def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[FeatureLearner, dict[str, Any]]:
+        """Choose as `fit` does before it learns from all rows: the features, not fitted, and parameters that pin all.
+
+        `reasons_` and the table of what was tried are the machine's from then on.
+        """
+        dataset = self._begun(X, y, groups=groups, times=times)
+        self.seed_ = stored_seed(self.random_state, None, "")
+        run, weights = self._run(""), self._class_weights(dataset)
+        dataset = self._numbered(dataset, run)
+        choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
+        settings = self._settings
+        alpha = settings.alpha if choice is None else choice.alpha
+        return clone(self._advised), {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:

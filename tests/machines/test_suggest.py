@@ -1,4 +1,4 @@
-"""dkl.suggest: what it says of rows is so, and what it makes can be fitted."""
+"""dkl.suggest shows the race of the machine without settings; what machines ask rows for is so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from scipy import sparse
 
 import dkl
-from dkl.events import Event
 from dkl.machines import suggest as suggesting
 
 
@@ -19,15 +18,45 @@ def fan(n: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X * [1.0, 300.0, 1.0, 1.0], np.where(X[:, 0] * X[:, 1] > 0.0, "yes", "no")
 
 
-def test_columns_of_different_scales_are_scaled_and_the_estimator_learns() -> None:
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+def test_what_is_suggested_is_what_the_machine_itself_chooses(target: str) -> None:
     X, y = fan()
-    found = dkl.suggest(X, y, progress=False)
-    assert found.features.scaling in ("standard", "quantile")
-    machine = found.estimator.set_params(alpha=1e-4)
-    assert machine.fit(X, y).score(*fan(seed=1)) > 0.85
-    assert len(found.reasons) >= 5
-    for name in ("Rows: 200 of 2 classes", "Scaling:", "Kernel:", "Learner:", "KernelClassifier("):
+    y, machine = (y, dkl.KernelClassifier) if target == "classes" else (X[:, 0] + X[:, 2] ** 2, dkl.KernelRegressor)
+    found = dkl.suggest(X, y, effort="fast", random_state=4, progress=False)
+    fitted = machine(effort="fast", random_state=4, progress=False).fit(X, y)
+    assert found.reasons == fitted.reasons_
+    pinned = found.estimator
+    assert (pinned.alpha, pinned.loss, pinned.solver) == (fitted.alpha_, fitted.loss_, fitted.solver_)
+    pinned.set_params(progress=False).fit(X, y)
+    # without a race: the same features bit by bit, and a model that differs by what its steps leave
+    assert not hasattr(pinned, "reasons_")
+    assert np.array_equal(pinned.features_.transform(X), fitted.features_.transform(X))
+    if target == "classes":
+        assert np.mean(pinned.predict(X) == fitted.predict(X)) > 0.99
+    else:
+        np.testing.assert_allclose(pinned.predict(X), fitted.predict(X), atol=1e-3 * y.std())
+
+
+def test_the_race_is_shown_with_the_winner_first_and_the_others_by_score() -> None:
+    X, y = fan()
+    found = dkl.suggest(X, y, effort="fast", progress=False)
+    assert [kind.outcome == "chosen" for kind in found.tried] == [True] + [False] * (len(found.tried) - 1)
+    scores = [kind.score for kind in found.tried[1:] if kind.score is not None]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) >= 3
+    for kind in found.tried:
+        shown = "-" if kind.score is None else f"{kind.score:.4f}"
+        assert any(kind.name in line and shown in line and kind.outcome in line for line in repr(found).splitlines())
+    for name in (f"Features: {found.tried[0].name}", "Rows: 200 of 2 classes", "Scaling:", "KernelClassifier("):
         assert name in repr(found)
+
+
+def test_too_few_rows_for_a_race_are_told() -> None:
+    X, y = fan(40)
+    found = dkl.suggest(X, y, progress=False)
+    assert found.tried == ()
+    assert "too few to choose by" in found.reasons[0]
+    found.estimator.fit(X, y)
 
 
 def test_the_bandwidth_that_is_judged_is_the_one_that_a_fit_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,24 +70,23 @@ def test_the_bandwidth_that_is_judged_is_the_one_that_a_fit_takes(monkeypatch: p
         return asked[-1]
 
     monkeypatch.setattr(suggesting, "median_distance", noted)
-    dkl.suggest(X, np.append(y, y[:40]), progress=False)
+    dkl.KernelClassifier(None, random_state=0, progress=False).fit(X, np.append(y, y[:40]))
     for scaling in ("standard", "quantile", None):
         sigma = dkl.RandomFeatures(scaling=scaling, progress=False).fit(X).family_.sigma
         assert np.isclose(asked, sigma, rtol=1e-12).any()
 
 
-def test_numbers_get_a_regressor_and_a_linear_truth_is_told() -> None:
+def test_a_linear_truth_is_told_to_a_machine_that_asks_for_waves() -> None:
     X = np.random.default_rng(0).normal(size=(300, 5))
-    found = dkl.suggest(X, X @ np.arange(5.0), task="regression", progress=False)
-    assert isinstance(found.estimator, dkl.KernelRegressor)
-    assert any(reason.startswith("A linear machine does as well") for reason in found.reasons)
+    machine = dkl.KernelRegressor(None, random_state=0, progress=False).fit(X, X @ np.arange(5.0))
+    assert any(reason.startswith("A linear machine does as well") for reason in machine.reasons_)
 
 
 def test_wide_sparse_rows_get_single_columns_and_stay_sparse() -> None:
     X = sparse.random_array((200, 6_000), density=0.002, format="csr", rng=np.random.default_rng(0))
-    found = dkl.suggest(X, np.arange(200) % 2, progress=False)
-    assert isinstance(found.features.family, dkl.Coordinates)
-    assert found.features.scaling is None
+    machine = dkl.KernelClassifier(None, random_state=0, progress=False).fit(X, np.arange(200) % 2)
+    assert isinstance(machine.features_.family, dkl.Coordinates)
+    assert machine.features_.scaling is None
 
 
 def test_rows_without_a_target_get_features_alone() -> None:
@@ -67,14 +95,11 @@ def test_rows_without_a_target_get_features_alone() -> None:
     assert found.estimator.fit(fan()[0]).transform(fan()[0]).shape == (200, 1_000)
 
 
-def test_rows_are_read_once_and_the_answer_is_the_same_from_a_store(tmp_path: Any) -> None:
+def test_the_answer_is_the_same_from_a_store_and_again(tmp_path: Any) -> None:
     X, y = fan()
     stored = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100)
-    events: list[Event] = []
-    found = dkl.suggest(stored, progress=events.append)
-    ended = [event.detail for event in events if event.kind == "finished"]
-    assert len(ended) == 1
-    assert found.reasons == dkl.suggest(stored, progress=False).reasons
+    found, again = (dkl.suggest(stored, effort="fast", progress=False) for _ in range(2))
+    assert (found.reasons, found.tried) == (again.reasons, again.tried)
 
 
 def test_a_machine_without_features_asks_for_them() -> None:
@@ -83,11 +108,9 @@ def test_a_machine_without_features_asks_for_them() -> None:
     with pytest.raises(ValueError, match=r"dkl\.plan\(dkl\.suggest\(dataset\)\.estimator, dataset\)"):
         dkl.plan(machine, X, y)
     machine.fit(X, y)
-    found = dkl.suggest(X, y, progress=False)
-    assert machine.reasons_[:-1] == found.reasons[:-1]
     # its own penalty stays
     assert (
         "alpha=0.0001, as given; solver='newton', loss='squared_hinge', alpha='auto' would be" in machine.reasons_[-1]
     )
-    expected = found.estimator.set_params(alpha=1e-4).fit(X, y)
-    assert np.array_equal(machine.predict(X), expected.predict(X))
+    assert machine.features_.scaling in ("standard", "quantile")
+    assert machine.score(*fan(seed=1)) > 0.85

@@ -302,7 +302,8 @@ class _Columns:
         def work(chains: slice) -> None:
             """v and gradient of some chains, in place."""
             out = v[chains], gradient[chains]
-            _potentials_on_columns(self.rows, self.S, self.numbers[chains], turns[chains], out)
+            room = np.empty((3, self.rows.shape[1]), self.rows.dtype)
+            _potentials_on_columns(self.rows, self.S, self.numbers[chains], turns[chains], room, out)
 
         # no sum runs over chains: how they are shared changes no bit
         self.crew.map(work, list(spans(len(W), max(1, -(-len(W) // (_SHARES * usable_cores()))))))
@@ -362,19 +363,28 @@ def _add_sparse_gradients(
 
 @numba.njit(nogil=True, cache=True)
 def _potentials_on_columns(
-    rows: np.ndarray, S: np.ndarray, numbers: np.ndarray, W: np.ndarray, out: tuple[np.ndarray, np.ndarray]
+    rows: np.ndarray,
+    S: np.ndarray,
+    numbers: np.ndarray,
+    W: np.ndarray,
+    room: np.ndarray,
+    out: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    """v and its gradient for frequencies W (c, q), in turns, on rows (u, n) of few columns; weights S (K, n)."""
+    """v and its gradient for frequencies W (c, q), in turns, on rows (u, n) of few columns; weights S (K, n).
+
+    `room` (3, n) is overwritten; to fill it in one statement, or to ask for it here, would take longer to compile.
+    """
     v, gradient = out
-    n = rows.shape[1]
-    z, cosines, sines = np.empty(n, rows.dtype), np.empty(n, rows.dtype), np.empty(n, rows.dtype)
+    z, cosines, sines = room[0], room[1], room[2]
     for j in range(len(W)):
-        z[:] = 0
+        for i in range(len(z)):
+            z[i] = 0
         for a in range(W.shape[1]):
             if numbers[j, a] >= 0:
                 add_multiple(rows[numbers[j, a]], W[j, a], z)
         cos_sin_rows(z, cosines, sines)
-        z[:] = 0
+        for i in range(len(z)):
+            z[i] = 0
         v[j] = 0.0
         for k in range(len(S)):
             real, imaginary = _long_dot(S[k], cosines), _long_dot(S[k], sines)

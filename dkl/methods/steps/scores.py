@@ -58,31 +58,41 @@ def split_scores(
     sums = np.concatenate([histograms[:, :, :SHARED_SUMS], h * z, h * z**2, s, s * z], axis=2)
     scores = np.zeros((2, *thresholds.shape))
     allowed = np.zeros(len(histograms)) if signs is None else np.asarray(signs, np.float64)
-    _write_scores(sums, thresholds, n_edges, allowed, (K, float(penalty), float(least)), scores)
+    room = np.empty((2, sums.shape[2]))
+    _write_scores(sums, thresholds, n_edges, allowed, (K, float(penalty), float(least)), room, scores)
     return scores
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def _write_scores(
     sums: np.ndarray,
     thresholds: np.ndarray,
     n_edges: np.ndarray,
     signs: np.ndarray,
     settings: tuple[int, float, float],
+    room: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Write the scores of `split_scores`: each column's sums are added up from its last bin down to its first."""
+    """Write the scores of `split_scores`: each column's sums are added up from its last bin down to its first.
+
+    `room` is for the sums over all bins and over those above an edge, (2, 3 + 2 K): to add whole arrays, or to ask for
+    memory, takes several times as long to compile.
+    """
     K, penalty, least = settings
+    total, above = room[0], room[1]
     width = sums.shape[2]
     for j in range(sums.shape[0]):
         if np.isnan(signs[j]):
             continue
-        total, above = np.zeros(width), np.zeros(width)
+        for c in range(width):
+            total[c], above[c] = 0.0, 0.0
         for edge in range(sums.shape[1] - 1, -1, -1):
-            total += sums[j, edge]
+            for c in range(width):
+                total[c] += sums[j, edge, c]
         n_p, N_p = total[0], max(total[1], 2.3e-308)
         for edge in range(thresholds.shape[1] - 1, -1, -1):
-            above += sums[j, edge + 1]
+            for c in range(width):
+                above[c] += sums[j, edge + 1, c]
             n, N, X1, X2 = above[0], above[1], above[2], above[3]
             if edge >= n_edges[j] or n < least:
                 continue

@@ -1,0 +1,139 @@
+"""Kernels that NumPy runs for few numbers and compiled code for many: both give the same bits, and each its turn."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dkl.kernels import moments, normal_equations, scale
+from dkl.process import TwoForms, compiling_at_once
+
+SEEDS = st.integers(0, 10_000)
+# Numbers with a digit are often tied, and some are none at all.
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e300, -1e300])
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], special: float = 0.1) -> np.ndarray:
+    drawn = np.round(rng.normal(size=shape), 1)
+    return np.where(rng.random(shape) < special, rng.choice(SPECIAL, shape), drawn)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, n=st.integers(0, 40), d=st.integers(1, 5), n_knots=st.integers(1, 70))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quantile_scores_have_the_same_bits_in_both_forms(dtype: str, seed: int, n: int, d: int, n_knots: int) -> None:
+    rng = np.random.default_rng(seed)
+    X, knots = numbers(rng, (n, d)), np.sort(np.round(rng.normal(size=(d, n_knots)), 1), axis=1)
+    given = X, knots, scale.normal_scores(n_knots), rng.random(d) < 0.3, rng.uniform(0.1, 2.0)
+    plain, compiled = np.empty((n, d), dtype), np.empty((n, d), dtype)
+    scale._SCORING.plain(*given, plain)
+    scale._SCORING.compiled(*given, compiled)
+    np.testing.assert_array_equal(plain, compiled, strict=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, n=st.integers(0, 20), d=st.integers(1, 5))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linear_scalings_have_the_same_bits_in_both_forms(dtype: str, seed: int, n: int, d: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = numbers(rng, (n, d)) if seed % 3 else rng.integers(-(2**62), 2**62, (n, d))
+    given, outs = (X, rng.normal(size=d), rng.normal(size=d)), [np.empty((n, d), dtype) for _ in range(2)]
+    scale._LINEAR.plain(*given, outs[0])
+    scale._LINEAR.compiled(*given, outs[1])
+    np.testing.assert_array_equal(outs[0], outs[1], strict=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, n=st.integers(0, 30), d=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]))
+def test_sums_of_columns_have_the_same_bits_in_both_forms(seed: int, n: int, d: int, dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    X, weights = rng.normal(size=(n, d)).astype(dtype), rng.random(n)
+    plain, compiled = np.zeros((2, d)), np.zeros((2, d))
+    moments._SUMMING.plain(X, weights, plain)
+    moments._SUMMING.compiled(X, weights, compiled)
+    assert plain.tobytes() == compiled.tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, n=st.integers(0, 30), g=st.integers(1, 4), n_steps=st.integers(1, 4))
+@pytest.mark.parametrize("flags", [(True, False), (True, True), (False, False), (False, True)])
+def test_losses_along_lines_have_the_same_bits_in_both_forms(
+    flags: tuple[bool, bool], seed: int, n: int, g: int, n_steps: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    weight = np.where(rng.random((n, 1)) < 0.3, 0.0, rng.random((n, 1)))
+    targets = np.sign(numbers(rng, (n, g), 0.0) + 0.01) if flags[0] else rng.normal(size=(n, g))
+    # The layouts that calls have: broadcast weights cannot be written to, targets of chosen models are in F order.
+    at = (
+        numbers(rng, (n, g), 0.05),
+        rng.normal(size=(n, g)),
+        np.asfortranarray(targets),
+        np.broadcast_to(weight, (n, g)),
+        rng.random((g, n_steps)),
+    )
+    found = []
+    for form in (normal_equations._LINE.plain, normal_equations._LINE.compiled):
+        out = np.zeros((g, n_steps)), np.empty((n, g)), np.empty((n, g), np.int8)
+        form(at, flags, out)
+        found.append(out)
+    for plain, compiled in zip(*found, strict=True):
+        np.testing.assert_array_equal(plain, compiled, strict=True)
+
+
+def test_losses_along_lines_are_compiled_once_for_all_layouts() -> None:
+    at = [np.ones((4, 2)) for _ in range(4)] + [np.ones((2, 1))]
+    for targets in (at[2], np.asfortranarray(at[2]), np.broadcast_to(1.0, (4, 2)), at[2][::-1]):
+        out = np.zeros((2, 1)), np.empty((4, 2)), np.empty((4, 2), np.int8)
+        normal_equations._LINE.compiled((at[0], at[1], targets, at[3], at[4]), (True, False), out)
+    assert len(normal_equations._line_losses.signatures) == 1
+
+
+def test_packed_triangles_are_added_entry_by_entry() -> None:
+    products = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+    out = np.ones(3 + 4 + 5)
+    expected, place = out.copy(), 0
+    for j in range(3):
+        for i in range(2 + j + 1):
+            expected[place] += products[j, i]
+            place += 1
+    normal_equations._add_packed(products, 2, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_the_compiled_form_takes_over_after_so_many_numbers() -> None:
+    taken: list[str] = []
+    kernel = TwoForms(lambda: taken.append("plain"), lambda: taken.append("compiled"), 10_000)
+    for size in (100_000, 5_000, 5_000, 10):
+        kernel(size)
+    with compiling_at_once():
+        kernel(10)
+    kernel(10)
+    # a large call at once; then 5,000 and what a call counts for leave no room for another 5,000
+    assert taken == ["compiled", "plain", "compiled", "plain", "compiled", "plain"]
+
+
+COLD = """
+import dkl
+from sklearn.datasets import load_breast_cancer
+from dkl.bench.warming import compiling
+with compiling() as compiled:
+    dkl.KernelClassifier(random_state=0, progress=False).fit(*load_breast_cancer(return_X_y=True))
+print("\\n".join(compiled.names))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_first_fit_of_few_rows_compiles_few_kernels(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", COLD], env=environment, check=True, text=True, capture_output=True)
+    names = run.stdout.split()
+    # kernels for more rows than these are left alone, and no kernel is compiled for two layouts of the same numbers
+    assert not any(name.startswith(("dkl.kernels.scale", "dkl.kernels.normal_equations")) for name in names)
+    assert len(names) <= 12
