@@ -10,7 +10,7 @@ are processor seconds of the whole fit on one thread, after imports and compilat
 that are wrong, or the root mean squared error in standard deviations of the training targets, as means over splits.
 
 The images are scikit-learn's digits and CIFAR automobile v truck (HOG columns, `cifar_auto_truck.npz`), and "mnist49"
-(pixels of MNIST 4 v 9, `mnist.npz`) if `--sets` names it. The tables are satimage and phoneme (Parquet files and a
+(pixels of MNIST 4 v 9, `mnist.npz`) if `--sets` names it. The tables are concrete and satimage (Parquet files and a
 `sets.json`, in the folder or in `tabular` below it). Of a set with more rows 5,000 are drawn for the fit, and 5,000
 others judge it. The figures go to `error_against_time.json`, the picture to `error_against_time.png`, both in
 `--output`; sets that were measured before stay in the file.
@@ -49,7 +49,7 @@ OF_SCIKIT_LEARN = {
     "wine": datasets.load_wine,
     "diabetes": datasets.load_diabetes,
 }
-OF_A_FOLDER = ("digits", "auto_truck", "satimage", "phoneme")
+OF_A_FOLDER = ("digits", "auto_truck", "concrete", "satimage")
 MOST_ROWS = 5_000
 OF_IMAGES = {"mnist49": "MNIST 4 v 9", "auto_truck": "CIFAR car v truck"}
 FEATURES, TREES, SHARES = (50, 150, 500), (10, 30, 100, 300), (0.1, 0.3, 1.0)
