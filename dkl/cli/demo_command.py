@@ -78,8 +78,8 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     """The machine beside scikit-learn's models."""
     data, target, output = rows
     # Libraries take a second or two to load, so that somebody who waits hears something first.
-    _say(running, "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?" if data is None else f"rows of {data}")
-    from dkl.demo import beside_rivals, own_dataset, written_digits, verdict
+    _say(running, f"rows of {data}" if data else "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?")
+    from dkl.demo import beside_rivals, own_dataset, verdict, written_digits
 
     started = time.perf_counter()
     stored = [] if data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data)) else ["rows.zarr"]
