@@ -32,7 +32,7 @@ from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_s
 from dkl.methods.validation import check_labels
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
-from dkl.uncertainty.predicting import DeviatingPredictions
+from dkl.uncertainty.deviations import DeviatingPredictions
 
 
 class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):

@@ -27,9 +27,9 @@ from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
-from dkl.machines.choosing import ChoosingMixin
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
+from dkl.machines.feature_choice import ChoosingMixin
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
