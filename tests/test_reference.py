@@ -66,6 +66,9 @@ def test_the_reference_builds_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_nb"):
         pytest.importorskip(package)
     sources = shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    # Pages link to sources, which the site offers as files.
+    for beside in ("dkl", "tests", "deploy", "CONTRIBUTING.md", "CHANGELOG.md", ".github"):
+        (tmp_path / beside).symlink_to(ROOT / beside)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", sources / "reference", sources]
     done = subprocess.run([*command, tmp_path / "site"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
