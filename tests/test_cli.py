@@ -17,33 +17,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from click.testing import Result as Run
 from distributed import LocalCluster
 from rich.text import Text
 from sklearn.datasets import dump_svmlight_file
-from typer.testing import CliRunner
 
 import dkl
-from dkl.cli.app import app
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Result, Running, _report
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
+from tests.commands import dkl_command, facts_of
 
 SMALL = ("--features", "40", "--candidates", "200")
-
-
-def dkl_command(*arguments: object) -> Run:
-    """Run `dkl ARGUMENTS` in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def facts_of(*arguments: object) -> dict[str, Any]:
-    """What a command that succeeds prints with --json."""
-    run = dkl_command(*arguments, "--json")
-    assert run.exit_code == 0, run.output
-    return json.loads(run.stdout)
 
 
 @pytest.fixture(scope="module")

@@ -283,6 +283,7 @@ def estimator_from(
     penalty.
     """
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+    from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
 
     given = {
@@ -312,7 +313,7 @@ def estimator_from(
         estimator = machine(random_state=options.seed, progress=running.progress)
         estimator.set_params(**({"features": learner} if learner is not None else knobs_from(features)))
         parameters = _given(given)
-        loss = "squared_hinge" if task == "classification" else "squared_error"
+        loss = squared_loss(task)
         wants_exact = any(entry.exact_head and isinstance(learner, entry.learner_class) for entry in LEARNERS)
         # Few, strong columns suit Newton steps with a penalty chosen on held-out rows, unless an option that was given
         # has a meaning for stochastic steps alone or names another loss.

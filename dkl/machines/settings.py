@@ -114,12 +114,17 @@ class Settings:
     calibrate: bool
 
 
+def squared_loss(task: str | None) -> str:
+    """The loss of exact steps that is a square: of labels the squared hinge, of numbers the squared error."""
+    return "squared_hinge" if task == "classification" else "squared_error"
+
+
 def exact_loss(given: OpenParameters, task: str, n_models: int) -> str:
     """The loss that exact steps have by default: of several classes the machine's own choice is the squared error.
 
     All classes share its one Hessian, so that for the same work there may be many more features.
     """
-    return "squared_hinge" if task == "classification" and (n_models == 1 or not given.chooses) else "squared_error"
+    return squared_loss(task) if n_models == 1 or not given.chooses else "squared_error"
 
 
 def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
@@ -236,10 +241,9 @@ class SettledMixin:
                 "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
             )
         if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
-            loss = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"solver='newton' needs a loss with a Hessian: loss={loss!r}, got loss={settings.loss!r}; "
-                "or use solver='sgd'"
+                f"solver='newton' needs a loss with a Hessian: loss={squared_loss(self._task)!r}, got "
+                f"loss={settings.loss!r}; or use solver='sgd'"
             )
         if settings.solver == "sgd" and settings.loss not in _STOCHASTIC and self._task == "regression":
             raise ValueError(
@@ -248,10 +252,10 @@ class SettledMixin:
             )
         is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
         if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
-            exact = "squared_hinge" if self._task == "classification" else "squared_error"
             raise ValueError(
-                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and loss={exact!r}, got "
-                f"solver={settings.solver!r} and loss={settings.loss!r}; or give alpha a number"
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and "
+                f"loss={squared_loss(self._task)!r}, got solver={settings.solver!r} and loss={settings.loss!r}; or "
+                "give alpha a number"
             )
         if settings.solver == "newton" and self.early_stopping:
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")

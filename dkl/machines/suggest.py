@@ -18,6 +18,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
+from dkl.machines.settings import squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
 from dkl.methods.preparation.learner import preparation_problem
@@ -287,11 +288,7 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel]) -> Advi
 
 def exact_steps(task: str | None) -> dict[str, Any]:
     """Parameters of a kernel machine: Newton steps by the squared loss of the task, the penalty by held-out rows."""
-    return {
-        "solver": "newton",
-        "loss": "squared_hinge" if task == "classification" else "squared_error",
-        "alpha": "auto",
-    }
+    return {"solver": "newton", "loss": squared_loss(task), "alpha": "auto"}
 
 
 def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:

@@ -42,7 +42,7 @@ from dkl.methods.parameters import (
 from dkl.methods.potentials import PotentialProblem, PotentialState
 from dkl.methods.preparation.driver import PreparationDriver
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
-from dkl.methods.provenance import record_rows, recorded, recorded_device
+from dkl.methods.provenance import recorded, recorded_device
 from dkl.methods.refining import judging_share
 from dkl.methods.room import check_room
 from dkl.methods.saving import SavingMixin
@@ -132,7 +132,6 @@ class FeatureLearner(
         # counts are whole numbers, which would count as labels else
         task: TaskChoice = "regression" if getattr(self, "loss", None) in LOG_LINK else self._task
         dataset = rows_to_fit(self, beside, y, sample_weight, supervised=self._supervised, task=task)
-        record_rows(dataset)
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)

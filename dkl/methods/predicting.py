@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
 from dkl.methods.scoring import accuracy, r_squared
-from dkl.solvers.losses import LOG_LINK
 
 
 class _Scored:
@@ -161,17 +160,6 @@ def output_names(model: BaseEstimator, n_outputs: int) -> list[str]:
     """The columns of several outputs: the number of the target, or the quantile."""
     ordered = sorted(model.quantiles) if getattr(model, "_link", "") == "sorted" else range(n_outputs)
     return [f"prediction_{name:g}" for name in ordered]
-
-
-def score_name(model: BaseEstimator, task: str | None) -> str:
-    """What `score` of a model measures: "accuracy", "r2", or "d2" where another loss stands for squares.
-
-    The names are those of scikit-learn's scorers.
-    """
-    if task == "classification":
-        return "accuracy"
-    loss = model._settings.loss if hasattr(model, "_settings") else ""
-    return "d2" if loss in LOG_LINK or loss == "pinball" else "r2"
 
 
 def _first(scores: np.ndarray) -> np.ndarray:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from typer.testing import CliRunner
 
 import dkl
-from dkl.cli.app import app
 from dkl.cli.predictions import is_predictions
+from tests.commands import dkl_command, facts_of
 
 FIT = ("--learner", "random", "--features", "20", "--solver", "newton", "--set", "features__random_state=0")
-
-
-def ran(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def facts_of(*arguments: object) -> dict[str, Any]:
-    run = ran(*arguments, "--json")
-    assert run.exit_code == 0, run.output
-    return json.loads(run.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +88,7 @@ def test_a_report_says_what_predictions_are_worth(folder: Path) -> None:
 def test_what_a_model_does_not_say_is_refused_before_the_first_row(
     folder: Path, tmp_path: Path, model: str, options: tuple[str, ...], says: str
 ) -> None:
-    run = ran("predict", folder / model, folder / "new.csv", tmp_path / "out.csv", *options)
+    run = dkl_command("predict", folder / model, folder / "new.csv", tmp_path / "out.csv", *options)
     assert run.exit_code == 1
     assert says in " ".join(run.stderr.split())
     assert list(tmp_path.iterdir()) == []
@@ -124,12 +111,12 @@ def test_intervals_by_group_are_those_of_python(folder: Path, tmp_path: Path) ->
         (("--interval-group", "kind"), "--interval-group is of intervals: give their coverage too"),
         ((*arguments[4:], "--interval-group", "shape"), "has no column 'shape'"),
     ):
-        run = ran(*arguments[:3], tmp_path / "none.csv", *options)
+        run = dkl_command(*arguments[:3], tmp_path / "none.csv", *options)
         assert run.exit_code == 1
         assert says in " ".join(run.stderr.split())
-    run = ran("predict", folder / "numbers", *arguments[2:], "--overwrite", "--interval-group", "kind")
+    run = dkl_command("predict", folder / "numbers", *arguments[2:], "--overwrite", "--interval-group", "kind")
     assert "promises its coverage for all rows together" in " ".join(run.stderr.split())
-    run = ran(
+    run = dkl_command(
         "predict", arguments[1], folder / "numbers.zarr", *arguments[3:], "--interval-group", "kind", "--overwrite"
     )
     assert run.exit_code != 0
@@ -168,7 +155,7 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Pa
         (("predict", tmp_path / "model", tmp_path / "bad.csv", tmp_path / "out.csv"), "exposure[7] is 0.0"),
         (("score", tmp_path / "model", tmp_path / "rows.zarr"), "--exposure months names no column of X"),
     ):
-        run = ran(*arguments, "--exposure", "months" if arguments[0] == "score" else "years")
+        run = dkl_command(*arguments, "--exposure", "months" if arguments[0] == "score" else "years")
         assert run.exit_code == 1
         assert says in " ".join(run.stderr.split())
 
@@ -179,7 +166,7 @@ def test_an_exposure_of_a_loss_without_one_is_refused(folder: Path, tmp_path: Pa
         ("score", folder / "numbers", folder / "numbers.zarr"),
         ("predict", folder / "numbers", folder / "new.csv", tmp_path / "out.csv"),
     ):
-        run = ran(*arguments, "--exposure", "a")
+        run = dkl_command(*arguments, "--exposure", "a")
         assert run.exit_code == 1
         # a command that has the option names it as the shell does
         assert re.search(r"exposure was given, and (--loss |loss=')squared_error'? has none", run.stderr)
