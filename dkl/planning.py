@@ -20,7 +20,6 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.methods.validation import check_target, without_splits
 from dkl.passes.backends import choose_backend
 from dkl.passes.devices import choose_device
-from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
 from dkl.protocols.records import Cost, Record, RowSample
@@ -270,7 +269,19 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     backend = choose_backend()
     try:
         slots = Counter(backend.slots())
-        memories = [_memory(whole, records, backend, slots, learner.memory_limit) for records, _ in kinds]
+        # The memory of one process in each pass, by the same sums that the pass itself does.
+        memories = [
+            fit_limits(
+                source_of(whole.source, records),
+                records,
+                n_threads=max(slots.values()),
+                allowed=allowed_bytes(learner.memory_limit, backend.process_bytes()),
+                cached=bool(whole.source.stored_nbytes),
+                in_driver=not backend.is_cluster,
+                ahead=not backend.is_inline,
+            )
+            for records, _ in kinds
+        ]
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
@@ -282,7 +293,9 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         device = str(error)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
-        costs = [_cost(record, whole) for record in records]
+        # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
+        n, d = whole.n_rows, whole.n_columns
+        costs = [Cost(50.0 * n) if isinstance(record, RowSample) else record.cost(n, d) for record in records]
         serial = sum(cost.serial_flops for cost in costs)
         # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
         # time.
@@ -303,29 +316,6 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         is_cluster=backend.is_cluster,
         device=device,
     )
-
-
-def _memory(
-    rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: int | str | None
-) -> MemoryProjection:
-    """The memory of one process in a pass of these records, by the same sums that the pass itself does."""
-    return fit_limits(
-        source_of(rows.source, records),
-        records,
-        n_threads=max(slots.values()),
-        allowed=allowed_bytes(memory_limit, backend.process_bytes()),
-        cached=bool(rows.source.stored_nbytes),
-        in_driver=not backend.is_cluster,
-        ahead=not backend.is_inline,
-    )
-
-
-def _cost(record: Record, rows: Dataset) -> Cost:
-    """Of one pass of a record; drawing a sample is a few operations a row."""
-    if isinstance(record, RowSample):
-        # A hash of three rounds and a comparison with the largest key so far.
-        return Cost(50.0 * rows.n_rows)
-    return record.cost(rows.n_rows, rows.n_columns)
 
 
 def product_rate() -> float:

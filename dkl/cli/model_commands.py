@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,8 +128,16 @@ def fit(
     # Learners and machines run many passes in several stages; a listener adds up what all of them read.
     tally = Tally()
     started = time.perf_counter()
-    with computing_on(compute), _advice_on_interruption(checkpoint), listening(tally):
-        estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+    try:
+        with computing_on(compute), listening(tally):
+            estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            "no model was written; run the same command again and it goes on after the last finished pass"
+            if checkpoint
+            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
+        )
+        raise
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
     learned = getattr(estimator, "features_", estimator)
@@ -190,20 +197,6 @@ def metric_table(metrics: Sequence[Metric]) -> Table:
         name = metric.name.replace("_", " ")
         table.add_row(name, Text(f"{metric.value:.4g}", style="bold"), f"{metric.standard_error:.2g}", baseline)
     return table
-
-
-@contextmanager
-def _advice_on_interruption(checkpoint: str | None) -> Iterator[None]:
-    """A Ctrl-C inside the block carries a note that says how to go on; the command prints it."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(
-            "no model was written; run the same command again and it goes on after the last finished pass"
-            if checkpoint
-            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        )
-        raise
 
 
 def score(

@@ -174,6 +174,33 @@ class MachineOptions:
         ),
     ] = None
 
+    @property
+    def penalty(self) -> float | str | None:
+        """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+        if self.alpha in (None, "auto", "evidence"):
+            return self.alpha
+        try:
+            return float(self.alpha)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--alpha is {self.alpha!r}; it must be a positive number, 'auto' or 'evidence'"
+            ) from None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The NAME=VALUE pairs of --set; values are JSON, anything else is taken as text."""
+        settings: dict[str, Any] = {}
+        for pair in self.set or []:
+            name, equals, text = pair.partition("=")
+            if not equals:
+                raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
+            try:
+                settings[name] = json.loads(text)
+            except json.JSONDecodeError:
+                # Texts need no quotes: `--set loss=hinge` is what people type.
+                settings[name] = text
+        return settings
+
 
 def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
@@ -288,7 +315,7 @@ def estimator_from(
 
     given = {
         "loss": options.loss,
-        "alpha": _penalty(options.alpha),
+        "alpha": options.penalty,
         "epochs": options.epochs,
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
@@ -323,7 +350,7 @@ def estimator_from(
         elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
             # these are fitted by Newton steps whatever the features are
             parameters = {"alpha": "auto", **parameters}
-    parameters |= _settings(options.set or [])
+    parameters |= options.settings
     known = estimator.get_params(deep=True)
     for name in parameters:
         if name not in known:
@@ -336,28 +363,3 @@ def estimator_from(
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _penalty(text: str | None) -> float | str | None:
-    """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
-    if text in (None, "auto", "evidence"):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number, 'auto' or 'evidence'") from None
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs; values are JSON, anything else is taken as text."""
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
-        try:
-            settings[name] = json.loads(text)
-        except json.JSONDecodeError:
-            # Texts need no quotes: `--set loss=hinge` is what people type.
-            settings[name] = text
-    return settings

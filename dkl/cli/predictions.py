@@ -361,13 +361,6 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
         writer.close()
 
 
-def _arrow_array(values: np.ndarray) -> Any:
-    """Answers as Arrow takes them: flat arrays of numbers and texts; several targets a row become lists."""
-    import pyarrow as pa
-
-    return pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
-
-
 class _TableWriter:
     """What the two table formats share: a schema from the first part."""
 
@@ -380,12 +373,14 @@ class _TableWriter:
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
-        table = pa.table(
-            {
-                name: values if isinstance(values, pa.ChunkedArray) else _arrow_array(values)
-                for name, values in part.items()
-            }
-        )
+        columns = {}
+        for name, values in part.items():
+            if not isinstance(values, pa.ChunkedArray):
+                # Arrow takes flat arrays of numbers and texts; several targets a row become lists.
+                is_flat = values.ndim == 1 and values.dtype.kind != "O"
+                values = pa.array(values if is_flat else values.tolist())
+            columns[name] = values
+        table = pa.table(columns)
         with writing(self._location):
             if self._writer is None:
                 self._writer = self._open(table.schema)

@@ -35,17 +35,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="sums")
 
 
-def _blocks_of(given: list[str]) -> dict[str, int]:
-    """``north=8`` for each site as names and numbers of blocks."""
-    sites: dict[str, int] = {}
-    for text in given:
-        name, _, count = text.partition("=")
-        if not name or not count.isdigit() or name in sites:
-            raise typer.BadParameter(f"--site takes NAME=BLOCKS once a site, such as north=8, not {text!r}")
-        sites[name] = int(count)
-    return sites
-
-
 def agree(
     store: Store,
     agreement: Annotated[str, typer.Argument(help="Where to write the agreement.", show_default=False)],
@@ -68,7 +57,13 @@ def agree(
     from dkl.federated.agreement import agree as agree_on
     from dkl.model_io import is_part_of_a_model
 
-    sites = _blocks_of(site)
+    # `north=8` names a site and its number of blocks
+    sites: dict[str, int] = {}
+    for text in site:
+        name, _, count = text.partition("=")
+        if not name or not count.isdigit() or name in sites:
+            raise typer.BadParameter(f"--site takes NAME=BLOCKS once a site, such as north=8, not {text!r}")
+        sites[name] = int(count)
     check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
     rows = chosen_split(store, None, "")
     learner = named_learner(features, seed=seed, task=rows.task, compute=compute, running=running)

@@ -201,8 +201,8 @@ def exposure_place(dataset: Dataset, name: str) -> int:
     return names.index(name)
 
 
-def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None) -> np.ndarray:
-    """Exposures in memory, (n_rows,) float64, all above 0.
+def checked_exposure(values: Any, n_rows: int | None = None, row_id: np.ndarray | None = None) -> np.ndarray:
+    """Exposures in memory, (n_rows,) float64, all above 0; without `n_rows` as many as there are.
 
     Raises
     ------
@@ -214,6 +214,7 @@ def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None)
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError("exposure holds values that are no numbers; pass one number above 0 a row") from error
+    n_rows = len(values) if n_rows is None else n_rows
     if numbers.shape != (n_rows,):
         raise ValueError(f"exposure has shape {numbers.shape}, and there are {n_rows} rows; pass one number a row")
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
@@ -248,13 +249,8 @@ def exposure_beside(values: Any, X: Any, given: Any) -> Any:
         return checked_exposure(given, len(values))
     if hasattr(given, "to_dask_array"):
         # the chunks of a frame's column are those of its rows, whose numbers may be unknown
-        return da.map_blocks(_checked_block, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
+        return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
     return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
-
-
-def _checked_block(values: np.ndarray) -> np.ndarray:
-    """The exposures of one chunk; a module-level function, since tasks name it on other processes."""
-    return checked_exposure(values, len(values))
 
 
 def _unknown(name: str, columns: list[Any]) -> str:

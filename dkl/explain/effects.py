@@ -180,7 +180,22 @@ def effects(
                 of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
             for effect in of_part:
                 found.setdefault(effect.columns, []).append(effect)
-        every = [_together(effects, known, rows) for effects in found.values()]
+        every = []
+        for effects in found.values():
+            effect = effects[0]
+            if len(effects) > 1:
+                # Several kinds of features have effects in the same columns, which add up.
+                factors = zip(*(one.factors for one in effects), strict=True)
+                total = replace(
+                    effect,
+                    factors=tuple(ColumnFunctions(parts) for parts in factors),
+                    means=np.concatenate([one.means for one in effects]),
+                    coefficients=np.concatenate([one.coefficients for one in effects]),
+                )
+                own = [rows[:, known.members[c]] for c in effect.columns]
+                values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
+                effect = replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
+            every.append(effect)
     outputs = output_labels(model)
     return [replace(effect, outputs=outputs) for effect in sorted(every, key=lambda effect: -effect.strength)]
 
@@ -199,22 +214,6 @@ class ColumnFunctions:
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The functions at rows (n, k) of these columns, unscaled: (n, m)."""
         return np.concatenate([part.values(rows) for part in self.parts], axis=1)
-
-
-def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect:
-    """The sum of the effects that several kinds of features have in the same columns, at dense rows (n, d)."""
-    if len(effects) == 1:
-        return effects[0]
-    first = effects[0]
-    total = replace(
-        first,
-        factors=tuple(ColumnFunctions(parts) for parts in zip(*(effect.factors for effect in effects), strict=True)),
-        means=np.concatenate([effect.means for effect in effects]),
-        coefficients=np.concatenate([effect.coefficients for effect in effects]),
-    )
-    own = [rows[:, known.members[c]] for c in first.columns]
-    values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
-    return replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
 
 
 def _step_effects(steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
@@ -239,9 +238,20 @@ def _wave_effects(
     """The effects of a model on waves, by the waves of its columns at dense rows (n, d)."""
     rows = scale_rows(sample, feature_map.scaler, "float64")
     own = [rows[:, members] for members in known.members]
-    by_columns = _groups_of(feature_map, a, known, own, most_columns)
+    by_columns = _Group.all_of(feature_map, a, known, own, most_columns)
+    # Variances of all outputs together, by the sums over the rows of each effect's values and of their squares.
+    n, sums = len(rows), dict[tuple[int, ...], np.ndarray]()
+    for tile in spans(n, _TILE):
+        values: dict[tuple[int, ...], np.ndarray] = {}
+        for group in by_columns:
+            for columns, share in group.shares(own, tile):
+                # Frequencies on different columns may share an effect: their shares add up before they are squared.
+                values[columns] = values.get(columns, 0.0) + share
+        for columns, value in values.items():
+            sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
     every = []
-    for columns, strength in _strengths(by_columns, own).items():
+    for columns, (first, second) in sums.items():
+        strength = float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
         # f_T gets a part of every frequency that moves in all columns of T, also of those that move in further ones:
         # their waves in these are replaced by the means.
         parts = [group for group in by_columns if group.holds(columns)]
@@ -294,6 +304,30 @@ class _Group:
     psi: np.ndarray
     a: np.ndarray
 
+    @classmethod
+    def all_of(
+        cls, feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
+    ) -> list[_Group]:
+        """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
+        # Encoded columns that are one count as one: a frequency moves in it if any of the encoded ones has an entry.
+        W = sparse.csr_array(formed(feature_map.projection))
+        members = sparse.csr_array(
+            (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
+        )
+        groups = []
+        for columns, index in supports(abs(W) @ members.T).items():
+            if not 0 < len(columns) <= most_columns:
+                continue
+            w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
+            # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
+            psi = np.zeros((len(index), len(columns)), complex)
+            for position, c in enumerate(columns):
+                for tile in spans(len(rows[c]), _TILE):
+                    psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
+                psi[:, position] /= len(rows[c])
+            groups.append(cls(columns, index, w, psi, a[index]))
+        return groups
+
     def holds(self, columns: tuple[int, ...]) -> bool:
         return set(columns) <= set(self.columns)
 
@@ -318,46 +352,3 @@ class _Group:
                     product = product * waves[position]
                 a = self.part(columns)[1]
                 yield columns, product.real @ a.real - product.imag @ a.imag
-
-
-def _groups_of(
-    feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
-) -> list[_Group]:
-    """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
-    # Encoded columns that are one count as one: a frequency moves in a column if any of the encoded ones has an entry.
-    W = sparse.csr_array(formed(feature_map.projection))
-    members = sparse.csr_array(
-        (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
-    )
-    groups = []
-    for columns, index in supports(abs(W) @ members.T).items():
-        if not 0 < len(columns) <= most_columns:
-            continue
-        w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
-        # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
-        psi = np.zeros((len(index), len(columns)), complex)
-        for position, c in enumerate(columns):
-            for tile in spans(len(rows[c]), _TILE):
-                psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
-            psi[:, position] /= len(rows[c])
-        groups.append(_Group(columns, index, w, psi, a[index]))
-    return groups
-
-
-def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tuple[int, ...], float]:
-    """The standard deviation of each effect over the rows."""
-    sums: dict[tuple[int, ...], np.ndarray] = {}
-    n = len(rows[0])
-    for tile in spans(n, _TILE):
-        values: dict[tuple[int, ...], np.ndarray] = {}
-        for group in groups:
-            for columns, share in group.shares(rows, tile):
-                # Frequencies on different columns may share an effect: their shares add up before they are squared.
-                values[columns] = values.get(columns, 0.0) + share
-        for columns, value in values.items():
-            sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
-    # Variances of all outputs together, by the sums of the values and of their squares.
-    return {
-        columns: float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
-        for columns, (first, second) in sums.items()
-    }

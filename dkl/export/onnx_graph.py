@@ -79,11 +79,15 @@ def to_onnx(
     features = _features(xp, rows, feature_map, compute)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
     if posterior is not None:
-        outputs["std"] = _deviations(xp, features, posterior, compute, vector=model._has_one_target())
+        # noise sqrt(1 + |(phi - center) R^-1|^2), in double precision up to the root
+        whitened = xp.matmul(xp.asarray(features, np.dtype(np.float64)) - posterior.center, posterior.inverse_factor())
+        relative = xp.asarray(xp.sqrt(xp.sum(whitened * whitened, axis=1) + 1.0), compute)
+        vector = model._has_one_target()
+        outputs["std"] = relative * posterior.noise[0] if vector else relative[:, None] * posterior.noise
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
         raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
-    made = _model_proto(onnx, inputs, outputs, opset)
+    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
         with written_whole(path) as hidden:
@@ -139,7 +143,21 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
     """The encoded columns of a raw one, in the dtype of those of `TableEncoding`."""
     dtype = encoding.dtype
     if rule.kind == "category":
-        return [xp.asarray(_one_hot(xp, rule, column, strict=encoding.unknown == "error"), dtype)]
+        if rule.flags_missing and "" in rule.categories:
+            raise TypeError(
+                f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace "
+                "the empty texts before fit"
+            )
+        # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column
+        # of the encoder here, which is dropped again below: such a row has zeros in all categories.
+        names = list(rule.categories)
+        if rule.fill is not None and "" not in names:
+            names.append("")
+        attributes = {"cats_strings": names, "zeros": 0 if encoding.unknown == "error" else 1}
+        ones = Symbol("OneHotEncoder", [column], (ROWS, 1, len(names)), xp.float32, attributes, domain="ai.onnx.ml")
+        width = len(rule.output_names)
+        flat = xp.reshape(ones, (ROWS, len(names)))
+        return [xp.asarray(flat if width == len(names) else xp.take(flat, np.arange(width), axis=1), dtype)]
     # A missing number arrives as NaN, as pandas has it.
     is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
     value = xp.asarray(column, dtype)
@@ -148,72 +166,37 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
     return [value, xp.asarray(is_missing, dtype)] if rule.flags_missing else [value]
 
 
-def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
-    """A column for each category of a raw column of texts, 1 where a row has it."""
-    if rule.flags_missing and "" in rule.categories:
-        raise TypeError(
-            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
-            "empty texts before fit"
-        )
-    # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
-    # the encoder here, which is dropped again below: such a row has zeros in all categories.
-    names = list(rule.categories)
-    if rule.fill is not None and "" not in names:
-        names.append("")
-    attributes = {"cats_strings": names, "zeros": 0 if strict else 1}
-    shape = (ROWS, 1, len(names))
-    ones = Symbol("OneHotEncoder", [column], shape, xp.float32, attributes, domain="ai.onnx.ml")
-    width = len(rule.output_names)
-    flat = xp.reshape(ones, (ROWS, len(names)))
-    return flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
-
-
 def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: np.dtype) -> dict[str, Symbol]:
     """The outputs of a graph of a classifier or regressor, by name."""
     scorer = model._scorer
     scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
     if not hasattr(model, "classes_"):
         has_one, link = model._has_one_target(), model._link
-        if link:
-            scores = xp.exp(scores) if link == "log" else _in_order(xp, scores)
+        if link == "log":
+            scores = xp.exp(scores)
+        elif link == "sorted":
+            # The columns of each row in ascending order, by exchanges of neighbours: they are few.
+            columns = [scores[:, k] for k in range(scores.shape[1])]
+            for last in range(len(columns) - 1, 0, -1):
+                for k in range(last):
+                    pair = [columns[k], columns[k + 1]]
+                    columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
+            scores = xp.stack(columns, axis=1)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
-    answers = {"label": _labels(xp, scores, model.classes_)}
-    if hasattr(model, "predict_proba"):
-        answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
-    return {**answers, "scores": scores}
-
-
-def _in_order(xp: SymbolNamespace, scores: Symbol) -> Symbol:
-    """The columns of each row in ascending order, by exchanges of neighbours: they are few."""
-    columns = [scores[:, k] for k in range(scores.shape[1])]
-    for last in range(len(columns) - 1, 0, -1):
-        for k in range(last):
-            pair = [columns[k], columns[k + 1]]
-            columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
-    return xp.stack(columns, axis=1)
-
-
-def _deviations(
-    xp: SymbolNamespace, features: Symbol, posterior: CoefficientPosterior, dtype: np.dtype, *, vector: bool
-) -> Symbol:
-    """The deviation of a new target: noise sqrt(1 + |(phi - center) R^-1|^2), in double precision up to the root."""
-    centred = xp.asarray(features, np.dtype(np.float64)) - posterior.center
-    whitened = xp.matmul(centred, posterior.inverse_factor())
-    relative = xp.asarray(xp.sqrt(xp.sum(whitened * whitened, axis=1) + 1.0), dtype)
-    return relative * posterior.noise[0] if vector else relative[:, None] * posterior.noise
-
-
-def _labels(xp: SymbolNamespace, scores: Symbol, classes: np.ndarray) -> Symbol:
-    """The class of the largest score, or of the sign where two classes share one score."""
+    # The class of the largest score, or of the sign where two classes share one score.
     if scores.shape[1] == 1:
         code = xp.asarray(xp.reshape(scores, (ROWS,)) > 0, np.dtype("int64"))
     else:
         code = Symbol("ArgMax", [scores], (ROWS,), np.dtype("int64"), {"axis": 1, "keepdims": 0})
     # Graphs know texts, booleans, and numbers of 64 bits.
-    if classes.dtype.kind in "OU":
-        return xp.take(np.array([str(label) for label in classes], dtype=object), code)
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
-    return xp.take(classes.astype(kinds[classes.dtype.kind]), code)
+    classes = model.classes_
+    is_text = classes.dtype.kind in "OU"
+    labels = np.array([str(c) for c in classes], dtype=object) if is_text else classes.astype(kinds[classes.dtype.kind])
+    answers = {"label": xp.take(labels, code)}
+    if hasattr(model, "predict_proba"):
+        answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
+    return {**answers, "scores": scores}
 
 
 def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
@@ -235,33 +218,6 @@ def _sigmoid(x: Symbol) -> Symbol:
     return Symbol("Sigmoid", [x], x.shape, x.dtype)
 
 
-def _model_proto(onnx: ModuleType, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
-    """The nodes of the outputs in their order, behind the inputs."""
-    writer = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()})
-    # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
-    for symbol in needed(list(outputs.values())):
-        writer.write(symbol)
-    graph = onnx.helper.make_graph(
-        writer.nodes,
-        "dkl",
-        [_value_info(onnx, symbol.name, symbol) for symbol in inputs],
-        [_value_info(onnx, name, symbol) for name, symbol in outputs.items()],
-        initializer=writer.constants,
-    )
-    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
-    made = onnx.helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
-    # The oldest version that has these operations: older runtimes can read the file.
-    made.ir_version = onnx.helper.find_min_ir_version_for(opsets)
-    return made
-
-
-def _value_info(onnx: ModuleType, name: str, symbol: Symbol) -> Any:
-    """The name, type and shape of an input or output; the number of rows is left open."""
-    shape = ["rows" if size == ROWS else size for size in symbol.shape]
-    kind = onnx.TensorProto.STRING if symbol.dtype.kind in "OU" else onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, shape)
-
-
 class _Writer:
     """Symbols as nodes; each known array is written once."""
 
@@ -270,6 +226,33 @@ class _Writer:
         self._written: dict[int, tuple[str, np.ndarray]] = {}
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+
+    def model(self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
+        """The whole graph: the nodes of the outputs in their order, behind the inputs."""
+        helper = self._onnx.helper
+        # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
+        for symbol in needed(list(outputs.values())):
+            self.write(symbol)
+
+        def typed(name: str, symbol: Symbol) -> Any:
+            """The name, type and shape of an input or output; the number of rows is left open."""
+            shape = ["rows" if size == ROWS else size for size in symbol.shape]
+            is_text = symbol.dtype.kind in "OU"
+            kind = self._onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(symbol.dtype)
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        graph = helper.make_graph(
+            self.nodes,
+            "dkl",
+            [typed(symbol.name, symbol) for symbol in inputs],
+            [typed(name, symbol) for name, symbol in outputs.items()],
+            initializer=self.constants,
+        )
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+        made = helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
+        # The oldest version that has these operations: older runtimes can read the file.
+        made.ir_version = helper.find_min_ir_version_for(opsets)
+        return made
 
     def write(self, symbol: Symbol) -> None:
         """The node of a symbol whose inputs have theirs."""

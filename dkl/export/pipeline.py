@@ -38,7 +38,14 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     for part, _ in feature_map.split(np.ones(feature_map.n_features)):
-        _check_known(part)
+        lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
+        if part.activation in ("arc-cosine", "harmonics"):
+            lacking = f"{part.activation} features"
+        if lacking:
+            raise TypeError(
+                f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
+                "model.predictor() answers rows in this process"
+            )
     encoding = getattr(model, "encoding_", None)
     refuse_target_means(encoding, "a pipeline of scikit-learn")
     steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
@@ -47,18 +54,6 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     if hasattr(model, "feature_names_in_"):
         steps[0][1].feature_names_in_ = model.feature_names_in_
     return Pipeline(steps)
-
-
-def _check_known(feature_map: FeatureMap) -> None:
-    """Raise TypeError for features, or a scaling of their rows, that scikit-learn has no transformer for."""
-    lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
-    if feature_map.activation in ("arc-cosine", "harmonics"):
-        lacking = f"{feature_map.activation} features"
-    if lacking:
-        raise TypeError(
-            f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
-            "model.predictor() answers rows in this process"
-        )
 
 
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
@@ -117,11 +112,24 @@ class _LinearStep:
     intercept: np.ndarray
 
     def fitted(self) -> Any:
-        """The estimator with its coefficients; which one it is follows from what the machine answers."""
+        """The estimator with its coefficients; which one it is follows from what the machine answers.
+
+        Raises
+        ------
+        TypeError
+            For several quantiles, which no model of scikit-learn sorts, and several counts, of which it has none.
+        """
         coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
         linear: Any
-        if classes is None and self.model._link:
-            linear = self._linked()
+        if classes is None and self.model._link and not self.model._has_one_target():
+            raise TypeError(
+                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
+                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
+            )
+        if classes is None and self.model._link == "log":
+            # Predictions are means exp(f). Of one row of zeros: coefficients and intercept are set below.
+            linear = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
+            linear.fit(np.zeros((1, coef.shape[1])), [1.0])
         elif classes is None:
             linear = LinearRegression()
         elif not hasattr(self.model, "predict_proba"):
@@ -140,23 +148,6 @@ class _LinearStep:
         if classes is not None:
             linear.classes_ = classes
         return linear
-
-    def _linked(self) -> Any:
-        """The unfitted state of a regressor whose predictions are means exp(f).
-
-        Raises
-        ------
-        TypeError
-            For several outputs, of which scikit-learn has no such model, and for quantiles, which it does not sort.
-        """
-        if self.model._link == "sorted" or not self.model._has_one_target():
-            raise TypeError(
-                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
-                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
-            )
-        regressor: Any = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
-        # One row of zeros: coefficients and intercept are set afterwards.
-        return regressor.fit(np.zeros((1, self.coef.shape[1])), [1.0])
 
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -228,10 +219,18 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
 def _columns(encoding: TableEncoding) -> ColumnTransformer:
     """The encoding of raw columns, fitted on a table made up of what each rule knows."""
     check_no_times(encoding)
-    transformers = [
-        (f"column {place}", _column_transformer(rule, strict=encoding.unknown == "error"), [rule.name])
-        for place, rule in enumerate(encoding.rules)
-    ]
+    # What scikit-learn has for each raw column: an encoder of categories, an imputer, or nothing to do.
+    transformers: list[tuple[str, Any, list[str]]] = []
+    for place, rule in enumerate(encoding.rules):
+        column: Any = "passthrough"
+        if rule.kind == "category":
+            _check_categories(rule)
+            # A missing text that is filled has zeros in all columns, as an unknown one has.
+            unknown = "error" if encoding.unknown == "error" and rule.fill is None else "ignore"
+            column = OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
+        elif rule.fill is not None:
+            column = SimpleImputer(strategy="constant", fill_value=rule.fill, add_indicator=rule.flags_missing)
+        transformers.append((f"column {place}", column, [rule.name]))
     # Two rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
     # since an imputer adds flags only for columns in which it saw one.
     table: dict[str, list[Any]] = {
@@ -249,18 +248,6 @@ def check_no_times(encoding: TableEncoding) -> None:
             f"the columns {times} hold dates or times, which only dkl encodes: model.predictor() answers rows in this "
             "process; or fit on numbers that you make of them"
         )
-
-
-def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
-    """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
-    if rule.kind == "category":
-        _check_categories(rule)
-        # A missing text that is filled has zeros in all columns, as an unknown one has.
-        unknown = "error" if strict and rule.fill is None else "ignore"
-        return OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
-    if rule.fill is None:
-        return "passthrough"
-    return SimpleImputer(strategy="constant", fill_value=rule.fill, add_indicator=rule.flags_missing)
 
 
 def _check_categories(rule: ColumnRule) -> None:

@@ -30,7 +30,7 @@ from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.deviations import DeviatingPredictions
 
@@ -493,8 +493,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     @property
     def _link(self) -> str:
         """How scores become predictions, as of `dkl.methods.prediction.answered`."""
-        loss = self._settings.loss
-        return "log" if loss in LOG_LINK else "sorted" if loss == "pinball" and len(self.quantiles) > 1 else ""
+        return loss_of(self._settings.loss).link
+
+    @property
+    def _quantiles(self) -> tuple[float, ...]:
+        """What the outputs are quantiles of, in the order of their scores, where there are several."""
+        return tuple(self.quantiles) if self._settings.loss == "pinball" and len(self.quantiles) > 1 else ()
 
     def _has_one_target(self) -> bool:
         """Whether y had one dimension at `fit`."""

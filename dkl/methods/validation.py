@@ -74,7 +74,8 @@ def rows_to_fit(
 
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
-        rows = checked_rows(estimator, X) if _is_plain(X) else X
+        # scikit-learn's own validation would turn a Dask array into one NumPy array
+        rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
@@ -155,11 +156,6 @@ def encoded_width(estimator: BaseEstimator) -> int:
     """How many columns the rows of a fitted estimator have once they are encoded."""
     encoding = getattr(estimator, "encoding_", None)
     return int(estimator.n_features_in_) if encoding is None else int(encoding.n_columns)
-
-
-def _is_plain(X: Any) -> bool:
-    """Whether scikit-learn's own validation applies: it would turn a Dask array into one NumPy array."""
-    return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
 def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
@@ -320,26 +316,22 @@ def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) 
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
-    """A Dask array of encoded rows."""
+    """A Dask array of encoded rows; missing values of one are filled where those of fit were."""
+    encoding = getattr(estimator, "encoding_", None)
     if not is_frame(X):
-        return _dask_array_rows(estimator, as_dask_array(X, "X"), strict)
+        X = as_dask_array(X, "X")
+        if encoding is None or not is_raw(encoding, X):
+            return X
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
+        return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
     check_names(X)
-    if getattr(estimator, "encoding_", None) is None:
+    if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
     encode = dask.delayed(encoded_frame, pure=True)
     parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
-
-
-def _dask_array_rows(estimator: BaseEstimator, X: da.Array, strict: bool) -> da.Array:
-    """A Dask array as encoded rows: missing values are filled where those of fit were."""
-    encoding = getattr(estimator, "encoding_", None)
-    if encoding is None or not is_raw(encoding, X):
-        return X
-    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-    chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
-    return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
 
 
 def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:

@@ -93,6 +93,17 @@ class ClassAnswers:
         return tuple(name for name in CLASS_METRICS if self.shares is not None or name not in ("log_loss", "roc_auc"))
 
     @property
+    def errors(self) -> dict[str, Any]:
+        """What the errors look like, as JSON values: which labels were taken for which, and the calibration."""
+        confusion = {
+            str(label): dict(zip(map(str, self.labels), counts, strict=True))
+            for label, counts in zip(self.labels, self.confusion.tolist(), strict=True)
+        }
+        names = ("predicted", "observed", "rows")
+        bins = [dict(zip(names, map(float, values), strict=True)) for values in self.calibration()]
+        return {"confusion": confusion, "calibration": bins}
+
+    @property
     def confusion(self) -> np.ndarray:
         """The weight of the rows of each label (a row) that were answered with each label (a column), (L, L)."""
         n = len(self.labels)
@@ -176,24 +187,19 @@ class ClassAnswers:
         judged = [1] if shares.shape[1] == 2 else there.tolist()
         total, influences = 0.0, np.zeros(len(self.truth))
         for label in judged:
-            above = _share_below(shares[:, label], self.truth == label, self.weights)
+            # Of each row the share of rows of the other kind that it is on the right side of, ties half. For a positive
+            # row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
             positive = self.truth == label
+            ranks = rankdata(shares[:, label], method="dense") - 1
+            levels = [np.bincount(ranks, self.weights * kind, int(ranks.max()) + 1) for kind in (~positive, positive)]
+            below = [np.cumsum(level) - 0.5 * level for level in levels]
+            of_negatives, of_positives = (part[ranks] / level.sum() for part, level in zip(below, levels, strict=True))
+            above = np.where(positive, of_negatives, 1.0 - of_positives)
             value = float(np.average(above[positive], weights=self.weights[positive]))
             share = self.weights[positive].sum() / self.weights.sum()
             influences += (above - value) / np.where(positive, share, 1.0 - share) / len(judged)
             total += value / len(judged)
         return total, influences, 0.5
-
-
-def _share_below(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of each row the share of rows of the other kind that it is on the right side of, ties half: (n,).
-
-    For a positive row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
-    """
-    ranks = rankdata(scores, method="dense") - 1
-    levels = [np.bincount(ranks, weights * kind, minlength=int(ranks.max()) + 1) for kind in (~positive, positive)]
-    below = [np.cumsum(level) - 0.5 * level for level in levels]
-    return np.where(positive, below[0][ranks] / levels[0].sum(), 1.0 - below[1][ranks] / levels[1].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +222,12 @@ class NumberAnswers:
 
     metrics = NUMBER_METRICS
 
+    @property
+    def errors(self) -> dict[str, Any]:
+        """What the errors look like, as JSON values: below what most of them are."""
+        errors = np.abs(self.truth - self.answers).ravel()
+        return {f"{share:.0%} of the errors are below": float(np.quantile(errors, share)) for share in (0.5, 0.9, 0.99)}
+
     def metric(self, name: str) -> Metric:
         """One of `metrics`; of several targets the mean.
 
@@ -224,44 +236,41 @@ class NumberAnswers:
         ValueError
             For a name that is none of them.
         """
-        compute = {"rmse": _rmse, "mae": _mae, "r2": _r_squared}.get(name)
+        compute = {"rmse": self._rmse, "mae": self._mae, "r2": self._r_squared}.get(name)
         if compute is None:
             raise ValueError(f"{name!r} is no metric of numbers; expected one of {', '.join(NUMBER_METRICS)}")
         pair = self.truth, self.answers
         truth, answers = (np.asarray(values, np.float64).reshape(len(values), -1) for values in pair)
-        values, influences = compute(truth, answers, self.weights)
+        values, influences = compute(truth, answers)
         baseline = None
         if self.known is not None:
-            baseline = float(compute(truth, np.broadcast_to(self.known, truth.shape), self.weights)[0].mean())
+            baseline = float(compute(truth, np.broadcast_to(self.known, truth.shape))[0].mean())
         return Metric(name, float(values.mean()), _standard_error(influences.mean(axis=1), self.weights), baseline)
 
+    def _rmse(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The root of the mean squared error of each target, (t,), and each row's influence on it, (n, t)."""
+        squares = (truth - answers) ** 2
+        mean = np.average(squares, axis=0, weights=self.weights)
+        root = np.sqrt(mean)
+        # The derivative of the root is 1 / (2 root); without any error nothing moves it.
+        return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
 
-def _rmse(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The root of the mean squared error of each target, (t,), and each row's influence on it, (n, t)."""
-    squares = (truth - answers) ** 2
-    mean = np.average(squares, axis=0, weights=weights)
-    root = np.sqrt(mean)
-    # The derivative of the root is 1 / (2 root); without any error nothing moves it.
-    return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
+    def _mae(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mean absolute error of each target, (t,), and each row's influence on it, (n, t)."""
+        errors = np.abs(truth - answers)
+        mean = np.average(errors, axis=0, weights=self.weights)
+        return mean, errors - mean
 
-
-def _mae(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean absolute error of each target, (t,), and each row's influence on it, (n, t)."""
-    errors = np.abs(truth - answers)
-    mean = np.average(errors, axis=0, weights=weights)
-    return mean, errors - mean
-
-
-def _r_squared(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """1 - (mean squared error) / (variance) of each target, (t,), and each row's influence on it, (n, t)."""
-    squares = (truth - answers) ** 2
-    deviations = (truth - np.average(truth, axis=0, weights=weights)) ** 2
-    error, variance = (np.average(values, axis=0, weights=weights) for values in (squares, deviations))
-    # Of a constant target all is explained or nothing, as in scikit-learn.
-    constant = variance == 0.0
-    unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
-    influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
-    return 1.0 - unexplained, influences
+    def _r_squared(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """1 - (mean squared error) / (variance) of each target, (t,), and each row's influence on it, (n, t)."""
+        squares = (truth - answers) ** 2
+        deviations = (truth - np.average(truth, axis=0, weights=self.weights)) ** 2
+        error, variance = (np.average(values, axis=0, weights=self.weights) for values in (squares, deviations))
+        # Of a constant target all is explained or nothing, as in scikit-learn.
+        constant = variance == 0.0
+        unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
+        influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
+        return 1.0 - unexplained, influences
 
 
 def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
@@ -311,8 +320,24 @@ def held_out_answers(
     origin: Provenance = getattr(model, "provenance_", Provenance())
     if classes is None:
         center = getattr(model, "target_center_", None)
-        return NumberAnswers(held["y"], held["answers"], held["weights"], center if _is_known(center) else None)
-    return _class_answers(classes, np.asarray(dataset.classes), held, dict(origin.targets))
+        # A working model of features has zeros in the place of the mean, which it does not know.
+        is_known = center is not None and bool(np.any(center))
+        return NumberAnswers(held["y"], held["answers"], held["weights"], center if is_known else None)
+    # The answers by positions in the labels of the model and of the rows together.
+    stored = np.asarray(dataset.classes)
+    labels = np.union1d(classes, stored)
+    places, shares = np.searchsorted(labels, classes), None
+    truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
+    if "shares" in held:
+        answers = places[held["shares"].argmax(axis=1)]
+        # A label that the model has not seen has the probability 0.
+        shares = np.zeros((len(truth), len(labels)))
+        shares[:, places] = held["shares"]
+    else:
+        answers = np.searchsorted(labels, held["answers"])
+    targets = dict(origin.targets)
+    known = np.array([targets.get(str(label), 0.0) for label in labels])
+    return ClassAnswers(labels, truth, answers, held["weights"], shares, known if known.any() else None)
 
 
 def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
@@ -323,11 +348,6 @@ def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
     if check is None:
         raise ValueError(f"exposure={exposure!r} was given, and {type(model).__name__} has none; leave it out")
     check()
-
-
-def _is_known(center: np.ndarray | None) -> bool:
-    """Whether the mean of the targets is known: a working model of features has zeros in its place."""
-    return center is not None and bool(np.any(center))
 
 
 def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -341,28 +361,10 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
     if (place := operands["exposure"]) is not None:
         exposure = checked_exposure(column_at(block.X, place), len(answers), block.row_id)
         answers = answers * (exposure if answers.ndim == 1 else exposure[:, None])
-    if getattr(model, "_link", "") == "sorted":
+    if quantiles := sorted(getattr(model, "_quantiles", ())):
         # of several quantiles the one nearest to the median stands for a single number
-        answers = answers[:, int(np.argmin(np.abs(np.sort(model.quantiles) - 0.5)))]
+        answers = answers[:, int(np.argmin(np.abs(np.array(quantiles) - 0.5)))]
     return found | {"answers": answers}
-
-
-def _class_answers(
-    classes: np.ndarray, stored: np.ndarray, held: Mapping[str, np.ndarray], targets: Mapping[str, float]
-) -> ClassAnswers:
-    """The answers by positions in the labels of the model and of the rows together."""
-    labels = np.union1d(classes, stored)
-    places, shares = np.searchsorted(labels, classes), None
-    truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
-    if "shares" in held:
-        answers = places[held["shares"].argmax(axis=1)]
-        # A label that the model has not seen has the probability 0.
-        shares = np.zeros((len(truth), len(labels)))
-        shares[:, places] = held["shares"]
-    else:
-        answers = np.searchsorted(labels, held["answers"])
-    known = np.array([targets.get(str(label), 0.0) for label in labels])
-    return ClassAnswers(labels, truth, answers, held["weights"], shares, known if known.any() else None)
 
 
 def scores_of(answers: ClassAnswers | NumberAnswers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:

@@ -38,11 +38,15 @@ class Loss(ABC):
         square somewhere, 0 of those made of straight lines. Losses whose conjugate is an entropy have 0 too.
     varies : bool
         Whether the second derivative takes other values than 0 and the largest one.
+    link : {"", "log", "sorted"}
+        What makes predictions of scores: nothing, the exponential (scores are logarithms of means), or putting the
+        scores of a row in order (they are its quantiles, and quantiles do not cross).
     """
 
     largest_curvature: ClassVar[float] = 0.0
     conjugate_square: ClassVar[float] = 0.0
     varies: ClassVar[bool] = False
+    link: ClassVar[str] = ""
 
     @property
     def curvature_unit(self) -> float:
@@ -297,6 +301,7 @@ class _LogLinkLoss(Loss):
 
     largest_curvature = inf
     varies = True
+    link = "log"
     counts_exposure: ClassVar[bool]
 
 
@@ -351,6 +356,7 @@ def _entropy(y: Numbers) -> Any:
 class _PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
+    link = "sorted"
     quantile: Any = 0.5
 
     def value(self, y: Numbers, f: Numbers) -> Any:

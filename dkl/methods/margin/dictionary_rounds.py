@@ -143,7 +143,11 @@ class DictionarySolver(CorrectiveSolver):
                 part, own = part.take(kept), own[:, kept]
             factor = 1.0 / np.sqrt(m)
             if isinstance(part.projection, NystromProjection):
-                part, own = _whitened(part, part.projection, own)
+                # kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model
+                whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
+                own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
+                projection = replace(part.projection, whitening=whitening)
+                part = replace(part, projection=projection, amplitudes=np.ones(part.n_features))
                 factor *= np.sqrt(part.n_features)
             maps.append(part)
             factors.append(factor)
@@ -176,11 +180,3 @@ class DictionarySolver(CorrectiveSolver):
         if not isinstance(space, FourierSpace):
             raise TypeError(f"{family!r} has no frequencies to search for")
         return WaveSource(space)
-
-
-def _whitened(part: FeatureMap, projection: NystromProjection, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
-    """Kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model."""
-    whitening = whitening_of(projection.landmarks, projection.kernel)
-    coef = np.linalg.solve(whitening, (coef * part.amplitudes).T).T
-    ones = np.ones(part.n_features)
-    return replace(part, projection=replace(projection, whitening=whitening), amplitudes=ones), coef

@@ -209,7 +209,15 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
         state = replace(state, slack=slack, unit=unit, cells=problem.grid.frequencies())
     roots = np.sqrt(np.sum(sums["features"] ** 2, axis=(0, 2))) / state.unit
     slack = state.slack / 2**state.level + ACCURACY
-    tops = _local_maxima(problem, state, roots)
+    # The best local maxima of the first grid, later the best cells, that are no near-duplicates; frequency 0 is none.
+    positions = np.arange(len(roots))
+    if state.level == 0:
+        heights = roots.reshape(problem.grid.shape)
+        positions = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
+    positions = positions[np.any(state.cells[positions] != 0.0, axis=1)]
+    # enough for distinct ones among them, and few enough to compare all with each other
+    positions = positions[np.argsort(-roots[positions], kind="stable")[: 20 * problem.n_candidates]]
+    tops = positions[distinct_peaks(state.cells[positions], roots[positions], problem.n_candidates)]
     # no root in a cell is higher than in its middle plus the slack, which halves with the cell
     best = max(state.best, float(roots.max(initial=0.0)))
     above = roots + slack > best + problem.tol
@@ -217,19 +225,6 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
     points = np.concatenate([state.points, state.cells[tops]])
     kept = state.cells[above]
     return replace(state, points=points, best=best, bound=bound), kept
-
-
-def _local_maxima(problem: GridProblem, state: GridState, roots: np.ndarray) -> np.ndarray:
-    """The best local maxima of the first grid, or the best cells, that are no near-duplicates."""
-    positions = np.arange(len(roots))
-    if state.level == 0:
-        heights = roots.reshape(problem.grid.shape)
-        positions = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
-    # frequency 0 is no feature
-    positions = positions[np.any(state.cells[positions] != 0.0, axis=1)]
-    # enough for distinct ones among them, and few enough to compare all with each other
-    positions = positions[np.argsort(-roots[positions], kind="stable")[: 20 * problem.n_candidates]]
-    return positions[distinct_peaks(state.cells[positions], roots[positions], problem.n_candidates)]
 
 
 def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridState:
