@@ -47,33 +47,9 @@ def bench(
     """
     if gigabytes and not memory:
         raise typer.BadParameter("--gigabytes belongs to --memory")
-    return _memory(tuple(gigabytes or (2.0, 8.0)), directory, workers) if memory else _speed(quick=quick)
-
-
-def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Result:
-    """Peak memory of ingest and fit for each size of X, in gigabytes."""
+    if memory:
+        return _memory(tuple(gigabytes or (2.0, 8.0)), directory, workers)
     # Measurements import what they measure, so that `dkl --help` does not.
-    from dkl.bench.peak_memory import ALLOWED_BYTES, measure_memory
-
-    measured = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
-    table = Table(title=f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})", title_justify="left")
-    for head in ("X", "rows", *measured[0].peaks, "ingest s", "fit s"):
-        table.add_column(head, justify="right")
-    for size in measured:
-        peaks = (f"{peak / 1e6:,.0f}" for peak in size.peaks.values())
-        seconds = (f"{size.seconds[job]:.1f}" for job in ("ingest", "fit"))
-        table.add_row(f"{size.gigabytes:g} GB", f"{size.rows:,}", *peaks, *seconds)
-    facts = {
-        "allowed_bytes": ALLOWED_BYTES,
-        # The promise is about fits; what ingest takes is shown beside it.
-        "kept": all(size.fit_peak < ALLOWED_BYTES for size in measured),
-        "sizes": [asdict(size) for size in measured],
-    }
-    return Result(facts, table)
-
-
-def _speed(*, quick: bool) -> Result:
-    """The ratios that are promised, each measured in one process next to what it is compared with."""
     from dkl.bench.busy import busy_ratios
     from dkl.bench.kernels import kernel_ratios
     from dkl.bench.passes import pass_ratios
@@ -101,3 +77,24 @@ def _speed(*, quick: bool) -> Result:
     note = Text(trial if quick else f"{kept} of {len(measures)} kept")
     facts = {"quick": quick, "measures": [asdict(measure) | {"kept": measure.kept} for measure in measures]}
     return Result(facts, Group(table, note))
+
+
+def _memory(sizes: Sequence[float], directory: str | None, n_workers: int) -> Result:
+    """Peak memory of ingest and fit for each size of X, in gigabytes."""
+    from dkl.bench.peak_memory import ALLOWED_BYTES, measure_memory
+
+    measured = list(measure_memory(sizes, directory=directory, n_workers=n_workers))
+    table = Table(title=f"peak above the imports, MB (at most {ALLOWED_BYTES / 1e6:,.0f})", title_justify="left")
+    for head in ("X", "rows", *measured[0].peaks, "ingest s", "fit s"):
+        table.add_column(head, justify="right")
+    for size in measured:
+        peaks = (f"{peak / 1e6:,.0f}" for peak in size.peaks.values())
+        seconds = (f"{size.seconds[job]:.1f}" for job in ("ingest", "fit"))
+        table.add_row(f"{size.gigabytes:g} GB", f"{size.rows:,}", *peaks, *seconds)
+    facts = {
+        "allowed_bytes": ALLOWED_BYTES,
+        # The promise is about fits; what ingest takes is shown beside it.
+        "kept": all(size.fit_peak < ALLOWED_BYTES for size in measured),
+        "sizes": [asdict(size) for size in measured],
+    }
+    return Result(facts, table)

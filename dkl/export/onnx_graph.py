@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
 from dkl.encodings.categories import refuse_target_means
@@ -126,23 +125,20 @@ def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[
     check_no_times(encoding)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it.
-    inputs = []
+    inputs, parts = [], []
     for rule in encoding.rules:
         number = np.dtype(np.float64) if rule.double else dtype
-        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number))
-    xp = SymbolNamespace(inputs[0])
-    parts = [
-        part
-        for rule, column in zip(encoding.rules, inputs, strict=True)
-        for part in _encoded(xp, rule, column, encoding)
-    ]
-    return inputs, xp.concat(parts, axis=1)
-
-
-def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
-    """The encoded columns of a raw one, in the dtype of those of `TableEncoding`."""
-    dtype = encoding.dtype
-    if rule.kind == "category":
+        column = graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number)
+        inputs.append(column)
+        xp = SymbolNamespace(column)
+        if rule.kind != "category":
+            # A missing number arrives as NaN, as pandas has it.
+            is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
+            value = xp.asarray(column, encoding.dtype)
+            if rule.fill is not None:
+                value = xp.where(is_missing, encoding.dtype.type(rule.fill), value)
+            parts += [value, xp.asarray(is_missing, encoding.dtype)] if rule.flags_missing else [value]
+            continue
         if rule.flags_missing and "" in rule.categories:
             raise TypeError(
                 f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace "
@@ -157,13 +153,9 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
         ones = Symbol("OneHotEncoder", [column], (ROWS, 1, len(names)), xp.float32, attributes, domain="ai.onnx.ml")
         width = len(rule.output_names)
         flat = xp.reshape(ones, (ROWS, len(names)))
-        return [xp.asarray(flat if width == len(names) else xp.take(flat, np.arange(width), axis=1), dtype)]
-    # A missing number arrives as NaN, as pandas has it.
-    is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
-    value = xp.asarray(column, dtype)
-    if rule.fill is not None:
-        value = xp.where(is_missing, dtype.type(rule.fill), value)
-    return [value, xp.asarray(is_missing, dtype)] if rule.flags_missing else [value]
+        kept = flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
+        parts.append(xp.asarray(kept, encoding.dtype))
+    return inputs, SymbolNamespace(inputs[0]).concat(parts, axis=1)
 
 
 def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: np.dtype) -> dict[str, Symbol]:

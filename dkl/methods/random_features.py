@@ -18,12 +18,9 @@ from dkl.methods.parameters import (
     Progress,
     RandomState,
     StorePath,
-    check_parameters,
     family_of,
     kept_frequencies,
 )
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room
 
 
@@ -112,12 +109,10 @@ class RandomFeatures(FeatureLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where scaler or bandwidth need it."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """None: frequencies are drawn without the rows."""
         check_room(self, kept_frequencies(type(self).__name__, self.n_features, family_of(self)), dataset.n_columns)
-        return list(PreparationDriver().plan(preparation_problem(dataset, family_of(self), self.scaling, 0)))
+        return []
 
     def _check_rest(self) -> None:
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))

@@ -117,29 +117,25 @@ def memory_within(
         "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
         "scratch of block functions": limits.tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
-        **_result_items(source, records, limits, in_driver),
     }
-    items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
-    items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
-    return MemoryProjection(items, allowed, limits)
-
-
-def _result_items(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
-    """In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into."""
     if isinstance(records[0], Fold):
         fold = records[0]
         # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
         pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
-        return {
+        items |= {
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
         }
-    low, top = task_level(source.n_blocks), root(source.n_blocks).level
-    items = {"sums of tasks": limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)}
-    if in_driver:
-        waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
-        items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
-    return items
+    else:
+        low, top = task_level(source.n_blocks), root(source.n_blocks).level
+        items["sums of tasks"] = limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)
+        if in_driver:
+            # In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into.
+            waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
+            items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
+    items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
+    items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
+    return MemoryProjection(items, allowed, limits)
 
 
 def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:

@@ -17,7 +17,7 @@ from dkl.methods.game.learner import GameSolver
 from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
@@ -241,14 +241,12 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The targets' moments where they are numbers, and the rounds as they grow."""
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
-        passes = self._planned_search(dataset)
+        passes = super()._planned_method(dataset)
         return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:

@@ -95,19 +95,15 @@ def refit(
         shares = np.minimum(bound / largest, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
 
     def solved(k: int) -> np.ndarray:
-        return _solve(gram, ridge / largest, shares[k], gradient[k] / largest)
+        """(share_k gram + diag(ridge))^-1 gradient_k, all divided by the largest curvature."""
+
+        def system() -> np.ndarray:
+            # symmetric: its transpose is the same matrix in the order that LAPACK works in
+            matrix = (shares[k] * gram).T
+            np.einsum("ii->i", matrix)[...] += ridge / largest
+            return matrix
+
+        return solve_positive(system, gradient[k] / largest)
 
     steps = map_systems(solved, range(len(gradient)), width)
     return base + np.array(steps), base, gram
-
-
-def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, gradient: np.ndarray) -> np.ndarray:
-    """(share gram + diag(ridge))^-1 gradient."""
-
-    def system() -> np.ndarray:
-        # symmetric: its transpose is the same matrix in the order that LAPACK works in
-        matrix = (share * gram).T
-        np.einsum("ii->i", matrix)[...] += ridge
-        return matrix
-
-    return solve_positive(system, gradient)

@@ -15,16 +15,14 @@ from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler, ScalingKind
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
 from dkl.methods.nystrom.metric_driver import METRIC_HISTORY, MetricDriver, MetricProblem
-from dkl.methods.parameters import NYSTROM, Constraints, check_parameters
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.parameters import NYSTROM, Constraints
 
 # rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
@@ -146,13 +144,11 @@ class NystromFeatures(FeatureLearner):
         """A metric looks too good on the rows that it was learned on."""
         return self.metric is not None
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, and the drawing of rows."""
-        check_parameters(self)
-        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The metric, where one is learned, and the drawing of rows."""
         problem = self._problem(dataset, self._planned_family(), None, 0)
         metric = [] if self.metric is None else self._planned_metric(dataset)
-        return [*PreparationDriver().plan(preparation), *metric, *NystromDriver().plan(problem)]
+        return [*metric, *NystromDriver().plan(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The sample, and the matrices of the landmarks; or those of the rounds of the metric, if these are larger."""
@@ -206,8 +202,7 @@ class NystromFeatures(FeatureLearner):
     def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The moments of targets that are numbers, and the passes of the rounds."""
         problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
-        targets = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*targets, *MetricDriver().plan(problem)]
+        return [*planned_scale(dataset), *MetricDriver().plan(problem)]
 
     def _metric_problem(
         self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int

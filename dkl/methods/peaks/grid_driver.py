@@ -162,7 +162,21 @@ class GridDriver:
             offsets = offsets * problem.grid.spacing / 2**state.level
             parts = (left[:, None] + offsets).reshape(-1, problem.n_columns)
             return replace(state, cells=parts, level=state.level + 1)
-        return _polished(problem, state, results[1])
+        # Candidates ascend from the grid's local maxima on a row sample, and stand beside these.
+        sample: Block = results[1]
+        whole = problem.sample_rows >= problem.n_rows
+        S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
+        X = scale_rows(sample.X, problem.origin.scaler, "float64")
+        # steps of a few first cells in all
+        options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
+        sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
+        tops = state.points[0 if problem.plain is None else len(problem.plain) :]
+        peaks = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
+        # an ascent may leave the box, of which alone the certificate speaks
+        ends = problem.grid.spacing * (np.array(problem.grid.reach) + 0.5)
+        inside = np.all(np.abs(peaks.frequencies) <= ends, axis=1)
+        points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
+        return replace(state, points=points, cells=state.cells[:0], searched=True)
 
     def memory(self, problem: GridProblem, row_bytes: int) -> dict[str, int]:
         """The rows on which candidates are polished: as they came, and scaled in float64."""
@@ -225,19 +239,3 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
     points = np.concatenate([state.points, state.cells[tops]])
     kept = state.cells[above]
     return replace(state, points=points, best=best, bound=bound), kept
-
-
-def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridState:
-    """With candidates that ascended from the grid's local maxima on a row sample, beside these."""
-    whole = problem.sample_rows >= problem.n_rows
-    S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
-    X = scale_rows(sample.X, problem.origin.scaler, "float64")
-    # steps of a few first cells in all
-    options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
-    sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
-    tops = state.points[0 if problem.plain is None else len(problem.plain) :]
-    peaks = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
-    # an ascent may leave the box, of which alone the certificate speaks
-    inside = np.all(np.abs(peaks.frequencies) <= problem.grid.spacing * (np.array(problem.grid.reach) + 0.5), axis=1)
-    points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
-    return replace(state, points=points, cells=state.cells[:0], searched=True)

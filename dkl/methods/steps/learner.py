@@ -14,7 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.margin.sums import HeldTargets
@@ -167,8 +167,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
         check_parameters(self)
-        targets = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*targets, *StepDriver().plan(self._problem(dataset, None, 0))]
+        return [*planned_scale(dataset), *StepDriver().plan(self._problem(dataset, None, 0))]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows in memory, the systems and the histograms."""
