@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
+import inspect
 import re
 import shutil
 import subprocess
@@ -49,6 +51,12 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     public = [f"dkl.{name}" for name in dkl.__all__ if name != "__version__"]
     public += [f"dkl.{module}.{name}" for module in dkl._MODULES for name in getattr(dkl, module).__all__]
     assert described() == sorted(public)
+
+
+@pytest.mark.parametrize("name", described())
+def test_every_public_name_has_an_example(name: str) -> None:
+    described_object = functools.reduce(getattr, name.split(".")[1:], dkl)
+    assert ">>> " in (inspect.getdoc(described_object) or ""), "its page shows how it is used"
 
 
 ESTIMATORS = [name for name in dkl.__all__ if hasattr(getattr(dkl, name), "get_params")]
