@@ -74,7 +74,7 @@ class LandscapeDisplay(Display):
         X: np.ndarray,
         s: np.ndarray,
         *,
-        frequencies: np.ndarray | None = None,
+        frequencies: np.ndarray | sparse.csr_array | None = None,
         newest: int = 0,
         columns: tuple[int, int] = (0, 1),
         limit: float | None = None,
