@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numba
 import numpy as np
 from scipy import sparse
-from scipy.linalg import blas
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import map_rows, map_spans
 from dkl.kernels.moments import sum_in_order
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -176,14 +176,8 @@ def loss_sums(
         Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
         what it was before, with `change`; 0 for rows of weight 0.
     """
-    wide = phi.astype(np.float64) if options.exact else phi
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    # The products are made where the rows are; what there is of a row and a model comes to the host.
-    xp = array_module(wide)
-    start, move = (
-        on_host(wide @ xp.asarray(models[:, :-1].T.astype(wide.dtype))) + models[:, -1]
-        for models in (trial.coefficients, trial.directions)
-    )
+    start, move = line_scores(phi, trial, exact=options.exact)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
@@ -195,9 +189,104 @@ def loss_sums(
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
-    pulls = on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
+    pulls = weighted_rows(descent, phi, exact=options.exact)
     gradient = np.concatenate([pulls, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
+
+
+def line_scores(phi: Any, trial: TrialSteps, *, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of g models at their coefficients, and what a step of length 1 adds to them.
+
+    Parameters
+    ----------
+    phi : array of shape (n, m), sparse, or on a GPU
+        Mapped rows; the models' intercepts count beside them.
+    trial : TrialSteps
+    exact : bool
+        Products and sums in float64, whatever the rows are.
+
+    Returns
+    -------
+    start, move : ndarray of shape (n, g), on the host
+    """
+    models = trial.coefficients, trial.directions
+    if exact and _is_plain_float32(phi):
+        start, move = (np.empty((len(phi), len(trial.steps))) for _ in range(2))
+        start[:], move[:] = trial.coefficients[:, -1], trial.directions[:, -1]
+        # from zero every score is the intercept
+        if any(model[:, :-1].any() for model in models):
+            _add_line_scores(phi, *map(np.ascontiguousarray, models), start, move)
+        return start, move
+    # The products are made where the rows are; what there is of a row and a model comes to the host.
+    wide, xp = phi.astype(np.float64) if exact else phi, array_module(phi)
+    start, move = (on_host(wide @ xp.asarray(model[:, :-1].T.astype(wide.dtype))) + model[:, -1] for model in models)
+    return start, move
+
+
+def weighted_rows(weights: np.ndarray, phi: Any, *, exact: bool) -> np.ndarray:
+    """sum_i weights_ik phi_i for each of g models: (g, m) of weights (n, g) and mapped rows (n, m), on the host.
+
+    With `exact` the products and sums are float64, whatever the rows are.
+    """
+    if exact and _is_plain_float32(phi):
+        sums = np.zeros((weights.shape[1], phi.shape[1]))
+        _add_weighted_rows(np.ascontiguousarray(weights, np.float64), phi, sums)
+        return sums
+    wide, xp = phi.astype(np.float64) if exact else phi, array_module(phi)
+    return on_host(xp.asarray(weights.T.astype(wide.dtype)) @ wide)
+
+
+def _is_plain_float32(phi: Any) -> bool:
+    """Whether rows are what the compiled products take: to write them out in float64 costs more than these do."""
+    return isinstance(phi, np.ndarray) and phi.dtype == np.float32
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """x.v and x.w of x in float32 and the others in float64, in float64; v and w may be longer."""
+    first = second = 0.0
+    for j in range(len(x)):
+        wide = np.float64(x[j])
+        first += wide * v[j]
+        second += wide * w[j]
+    return first, second
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_line_scores(
+    phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray, start: np.ndarray, move: np.ndarray
+) -> None:
+    """start += phi coefficients^T and move += phi directions^T, both (n, g), row by row."""
+    for i in range(len(phi)):
+        for k in range(len(coefficients)):
+            first, second = _two_dots(phi[i], coefficients[k], directions[k])
+            start[i, k] += first
+            move[i, k] += second
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_four_rows(phi: np.ndarray, weights: tuple[float, float, float, float], out: np.ndarray) -> None:
+    """out += weights . phi of four rows: each sum is read and written once for all four."""
+    first, second, third, fourth = phi[0], phi[1], phi[2], phi[3]
+    a, b, c, d = weights
+    for j in range(len(out)):
+        low = np.float64(first[j]) * a + np.float64(second[j]) * b
+        high = np.float64(third[j]) * c + np.float64(fourth[j]) * d
+        out[j] += low + high
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_weighted_rows(weights: np.ndarray, phi: np.ndarray, out: np.ndarray) -> None:
+    """out += weights^T phi of weights (n, g), rows (n, m) and out (g, m)."""
+    whole = len(phi) - len(phi) % 4
+    for i in range(0, whole, 4):
+        for k in range(len(out)):
+            four = weights[i, k], weights[i + 1, k], weights[i + 2, k], weights[i + 3, k]
+            _add_four_rows(phi[i : i + 4], four, out[k])
+    for i in range(whole, len(phi)):
+        for k in range(len(out)):
+            for j in range(phi.shape[1]):
+                out[k, j] += weights[i, k] * np.float64(phi[i, j])
 
 
 def _table_losses(
@@ -319,6 +408,8 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
     if start == 0 and stop > m:
         _add_packed(signed_products(phi, weight), start, out)
     elif start < m:
+        used = np.flatnonzero(weight)
+        phi, weight = (phi, weight) if len(used) == len(phi) else (phi[used], weight[used])
         weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
         _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
     if stop > m:
@@ -331,8 +422,9 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
 class GramSum:
     """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T over tiles of rows, packed.
 
-    Rows in memory are added to the sum at once (`add_hessian`). Of rows on a GPU the products are made there in their
-    own precision and added up there in float64, and only the sum of all of them comes to the host.
+    Rows in memory are added by `add_hessian`, the few of many tiles together: each product is as large as the sum. Of
+    rows on a GPU the products are made there in their own precision and added up there in float64, and only the sum of
+    all of them comes to the host.
 
     Parameters
     ----------
@@ -344,15 +436,36 @@ class GramSum:
 
     def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
         self._columns, self._out = columns, out
+        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
         self._products: Any = 0.0
         self._border: Any = 0.0
         self._weight = 0.0
 
     def add(self, phi: Any, weight: np.ndarray) -> None:
-        """Add the products of mapped rows (n, m), of weights (n,) of either sign."""
-        if not is_on_gpu(phi):
-            add_hessian(phi, weight, self._columns, self._out)
+        """Add the products of mapped rows (n, m), of weights (n,) of either sign or zero."""
+        used = np.flatnonzero(weight)
+        if is_on_gpu(phi):
+            if len(used):
+                some = len(used) < len(weight)
+                self._add_on_gpu(rows_at(phi, used) if some else phi, weight[used])
             return
+        # As many rows as there are features may wait: they take as much memory as the sum.
+        if sum(len(rows) for rows, _ in self._waiting) + len(used) > phi.shape[1]:
+            self._multiply_waiting()
+        if len(used) > phi.shape[1]:
+            add_hessian(phi, weight, self._columns, self._out)
+        elif len(used):
+            self._waiting.append((phi[used], weight[used]))
+
+    def _multiply_waiting(self) -> None:
+        """Add the products of the rows that wait."""
+        if self._waiting:
+            rows, weights = zip(*self._waiting, strict=True)
+            self._waiting = []
+            add_hessian(np.concatenate(rows), np.concatenate(weights), self._columns, self._out)
+
+    def _add_on_gpu(self, phi: Any, weight: np.ndarray) -> None:
+        """Add the products of rows on a GPU there."""
         xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
         weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
@@ -362,7 +475,8 @@ class GramSum:
             self._weight += float(weight.sum())
 
     def finish(self) -> None:
-        """Bring what is still on a GPU into the sum."""
+        """Bring the rows that wait, and what is still on a GPU, into the sum."""
+        self._multiply_waiting()
         (start, stop), products, border = self._columns, self._products, self._border
         if is_on_gpu(products):
             _add_packed(on_host(products), start, self._out)
@@ -373,28 +487,47 @@ class GramSum:
         self._products = self._border = self._weight = 0.0
 
 
-def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
-    rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
-    products = np.zeros((phi.shape[1],) * 2, phi.dtype, order="F")
-    # BLAS multiplies with the transpose of one matrix only, so weights go in as square roots: those below zero, of rows
-    # that lost their curvature, are subtracted by a product of their own.
-    for sign in (1.0, -1.0):
+def signed_products(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product of two matrices."""
+    products = np.zeros((phi.shape[1],) * 2, phi.dtype)
+    # NumPy takes the symmetric product of BLAS, without the interpreter's lock, where an array is multiplied with its
+    # own transpose only. So weights go in as square roots: those below zero, of rows that lost their curvature, are
+    # subtracted by a product of their own.
+    for sign, combine in ((1.0, np.add), (-1.0, np.subtract)):
         rows = np.flatnonzero(sign * weight > 0.0)
         if len(rows):
             size = sign * weight[rows]
             signed = phi if len(rows) == len(phi) else phi[rows]
             signed = signed if np.all(size == 1.0) else signed * np.sqrt(size).astype(phi.dtype)[:, None]
-            products = rank_k(sign, signed.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
-    return products.T
+            combine(products, signed.T @ signed, out=products)
+    return products
 
 
 def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
     """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
+    _PACKED(products.size, products, start, out)
+
+
+def _few_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """`_add_packed` in NumPy."""
     first = 0
     for width, row in enumerate(products, start + 1):
         out[first : first + width] += row[:width]
         first += width
+
+
+@numba.njit(nogil=True, cache=True)
+def _many_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """`_add_packed` without the interpreter's lock, which would be taken for every row."""
+    first = 0
+    for j in range(len(products)):
+        for i in range(start + j + 1):
+            out[first + i] += products[j, i]
+        first += start + j + 1
+
+
+# Compiling takes .3 s, and NumPy 1.5 microseconds a row.
+_PACKED = TwoForms(_few_add_packed, _many_add_packed, 20_000_000)
 
 
 def rows_at(phi: Any, numbers: np.ndarray) -> Any:
@@ -440,10 +573,8 @@ def newton_sums(
             sums["gradient"] += gradient
         for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
             # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
-            curved = np.flatnonzero(curvature[:, model])
-            own = (tile_weight if weight.ndim == 1 else tile_weight[:, model])[curved] * curvature[curved, model]
-            if len(curved):
-                hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), own)
+            own = tile_weight if weight.ndim == 1 else tile_weight[:, model]
+            hessian.add(phi, own * curvature[:, model])
     for hessian in hessians:
         hessian.finish()
     return sums

@@ -85,12 +85,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            # a start on a share of the rows serves those whose Hessians cost much
-            subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
-            if subsample is not None:
-                # checkpoints know this stage as "rough"
-                start = _run(subsample, source, run, "rough").solution(subsample)
-                task = replace(task, start=start)
+        # a start on a share of the rows serves those whose Hessians cost much
+        subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
+        if subsample is not None:
+            # checkpoints know this stage as "rough"
+            rough = _run(subsample, source, run, "rough")
+            task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
         last = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
@@ -169,7 +169,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     joint = _joint(task)
     fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     if problem.alpha != "auto":
-        return [*passes, *fits]
+        return [*passes, *_subsample_passes(task, n_rows, problem.seed), *fits]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
@@ -177,10 +177,15 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
     refit = _refitted(task)
-    subsample = None if is_wide(refit) else subsample_problem(refit, n_rows, problem.seed)
     joint = _joint(refit)
     fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
-    return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
+    return [*passes, *_subsample_passes(refit, n_rows, problem.seed), *fits]
+
+
+def _subsample_passes(task: NewtonProblem, n_rows: int, seed: int) -> Sequence[tuple[Sequence[Record], int]]:
+    """The passes of the start on a share of the rows, where there is one."""
+    subsample = None if is_wide(task) else subsample_problem(task, n_rows, seed)
+    return [] if subsample is None else driver_of(subsample).plan(subsample)
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:

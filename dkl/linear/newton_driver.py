@@ -65,6 +65,8 @@ class NewtonProblem:
         so float32 costs an extra step and no accuracy.
     start : ndarray of shape (g, m + 1) or None
         Where the models start, the intercept last; None is zero. Models of one target start at the same point.
+    first_gradient : ndarray of shape (g,) or None
+        The lengths of gradients that `tol` is relative to; None are those at the start.
     fixed : bool
         Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
         told apart by rougher steps than a model is fitted with.
@@ -87,6 +89,7 @@ class NewtonProblem:
     max_steps: int = 50
     dtype: str = "float32"
     start: np.ndarray | None = None
+    first_gradient: np.ndarray | None = None
     fixed: bool = False
     epsilon: float = 0.1
     quantiles: np.ndarray | None = None
@@ -454,7 +457,7 @@ def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray
     gradients[:, :-1] += state.penalties(problem)[models, None] * state.coefficients[models, :-1]
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
     first = models[state.fresh[models]]
-    state.first_gradient[first] = state.gradient[first]
+    state.first_gradient[first] = (state.gradient if problem.first_gradient is None else problem.first_gradient)[first]
     return gradients
 
 

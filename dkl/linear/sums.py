@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from dkl.solvers.losses import loss_of, newton_loss
 
 # The most that a row may lose: sums of it are numbers still.
 _INFINITE = 1e100
+# Orders of rows that are at hand, half a megabyte each: minibatches of a block are made shortly after each other.
+_ORDERS = 8
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -47,11 +50,10 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     "targets"; "device", from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
-    # every minibatch of the block draws the same order anew: they are made in parallel, and none waits for another
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
-    size = operands["minibatch_rows"]
-    drawn = order[number * size : (number + 1) * size]
+    held_out, size = operands["held_out"], operands["minibatch_rows"]
+    kept = np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+    order = _drawn_order((operands["seed"], operands["epoch"], block.index), len(kept))
+    drawn = kept[order[number * size : (number + 1) * size]]
     if len(drawn) == 0:
         return None
     rows = place(block.rows(drawn), operands.get("device", "cpu"))
@@ -59,6 +61,12 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     if center is not None:
         phi -= array_module(phi).asarray(center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
+
+
+@lru_cache(maxsize=_ORDERS)
+def _drawn_order(seeds: tuple[int, int, int], n_rows: int) -> np.ndarray:
+    """A permutation of so many rows, (n,) int64, for a seed, an epoch and a block: its minibatches draw it once."""
+    return np.random.default_rng(seeds).permutation(n_rows)
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -201,7 +201,7 @@ class _GramChange:
         self._rows, self._weights = [], []
         if len(self._totals) == 1:
             # one symmetric product, of half the cost: rows that came in less those that went
-            self._totals[0] += signed_products(phi, weight, upper=True)
+            self._totals[0] += signed_products(phi, weight)
             return
         weighted = phi * weight.astype(phi.dtype)[:, None]
         for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
