@@ -143,7 +143,8 @@ class CategoryFit:
             if second != first and (not parts[second].is_code or names.index(first) < names.index(second))
         ]
         by_start = {part.start: name for name, part in parts.items()}
-        fits, held = {}, 0
+        fits: dict[tuple[str, str], CategoryKey] = {}
+        held = 0
         for key in sorted(pairs, key=lambda key: key.size):
             held += 8 * self.folds.count * key.size * len(self.outputs)
             if key.size > min(_MOST_VALUES, self.dataset.n_rows) or held > _TRIED_BYTES or len(fits) == _MOST_TRIED:
@@ -155,7 +156,8 @@ class CategoryFit:
     @cached_property
     def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:
         """Columns of codes and columns of numbers in their order, with the place of these and about their mean."""
-        numbers, start, fits, held = [], 0, {}, 0
+        fits: dict[tuple[str, str], tuple[int, float]] = {}
+        numbers, start, held = [], 0, 0
         for rule in self.dataset.encoding.rules:
             if rule.kind == "number":
                 numbers.append((rule.name, start, float(rule.filling or 0.0)))
@@ -176,30 +178,33 @@ class CategoryFit:
         """Weights and targets by value and fold of all columns of codes, and of each fold."""
         sums = [CategorySum("weight", None, 0, 1)]
         for t in range(self.n_targets):
-            sums += [CategorySum(f"{power} {t}", None, 0, 1, target=t, target_power=power) for power in (1, 2)]
-        return sums + [each for name, key in self.codes.items() for each in self._sums_of(name, key)]
+            sums += [
+                CategorySum(f"target {t} power {power}", None, 0, 1, target=t, target_power=power) for power in (1, 2)
+            ]
+        return sums + [each for key in self.codes.values() for each in self._sums_of(key)]
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:
         """Those that say which crosses and centred numbers gain."""
-        sums = [each for pair, key in self.tried_crosses.items() for each in self._sums_of(" x ".join(pair), key)]
-        for (name, number), (place, shift) in self.tried_numbers.items():
+        sums = [each for key in self.tried_crosses.values() for each in self._sums_of(key)]
+        for (name, _), (place, shift) in self.tried_numbers.items():
             key = self.codes[name]
-            sums.append(CategorySum(f"{number} by {name}", key, 0, key.size, power=1, number=place, shift=shift))
-        for number, (place, shift) in {number: told for (_, number), told in self.tried_numbers.items()}.items():
-            of_number = {"number": place, "shift": shift}
-            sums += [CategorySum(f"{number} {power}", None, 0, 1, power=power, **of_number) for power in (1, 2)]
+            sums.append(CategorySum(f"number {place} of {key}", key, 0, key.size, power=1, number=place, shift=shift))
+        # the moments of a number itself, once, whatever categories it is tried with
+        for place, shift in dict.fromkeys(self.tried_numbers.values()):
+            of_number = CategorySum("", None, 0, 1, number=place, shift=shift)
+            sums += [replace(of_number, name=f"number {place} power {power}", power=power) for power in (1, 2)]
             sums += [
-                CategorySum(f"{number} y {t}", None, 0, 1, target=t, target_power=1, power=1, **of_number)
+                replace(of_number, name=f"number {place} target {t}", power=1, target=t, target_power=1)
                 for t in range(self.n_targets)
             ]
         return sums
 
-    def _sums_of(self, name: str, key: CategoryKey) -> list[CategorySum]:
+    def _sums_of(self, key: CategoryKey) -> list[CategorySum]:
         """The weight and the targets of each code of a key."""
-        sums = [CategorySum(f"weight of {name}", key, 0, key.size)]
+        sums = [CategorySum(f"weight of {key}", key, 0, key.size)]
         return sums + [
-            CategorySum(f"target {t} of {name}", key, 0, key.size, target=t, target_power=1)
+            CategorySum(f"target {t} of {key}", key, 0, key.size, target=t, target_power=1)
             for t in range(self.n_targets)
         ]
 
@@ -279,21 +284,20 @@ class CategoryFit:
     def numbered(self) -> Dataset:
         """The rows of the fit with numbers in place of codes."""
         self._sum(self.own_sums)
-        priors = {name: self._priors(name, key) for name, key in self.codes.items()}
+        priors = {key: self._priors(key) for key in self.codes.values()}
         self._sum(self.tried_sums)
         crosses, centred = self._gaining_crosses(priors), self._gaining_numbers(priors)
-        keys = self.codes | {" x ".join(pair): self.tried_crosses[pair] for pair in crosses}
-        priors |= {" x ".join(pair): prior for pair, prior in crosses.items()}
+        priors |= {self.tried_crosses[pair]: prior for pair, prior in crosses.items()}
         tables, fitted, chosen = [], [], []
-        for name, key in keys.items():
-            of_key = {pair: prior for pair, prior in centred.items() if pair[0] == name}
+        for key in [*self.codes.values(), *(self.tried_crosses[pair] for pair in crosses)]:
+            of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
             width = len(self.outputs) + len(of_key)
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
             new = np.empty((key.size, width))
-            self._fill(name, key, priors[name], of_key, table, new)
+            self._fill(key, priors[key], of_key, table, new)
             tables.append(table)
             fitted.append(new)
-            chosen.append(np.concatenate([priors[name], *of_key.values()]))
+            chosen.append(np.concatenate([priors[key], *of_key.values()]))
         encoding = FittedEncoding(
             self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), tuple(centred), tuple(crosses)
         )
@@ -315,10 +319,10 @@ class CategoryFit:
         """A sum, (F, last - first)."""
         return np.ascontiguousarray(self._sums[name].read(first, last).T)
 
-    def _cells(self, name: str, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Weights (F, V) and targets (T, F, V) of a range of codes."""
-        weight = self._read(f"weight of {name}", first, last)
-        targets = [self._read(f"target {t} of {name}", first, last) for t in range(self.n_targets)]
+        weight = self._read(f"weight of {key}", first, last)
+        targets = [self._read(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
         return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
 
     @property
@@ -335,38 +339,37 @@ class CategoryFit:
     def totals(self) -> FoldTotals:
         """The targets of each fold."""
         T = range(self.n_targets)
-        sums = [np.array([self._read(f"{power} {t}")[:, 0] for t in T]) for power in (1, 2)]
+        sums = [np.array([self._read(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
         targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
         source = self.dataset.source
         is_by_time = by_time(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
         return FoldTotals(self._read("weight")[:, 0], targets, squares, is_by_time)
 
-    def _totals_of(self, number: str) -> FoldTotals:
+    def _totals_of(self, place: int) -> FoldTotals:
         """Those of a column of numbers, in place of a target."""
-        sums, squares = (self._read(f"{number} {power}")[:, 0] for power in (1, 2))
+        sums, squares = (self._read(f"number {place} power {power}")[:, 0] for power in (1, 2))
         return replace(self.totals, targets=sums[None], squares=squares[None])
 
-    def _priors(self, name: str, key: CategoryKey) -> np.ndarray:
+    def _priors(self, key: CategoryKey) -> np.ndarray:
         """The prior weight of each target, (T,)."""
         losses = [
-            prior_losses(*self._cells(name, first, last), self.totals, first=first) for first, last in self._ranges(key)
+            prior_losses(*self._cells(key, first, last), self.totals, first=first) for first, last in self._ranges(key)
         ]
         return best_priors(np.sum(losses, axis=0))
 
-    def _deviations(self, name: str, key: CategoryKey, priors: np.ndarray) -> np.ndarray:
+    def _deviations(self, key: CategoryKey, priors: np.ndarray) -> np.ndarray:
         """The deviations of all codes of a key for rows of each fold, (F, T, V)."""
-        return fold_deviations(*self._cells(name, 0, key.size), self.totals, priors, first=0)
+        return fold_deviations(*self._cells(key, 0, key.size), self.totals, priors, first=0)
 
-    def _gaining_crosses(self, priors: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+    def _gaining_crosses(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
         """The pairs of columns that gain most on held-out rows, with their priors."""
         gains, of_pairs = {}, {}
         for pair, key in self.tried_crosses.items():
-            name = " x ".join(pair)
-            weight, targets = self._cells(name, 0, key.size)
+            weight, targets = self._cells(key, 0, key.size)
             own = []
             for place, column in enumerate(pair):
-                if column in priors:
-                    own.append(self._deviations(column, self.codes[column], priors[column]))
+                if column in self.codes:
+                    own.append(self._deviations(self.codes[column], priors[self.codes[column]]))
                     continue
                 # a one-hot column: its sums are those of the pairs, added up over the values of the other one
                 shape = (*weight.shape[:1], key.parts[0].n_values, key.parts[1].n_values)
@@ -382,45 +385,43 @@ class CategoryFit:
             gains[pair] = clear_gain(np.mean(per_target, axis=0))
         return {pair: of_pairs[pair] for pair in _largest(gains)}
 
-    def _gaining_numbers(self, priors: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+    def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
         """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
         gains, of_means = {}, {}
-        for name, number in self.tried_numbers:
-            key, totals = self.codes[name], self._totals_of(number)
-            weight, targets = self._cells(name, 0, key.size)
-            sums = self._read(f"{number} by {name}", 0, key.size)
+        for (name, number), (place, _) in self.tried_numbers.items():
+            key, totals = self.codes[name], self._totals_of(place)
+            weight, targets = self._cells(key, 0, key.size)
+            sums = self._read(f"number {place} of {key}", 0, key.size)
             losses = [
                 prior_losses(weight[:, first:last], sums[None, :, first:last], totals, first=first)
                 for first, last in self._ranges(key)
             ]
             of_means[name, number] = best_priors(np.sum(losses, axis=0))
             mean = fold_deviations(weight, sums[None], totals, of_means[name, number], first=0)[:, 0]
-            deviation = self._deviations(name, key, priors[name])
+            deviation = self._deviations(key, priors[key])
             per_target = []
             for t in range(self.n_targets):
                 of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
-                of_pair["product"] = self._read(f"{number} y {t}")[:, 0]
+                of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
                 per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
             gains[name, number] = clear_gain(np.mean(per_target, axis=0))
         return {pair: of_means[pair] for pair in _largest(gains)}
 
     def _fill(
         self,
-        name: str,
         key: CategoryKey,
         prior: np.ndarray,
-        centred: dict[tuple[str, str], np.ndarray],
+        centred: dict[tuple[int, float], np.ndarray],
         table: Rows,
         new: np.ndarray,
     ) -> None:
         """Write the numbers of a key for rows of each fold, and those for new rows."""
         for first, last in self._ranges(key):
-            weight, targets = self._cells(name, first, last)
+            weight, targets = self._cells(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
             of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
-            for (_, number), of_mean in centred.items():
-                totals, shift = self._totals_of(number), self.tried_numbers[name, number][1]
-                sums = self._read(f"{number} by {name}", first, last)[None]
+            for (place, shift), of_mean in centred.items():
+                totals, sums = self._totals_of(place), self._read(f"number {place} of {key}", first, last)[None]
                 deviation = fold_deviations(weight, sums, totals, of_mean, first=first)
                 of_folds.append(shift + totals.mean[0] + deviation.swapaxes(1, 2))
                 means = new_numbers(weight, sums, totals, of_mean, first=first)[:, :1]
@@ -462,16 +463,6 @@ def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
         raise ValueError(
             f"the columns {names} of {dataset.source.place} hold codes of categories, of which {asking} makes no "
             f"numbers; {remedy}"
-        )
-
-
-def refuse_target_means(encoding: Any, written: str) -> None:
-    """Raise TypeError for a model with target means, which what is to be `written` does not hold."""
-    if isinstance(encoding, FittedEncoding):
-        names = [rule.name for rule in encoding.table.rules if rule.kind == "code"]
-        raise TypeError(
-            f"the columns {names} have become target means and counts of their values, which {written} does not hold "
-            "yet; model.save(store) keeps them, and model.predictor() answers rows in this process"
         )
 
 

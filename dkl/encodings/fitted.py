@@ -183,6 +183,11 @@ class FittedEncoding:
         return "; ".join(parts)
 
 
+def category_reasons(encoding: object) -> tuple[str, ...]:
+    """What a fit made of codes, as a sentence among the reasons of a machine; nothing where no column holds codes."""
+    return (f"Categories: {encoding.told}.",) if isinstance(encoding, FittedEncoding) else ()
+
+
 def _spoken(priors: np.ndarray) -> str:
     """One number, or the least and the largest of several."""
     least, largest = priors.min(), priors.max()

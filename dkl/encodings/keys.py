@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -49,6 +50,10 @@ class CategoryKey:
 
     parts: tuple[CategoryPart, ...]
 
+    def __str__(self) -> str:
+        """The first columns of its parts, which no other key has."""
+        return " x ".join(str(part.start) for part in self.parts)
+
     @property
     def size(self) -> int:
         """One more than the values or pairs: code 0 is that of rows without one."""
@@ -64,8 +69,8 @@ class CategoryKey:
 
 def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np.ndarray:
     """Columns `first` to `last` of rows, without the last, dense."""
-    part = X[:, first:last]
-    return part.toarray() if sparse.issparse(part) else np.asarray(part)
+    part: Any = X[:, first:last]
+    return np.asarray(part.toarray() if sparse.issparse(part) else part)
 
 
 def category_parts(encoding: TableEncoding) -> dict[str, CategoryPart]:

@@ -18,8 +18,11 @@ AT_ONCE = 1 << 16
 class Rows(Protocol):
     """A matrix (n, k)."""
 
-    shape: tuple[int, int]
-    dtype: np.dtype
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
 
     def write(self, first: int, rows: np.ndarray) -> None:
         """Set the rows from `first` on."""
@@ -65,12 +68,20 @@ class RowsInFile:
     """
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._shape, self._dtype = shape, np.dtype(dtype)
         number, self.path = tempfile.mkstemp(prefix="dkl-categories-", dir=dask.config.get("temporary_directory", None))
         weakref.finalize(self, _remove, self.path)
         with os.fdopen(number, "wb") as file:
             # zeros that take no place until they are written
             file.truncate(self.row_bytes * shape[0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._dtype
 
     @property
     def row_bytes(self) -> int:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
-from dkl.encodings.categories import refuse_target_means
+from dkl.encodings.fitted import FittedEncoding
 from dkl.export.kernel_columns import graph_columns
 from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
@@ -53,7 +53,6 @@ def to_onnx(
             f"{onnx.__version__} knows them up to {newest}"
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
-    refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     posterior: CoefficientPosterior | None = getattr(model, "posterior_", None) if std else None
     if std and posterior is None:
         raise ValueError(
@@ -114,25 +113,79 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
     return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
 
 
-def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
+def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
-    if encoding is None or takes_columns_as_they_are(encoding):
+    table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
+    if table is None or encoding is None or takes_columns_as_they_are(table):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    check_no_times(encoding)
+    check_no_times(table)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it.
     inputs = []
-    for rule in encoding.rules:
+    for rule in table.rules:
         number = np.dtype(np.float64) if rule.double else dtype
-        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number))
+        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind in ("category", "code") else number))
     xp = SymbolNamespace(inputs[0])
-    parts = [
-        part
-        for rule, column in zip(encoding.rules, inputs, strict=True)
-        for part in _encoded(xp, rule, column, encoding)
-    ]
-    return inputs, xp.concat(parts, axis=1)
+    encoded = {
+        rule.name: _encoded(xp, rule, column, table)
+        for rule, column in zip(table.rules, inputs, strict=True)
+        if rule.kind != "code"
+    }
+    if isinstance(encoding, FittedEncoding):
+        encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
+    return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
+
+
+def _numbers_of_codes(
+    xp: SymbolNamespace, encoding: FittedEncoding, inputs: list[Symbol], encoded: dict[str, list[Symbol]]
+) -> dict[str, list[Symbol]]:
+    """What columns of codes become, by name: see `CodePlaces.with_numbers`, whose order this is."""
+    width, rules = len(encoding.outputs), encoding.table.rules
+    if encoding.unknown == "error":
+        raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
+    codes = {
+        rule.name: _code(xp, rule, column)
+        for rule, column in zip(rules, inputs, strict=True)
+        if rule.kind in ("code", "category")
+    }
+    names = [(rule.name,) for rule in rules if rule.kind == "code"]
+    made: dict[str, list[Symbol]] = {}
+    for pair, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
+        code = codes[pair[0]]
+        if len(pair) == 2:
+            other = codes[pair[1]]
+            count = next(len(rule.categories) for rule in rules if rule.name == pair[1])
+            has_both = xp.asarray((code > 0) & (other > 0), code.dtype)
+            code = ((code - 1) * count + other) * has_both
+        numbers = xp.take(table.astype(encoding.dtype), code)
+        # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
+        centred = [number for by, number in encoding.centred if (by,) == pair]
+        made.setdefault(pair[0], []).append(xp.take(numbers, np.arange(width), axis=1))
+        for place, number in enumerate(centred, width):
+            made[pair[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
+    return made
+
+
+def _code(xp: SymbolNamespace, rule: ColumnRule, column: Symbol) -> Symbol:
+    """The place of the text of each row among the values of a column, from 1; 0 for others: (n,) int64."""
+    _check_empty_texts(rule)
+    attributes = {
+        "keys_strings": list(rule.categories),
+        "values_int64s": list(range(1, len(rule.categories) + 1)),
+        "default_int64": 0,
+    }
+    code = Symbol("LabelEncoder", [column], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
+    return xp.reshape(code, (ROWS,))
+
+
+def _check_empty_texts(rule: ColumnRule) -> None:
+    """Raise TypeError for a column with both missing texts and empty ones."""
+    if rule.missing and "" in rule.categories:
+        raise TypeError(
+            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
+            "empty texts before fit"
+        )
 
 
 def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
@@ -150,11 +203,7 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
 
 def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
     """A column for each category of a raw column of texts, 1 where a row has it."""
-    if rule.flags_missing and "" in rule.categories:
-        raise TypeError(
-            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
-            "empty texts before fit"
-        )
+    _check_empty_texts(rule)
     # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
     # the encoder here, which is dropped again below: such a row has zeros in all categories.
     names = list(rule.categories)

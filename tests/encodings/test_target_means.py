@@ -202,10 +202,6 @@ def test_an_id_beside_a_useful_column_costs_nothing_on_new_rows():
 def test_what_is_not_there_yet_is_one_clear_error(tmp_path):
     frame, y = table(), targets("two", 600)
     model = machine().fit(frame, y)
-    with pytest.raises(TypeError, match=r"'c'.*target means.*model\.save"):
-        model.to_onnx(tmp_path / "model.onnx")
-    with pytest.raises(TypeError, match=r"'c'.*target means.*model\.save"):
-        model.to_sklearn()
     with pytest.raises(ValueError, match=r"\['c'\].*sweep makes no numbers; use dkl\.tune"):
         dkl.sweep(dkl.AlignedFeatures(n_candidates=20), frame, y, values={"rho": [0.0, 1.0]})
     with pytest.raises(ValueError, match=r"categorical names \['x'\], which .* does not hold as categories"):
