@@ -90,6 +90,8 @@ class Plan:
         Passes run in other processes than the driver.
     device : str
         Where blocks are computed on, and why.
+    in_files : int
+        Bytes at most in Dask's `temporary_directory`: sums and tables of categories that do not fit in memory.
     """
 
     learner: str
@@ -101,6 +103,7 @@ class Plan:
     held: Mapping[str, int] = field(default_factory=dict)
     is_cluster: bool = False
     device: str = ""
+    in_files: int = 0
 
     @property
     def n_passes(self) -> int:
@@ -143,6 +146,7 @@ class Plan:
                 for kind in self.passes
             ],
             "held": dict(self.held),
+            "in_files": self.in_files,
             "n_passes": self.n_passes,
             "peak_bytes": self.peak_bytes,
             "bytes_read": self.bytes_read,
@@ -165,6 +169,8 @@ class Plan:
         table += self._verbose_rows() if verbose else self._brief_rows()
         if self.held:
             table.append(["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))])
+        if self.in_files:
+            table.append(["in temporary files", "", "", "", "", format_bytes(self.in_files)])
         totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
         return [*table, ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]]
 
@@ -262,12 +268,13 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
-    # Columns of codes become numbers by one more pass, and tables stay in memory for the others.
-    whole, sums, tables = planned_categories(without_splits(rows))
-    kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:
+        # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
+        allowed = allowed_bytes(learner.memory_limit, backend.process_bytes())
+        whole, sums, tables, in_files = planned_categories(without_splits(rows), allowed)
+        kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
         slots = Counter(backend.slots())
         # The memory of one process in each pass, by the same sums that the pass itself does.
         memories = [
@@ -315,6 +322,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         held=tables | (dict(learner.planned_memory(whole)) if hasattr(learner, "planned_memory") else {}),
         is_cluster=backend.is_cluster,
         device=device,
+        in_files=in_files,
     )
 
 

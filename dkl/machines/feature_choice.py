@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import most_folds
+from dkl.encodings.fitted import category_reasons
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
@@ -124,7 +125,9 @@ class ChoosingMixin(SettledMixin):
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won = race.winner
         self._advised = race.contenders[won].learner
-        self.reasons_, self._tried_kinds = (*race.reasons(sample.n_rows), *advice.reasons[:3]), race.table()
+        of_categories = category_reasons(dataset.encoding)
+        self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3], *of_categories)
+        self._tried_kinds = race.table()
         return self._settled_penalty(
             pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
@@ -144,7 +147,8 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_, self._tried_kinds = (f"Features: {plainest.name}; {why}.",), ()
+        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding))
+        self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
         for number, fold in enumerate(folds):

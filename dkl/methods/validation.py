@@ -106,7 +106,9 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
         The rows that judge anything in this fit.
     run : Run
     """
-    numbered = with_categories(dataset, held_out, run)
+    # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
+    monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         _record_columns(estimator, numbered)

@@ -1,5 +1,7 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, on a GPU in one kernel, in array operations
-for rows of other namespaces."""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled on the CPU, one kernel on a GPU.
+
+Rows of other namespaces take array operations.
+"""
 
 from __future__ import annotations
 
