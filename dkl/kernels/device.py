@@ -346,13 +346,14 @@ def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    widest = max(feature_map.n_columns, feature_map.n_angles)
-    # Rows of a tile: a multiple of the rows of a partial sum, and so few that one array of the tile stays within the
-    # bytes.
-    step = max(_PARTIAL_ROWS, _tile_bytes.get() // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
-    for rows in spans(X.shape[0], step):
+    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, feature_map.n_angles), dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def tile_rows(width: int, itemsize: int) -> int:
+    """Rows of a tile so wide: a multiple of those of a partial sum, and so few that one array is within the bytes."""
+    return max(_PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
 
 
 def _host(x: Array) -> np.ndarray:
