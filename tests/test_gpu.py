@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -16,14 +17,18 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from dask.utils import format_bytes
 from scipy import sparse
 from sklearn.base import clone
 
+from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
+from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.features.projections import SparseProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
@@ -48,6 +53,8 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER
+from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels.cuda_sources import played
@@ -330,6 +337,71 @@ def test_the_frequencies_go_to_the_gpu_once_and_leave_it_with_their_map(
     np.testing.assert_allclose(first.get(), map_rows(X, feature_map, "float64"), rtol=1e-11, atol=1e-12)
     del feature_map
     assert len(generic._placed) == before
+
+
+def test_of_frequencies_with_few_entries_these_alone_are_sent(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = rows()
+    W = np.random.default_rng(0).normal(size=(30, 4))
+    drawn = FeatureMap("cos-sin", SparseProjection.from_rows(W, np.abs(W) > 0.7), np.ones(30))
+    expected = map_rows(X, drawn, "float64")
+    monkeypatch.setattr(SparseProjection, "dense", lambda projection: pytest.fail("written out on the host"))
+    np.testing.assert_allclose(
+        device.map_rows(rows_on(X, "gpu"), drawn, "float64").get(), expected, rtol=1e-11, atol=1e-12
+    )
+
+
+def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    X, y = rows(500)
+    source = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100).source
+    asked: list[int] = []
+    monkeypatch.setattr(LOADER, "read_ahead", lambda work, ticket: asked.append(ticket.number))
+    with dask.config.set(scheduler="threads", num_workers=1):
+        for where, expected in (("cpu", [1, 2, 3, 4]), ("gpu", [1, 2, 2, 3, 3, 4, 4])):
+            run_pass(source, (BlockSum("n", _rows_of, {"n": Accumulator(())}),), device=where)  # type: ignore[arg-type]
+            assert asked == expected
+            asked.clear()
+
+
+def _rows_of(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    return {"n": np.array(float(block.n_rows))}
+
+
+@pytest.mark.parametrize("name", ["aligned", "newton", "tuned", "corrective"])
+def test_a_plan_says_what_a_gpu_will_hold_at_most(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the bytes of all played arrays that are alive at once."""
+    if gpu == "real":
+        pytest.skip("the arrays of the real CuPy cannot be watched")
+    import cupy
+
+    X, y = rows(2_000)
+    options: dict[str, Any] = {"device": "gpu", "random_state": 0, "dtype": "float64"}
+    features = RandomFeatures(Gaussian(2.0), n_features=40, dtype="float64")
+    learner: Any = {
+        "aligned": lambda: AlignedFeatures(Gaussian(2.0), n_candidates=200, n_features=20, **options),
+        "newton": lambda: KernelClassifier(features, solver="newton", alpha=1e-3, device="gpu", random_state=0),
+        "tuned": lambda: TunedClassifier(n_features=40, tol=0.05, **options),
+        "corrective": lambda: MarginFeatures(n_features=20, **options),
+    }[name]()
+    held = {"now": 0, "most": 0}
+    begin = cupy.ndarray.__init__
+
+    def counted(x: Any, values: np.ndarray) -> None:
+        begin(x, values)
+        if values.base is None:
+            held["now"] += values.nbytes
+            held["most"] = max(held["most"], held["now"])
+            weakref.finalize(x, lambda nbytes: held.__setitem__("now", held["now"] - nbytes), values.nbytes)
+
+    monkeypatch.setattr(cupy.ndarray, "__init__", counted)
+    # the search of peaks is no pass: what it holds the driver's own item says
+    monkeypatch.setattr("dkl.methods.frequency_search.peak_search.rows_on", lambda X, where: X)
+    with dask.config.set(scheduler="synchronous"):
+        planned = plan(learner, X, y > 0)
+        learner.fit(X, y > 0)
+    assert 0 < held["most"] <= planned.device_bytes
+    assert planned.facts["device_bytes"] == planned.device_bytes
+    assert f"at most {format_bytes(planned.device_bytes)} on the GPU of a process" in repr(planned)
+    assert plan(learner.set_params(device="cpu"), X, y > 0).device_bytes == 0
 
 
 @pytest.fixture

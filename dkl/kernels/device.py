@@ -6,9 +6,9 @@ import importlib.util
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
@@ -39,13 +39,15 @@ Device = Literal["cpu", "gpu", "mixed"]
 
 # Bytes of one array of a tile on a GPU, and of the smallest one that is tried where memory runs out.
 _TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
+# Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
+_ARRAYS_OF_A_TILE = 6
 # Rows that a thread adds up in the precision of the tile before its sum goes into float64.
 _PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for: with more of them it would run out of registers.
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
-# What CUDA and its libraries call an allocation that failed; one that finds no room for its workspace says that it is not
-# initialized.
+# What CUDA and its libraries call an allocation that failed; those that find no room for their workspace say that they
+# are not initialized.
 _ALLOCATION_FAILED = (
     *("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "_ALLOC_FAILED"),
     *("CUBLAS_STATUS_NOT_INITIALIZED", "CUSOLVER_STATUS_NOT_INITIALIZED", "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES"),
@@ -430,6 +432,30 @@ def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[
     for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, feature_map.n_angles), dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def gpu_bytes(operands: object, rows: int, columns: int) -> int:
+    """Bytes at most of the tiles and matrices that one block of so many rows takes on a GPU beside itself.
+
+    The feature maps among the operands of a pass, and in the objects there, decide.
+    """
+    feature_maps = list({id(one): one for one in _feature_maps(operands)}.values())
+    widest = max([columns, *(max(one.n_angles, one.n_features) for one in feature_maps)])
+    tiles = _ARRAYS_OF_A_TILE * 8 * widest * min(rows, tile_rows(widest, 8))
+    # Frequencies lie there written out, in float64 at most.
+    return tiles + sum(max(8 * one.n_angles * one.n_columns, 2 * one.projection.nbytes) for one in feature_maps)
+
+
+def _feature_maps(value: Any) -> Iterator[FeatureMap]:
+    """The feature maps in nested objects."""
+    if isinstance(value, FeatureMap):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (one for part in value.values() for one in _feature_maps(part))
+    elif isinstance(value, tuple | list):
+        yield from (one for part in value for one in _feature_maps(part))
+    elif is_dataclass(value):
+        yield from (one for part in fields(value) for one in _feature_maps(getattr(value, part.name)))
 
 
 def tile_rows(width: int, itemsize: int) -> int:

@@ -86,10 +86,12 @@ def working(work: Work) -> Iterator[None]:
         yield
 
 
-def sum_blocks(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticket | None, stop: StopFlag) -> Partial:
+def sum_blocks(
+    work: Work, node: Node, tickets: Sequence[Ticket], following: Sequence[Ticket], stop: StopFlag
+) -> Partial:
     """All records of the pass over the blocks of `node`, added up in the node's own tree.
 
-    `following` is the block that this process is likely to need next; it is read while the last one is worked on.
+    `following` are blocks that this process is likely to need next: they are read while the last ones are worked on.
     """
     reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
 
