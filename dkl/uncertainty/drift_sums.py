@@ -25,7 +25,8 @@ def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     Operands: "edges" (d, most), ascending, a value above its column's edge lies beyond it; "n_edges" (d,), how many of
     them count.
     """
-    X, weights = block.X, block.weights
+    X: Any = block.X
+    weights = block.weights
     edges, n_edges = operands["edges"], operands["n_edges"]
     bins = edges.shape[1] + 1
     counts = np.zeros((len(edges), bins))
