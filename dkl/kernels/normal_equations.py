@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
 from dkl.kernels.maps import map_rows, map_spans
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
@@ -95,28 +95,57 @@ class NewtonOptions:
     quantiles: tuple[float, ...] | None = None
 
 
-def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of the design matrix: mapped rows with a last column of ones. Each is written over the one before."""
+def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+    """Row tiles of the design matrix: mapped rows with a last column of ones, where the rows are.
+
+    On the host each is written over the one before.
+    """
+    if is_on_gpu(X):
+        for rows, phi in mapped_tiles(X, feature_map, dtype):
+            xp = array_module(phi)
+            yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
+        return
     room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
     for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
         yield rows, room[: rows.stop - rows.start]
 
 
-def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
+def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+    """Row tiles of mapped rows, of the size that products of columns want; those of a GPU are mapped there, and stay.
+
+    On the host each is written over the one before.
+    """
+    if is_on_gpu(X):
+        # As many rows as a product in float32 may add up; a copy in float64 fits beside them.
+        for rows in spans(X.shape[0], min(_MOST_ROWS, tile_rows(feature_map.n_features, 8))):
+            yield rows, map_rows(X[rows], feature_map, dtype)
+        return
     # Memory that is fresh for each tile would cost a fifth of the time of a map.
     step = newton_tile(feature_map.n_features, dtype)
     room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
     yield from map_spans(X, feature_map, dtype, step, room)
 
 
-def placed_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
-    """`mapped_tiles` where the rows are: those of a GPU are mapped there, and stay."""
-    if not is_on_gpu(X):
-        yield from mapped_tiles(X, feature_map, dtype)
-        return
-    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, dtype)):
-        yield rows, map_rows(X[rows], feature_map, dtype)
+def model_scores(phi: Any, models: np.ndarray) -> np.ndarray:
+    """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g): the product is made where the rows are."""
+    xp = array_module(phi)
+    return on_host(phi @ xp.asarray(models[:, :-1].T.astype(phi.dtype))) + models[:, -1]
+
+
+def weighted_sums(weights: np.ndarray, phi: Any) -> np.ndarray:
+    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), made where they are.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (..., n)
+    phi : array of shape (n, m), sparse, or on a GPU
+
+    Returns
+    -------
+    ndarray of shape (..., m + 1)
+    """
+    sums = on_host(array_module(phi).asarray(weights.astype(phi.dtype)) @ phi)
+    return np.concatenate([sums, weights.sum(axis=-1)[..., None]], axis=-1)
 
 
 def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
@@ -437,7 +466,7 @@ class GramSum:
     def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
         self._columns, self._out = columns, out
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
-        self._products: Any = 0.0
+        self._products: Any = None
         self._border: Any = 0.0
         self._weight = 0.0
 
@@ -469,7 +498,11 @@ class GramSum:
         xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
         weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
-        self._products = panel.astype(np.float64) + self._products
+        # A tile's products are of its own precision; over tiles they are added up in float64.
+        if self._products is None:
+            self._products = panel.astype(np.float64)
+        else:
+            self._products += panel
         if stop > m:
             self._border = weighted.sum(axis=0, dtype=np.float64) + self._border
             self._weight += float(weight.sum())
@@ -484,11 +517,13 @@ class GramSum:
             m = stop - 1
             self._out[-m - 1 : -1] += on_host(border)
             self._out[-1] += self._weight
-        self._products = self._border = self._weight = 0.0
+        self._products, self._border, self._weight = None, 0.0, 0.0
 
 
-def signed_products(phi: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product of two matrices."""
+def signed_products(phi: Any, weight: np.ndarray) -> Any:
+    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on a GPU it stays there."""
+    if is_on_gpu(phi):
+        return (phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T @ phi
     products = np.zeros((phi.shape[1],) * 2, phi.dtype)
     # NumPy takes the symmetric product of BLAS, without the interpreter's lock, where an array is multiplied with its
     # own transpose only. So weights go in as square roots: those below zero, of rows that lost their curvature, are
@@ -563,7 +598,7 @@ def newton_sums(
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     stays_sparse = options.columns is None and is_plain_sparse(X, feature_map)
-    tiles = sparse_tiles if stays_sparse else placed_tiles
+    tiles = sparse_tiles if stays_sparse else mapped_tiles
     hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
     for rows, phi in tiles(X, feature_map, options.dtype):
         tile_weight = weight[rows]
@@ -615,13 +650,10 @@ def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.n
     product = np.zeros(searches.shape)
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, dtype):
-        moved = phi @ searches[:, :-1].T.astype(phi.dtype) + searches[:, -1]
-        share = weight[rows] * moved
+        share = weight[rows] * model_scores(phi, searches)
         if operands["loss"] == "squared_hinge":
-            scores = phi @ point[:, :-1].T.astype(phi.dtype) + point[:, -1]
-            share = share * (values[rows] * scores < 1.0)
-        product[:, :-1] += share.T.astype(phi.dtype) @ phi
-        product[:, -1] += share.sum(axis=0)
+            share = share * (values[rows] * model_scores(phi, point) < 1.0)
+        product += weighted_sums(share.T, phi)
     return {"product": product}
 
 

@@ -12,7 +12,7 @@ from scipy.special import logsumexp, softmax
 from dkl.kernels.device import array_module, place
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import column_sums
-from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, sparse_tiles
+from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, model_scores, sparse_tiles
 from dkl.kernels.sums import encode_targets
 from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
@@ -143,7 +143,7 @@ def candidate_losses(
     """
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
-    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(phi.shape[0], v, K, c)
+    scores = model_scores(phi, flat).reshape(phi.shape[0], v, K, c)
     loss = newton_loss(name, epsilon, None if quantiles is None else quantiles[:, None])
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
     factor = 2.0 if name == "squared_error" else 1.0

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.normal_equations import NewtonTargets, design_tiles, signed_products
+from dkl.kernels.device import array_module, on_host
+from dkl.kernels.normal_equations import NewtonTargets, design_tiles, rows_at, signed_products
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
@@ -116,10 +117,10 @@ def corrective_sums(
     """
     loss = loss_of(round_.loss)
     change = _GramChange(round_)
-    sums: dict[str, np.ndarray] = {}
+    sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
         y, weight, held_out = (part[rows] for part in targets)
-        scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
+        xp, scores = array_module(phi), _scores(phi, round_.coefficients)
         # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
         with np.errstate(over="ignore"):
             losses, slopes, bends = loss.value(y, scores), loss.slope(y, scores), loss.curvature(y, scores)
@@ -129,9 +130,10 @@ def corrective_sums(
         # what each row counts in the Gram sums: by its curvature where these follow one model
         used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
         counting = np.flatnonzero(used)
-        counted = phi if len(counting) == len(phi) else phi[counting]
+        counted = phi if len(counting) == len(phi) else rows_at(phi, counting)
+        shares = xp.asarray(used[counting, None].astype(phi.dtype))
         tile = {
-            "gradient": (weighted.T.astype(phi.dtype) @ phi).astype(np.float64),
+            "gradient": xp.asarray(weighted.T.astype(phi.dtype)) @ phi,
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
             "dual": -(weight @ loss.conjugate(y, slopes)),
@@ -142,16 +144,21 @@ def corrective_sums(
             "support": weight @ (duals != 0.0),
             "held_out": np.array([(held_out @ losses).sum(), held_out.sum()]),
             # sum over rows of used phi phi_new^T: Gram columns of the candidates
-            "cross": counted.T @ (counted[:, round_.new] * used[counting, None].astype(phi.dtype)),
+            "cross": counted.T @ (xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
         change.add(phi, y, weight, used)
-        # tiles are added in float64, whatever they were formed in
+        # tiles are added in float64, whatever they were formed in; sums of a GPU stay there until the last one
         for name, value in tile.items():
             if name in sums:
                 sums[name] += value
             else:
-                sums[name] = np.array(value, dtype=np.float64)
-    return {**sums, **change.sums()}
+                sums[name] = value.astype(np.float64)
+    return {**{name: on_host(value) for name, value in sums.items()}, **change.sums()}
+
+
+def _scores(phi: Any, models: np.ndarray) -> np.ndarray:
+    """The scores (n, K), on the host, of models (K, m + 1) on rows of the design matrix, wherever these are."""
+    return on_host(phi @ array_module(phi).asarray(models.T.astype(phi.dtype))).astype(np.float64)
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -167,42 +174,45 @@ class _GramChange:
 
     def __init__(self, round_: CorrectiveRound) -> None:
         self._round, n = round_, len(round_.old)
-        self._totals = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
-        self._rows: list[np.ndarray] = []
+        self._totals: list[Any] = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
+        self._rows: list[Any] = []
         self._weights: list[np.ndarray] = []
 
-    def add(self, phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
+    def add(self, phi: Any, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
         """Take the rows of a tile of which another weight is `used` than before."""
         if not self._totals:
             return
         # the weight under the model at which the matrix is known: 0 where it is not, so that all rows come in
         before = np.zeros_like(used)
         if self._round.previous is not None:
-            scores = phi @ self._round.previous.T.astype(phi.dtype)
-            before = gram_weights(scores.astype(np.float64), y, weight, self._round.loss)
+            before = gram_weights(_scores(phi, self._round.previous), y, weight, self._round.loss)
         change = used - before
         rows = np.flatnonzero(change)
         if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
             self._multiply()
         if len(rows):
-            self._rows.append(phi[rows][:, self._round.old])
+            xp = array_module(phi)
+            self._rows.append(xp.take(rows_at(phi, rows), xp.asarray(self._round.old), axis=1))
             self._weights.append(change[rows])
 
     def sums(self) -> dict[str, np.ndarray]:
         """A panel of the matrix each: "change_0", ..."""
         self._multiply()
-        return {f"change_{j}": total for j, total in enumerate(self._totals)}
+        return {f"change_{j}": on_host(total) for j, total in enumerate(self._totals)}
 
     def _multiply(self) -> None:
         """Add the outer products of the rows that were taken, by their change of weight, and forget them."""
         if not self._rows:
             return
-        phi, weight = np.concatenate(self._rows), np.concatenate(self._weights)
+        xp = array_module(self._rows[0])
+        phi, weight = xp.concat(self._rows), np.concatenate(self._weights)
         self._rows, self._weights = [], []
+        # products are made where the rows are; those of a GPU are added up there
+        self._totals = [xp.asarray(total) for total in self._totals]
         if len(self._totals) == 1:
             # one symmetric product, of half the cost: rows that came in less those that went
             self._totals[0] += signed_products(phi, weight)
             return
-        weighted = phi * weight.astype(phi.dtype)[:, None]
+        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
             total += weighted[:, start:stop].T @ phi[:, start:]

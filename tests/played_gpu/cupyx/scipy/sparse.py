@@ -13,6 +13,7 @@ class csr_matrix:
 
     def __init__(self, rows: Any) -> None:
         self._rows = sparse.csr_array(rows)
+        self.device = cupy.cuda.Device()
 
     shape = property(lambda self: self._rows.shape)
     dtype = property(lambda self: self._rows.dtype)
