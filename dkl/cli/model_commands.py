@@ -30,8 +30,8 @@ Exposure = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. In a store it "
-        "stays a feature, too.",
+        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. It is no "
+        "feature, and score, predict and report know it from fit; predict --exposure '' answers for one unit.",
     ),
 ]
 
@@ -210,7 +210,8 @@ def score(
     scoring: Annotated[
         list[str] | None,
         typer.Option(
-            help="accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2. May be repeated.",
+            help="accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, d2 of counts and sizes. May "
+            "be repeated.",
             show_default="all that the model has",
         ),
     ] = None,
@@ -218,7 +219,8 @@ def score(
     """Metrics of a model on held-out rows, with standard errors, beside those of an answer without the columns.
 
     For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (these two need probabilities;
-    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2.
+    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2; for counts and sizes the
+    deviance and D^2, too.
     """
     from dkl.model_io import load_model
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
@@ -279,12 +281,15 @@ def predict(
     """
     from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
+    from dkl.data.exposure import exposure_of_fit
     from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
-    answers = Answers(load_model(model), proba, std, interval, interval_group, exposure)
+    estimator = load_model(model)
+    counted_over = exposure_of_fit(estimator) if exposure is None else exposure or None
+    answers = Answers(estimator, proba, std, interval, interval_group, counted_over)
     answers.check(model)
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:

@@ -22,11 +22,10 @@ from scipy import sparse
 from dkl.cli.cluster import Compute
 from dkl.cli.output_checks import check_before
 from dkl.data.differences import Differences
-from dkl.data.exposure import checked_exposure, exposure_place
+from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
-from dkl.data.together.choosing import column_at
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
@@ -91,9 +90,10 @@ class Writer(Protocol):
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
+    if answers.exposure is not None:
+        dataset = with_exposure_of_fit(answers.estimator, dataset, answers.exposure)
     dataset = checked_dataset(answers.estimator, dataset)
-    place = None if answers.exposure is None else exposure_place(dataset, answers.exposure)
-    operands = {"answers": answers.without_names(), "exposure": place}
+    operands = {"answers": answers.without_names()}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -101,8 +101,9 @@ def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Itera
 
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     """The predictions of a block; runs on a worker."""
-    place = operands["exposure"]
-    return operands["answers"](block.X, block.row_id, None if place is None else column_at(block.X, place))
+    answers: Answers = operands["answers"]
+    exposure = None if answers.exposure is None else block.columns[EXPOSURE]
+    return answers(block.X, block.row_id, exposure)
 
 
 def predict_files(

@@ -85,6 +85,8 @@ def decision_values(
     weights[:, : len(coef)] = (coef / unit[:, None]).T
     step = minibatch_rows(feature_map, dtype) if span is None else span
     mapped = row_mapper(X, feature_map, dtype)
+    if posterior is not None:
+        posterior.prepared(dtype)
 
     def score(rows: slice) -> None:
         """Map a span of rows and write its decision values, tile by tile."""

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_values, multiplied
+from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
@@ -314,6 +314,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         The standard deviation of the noise that such a fit finds, in the units of y.
     conformal_ : HeldOutScores
         With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
+    exposure_ : str
+        Of a fit with `exposure`: the column that held it, empty where values were given.
     seed_ : int
     n_features_in_ : int
 
@@ -454,7 +456,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         y, sample_weight : array of shape (n,) or None
             Those of a Dataset are its own.
         exposure : str, array of shape (n,), or None
-            As of `predict`.
+            As of `predict`; None is the column that the fit had.
+
+        Raises
+        ------
+        ValueError
+            If the fit had an exposure, and there is none here.
         """
         check_is_fitted(self, self._fitted_by)
         loss = self._settings.loss
@@ -485,6 +492,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
         """Half the mean deviance of the model, and of the best constant."""
+        exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
         loss = self._settings.loss

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import Exposure, with_rates
+from dkl.data.exposure import Exposure, exposure_of_fit, with_exposure_of_fit, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import refuse_codes
@@ -122,8 +122,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             and drop it from the frame where it shall be none.
         exposure : str, array of shape (n,), or None
             Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
-            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
-            is then no feature.
+            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame or
+            of a Dataset, which is then no feature; the model remembers it, and reads it of further rows to score them.
 
         Returns
         -------
@@ -146,9 +146,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
-        if exposure is not None:
-            # rows that are held out keep their counts, which intervals are of
-            dataset = with_rates(dataset, bool(self._exposure_weighs))
+        # rows that are held out keep their counts, which intervals are of
+        dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
         dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
@@ -175,7 +174,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
-        self._score_held_out(held_out, exposed=exposure is not None)
+        self._score_held_out(held_out)
         return self
 
     def _begun(
@@ -195,6 +194,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         check_device(self.device)
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
         exposed = Exposure(beside, exposure)
+        if exposed.name and isinstance(X, Dataset):
+            record_rows(X)  # as they are stored, with the column that is no feature
         y = one_dimensional(y)
         own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
         dataset = rows_to_fit(
@@ -204,6 +205,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         dataset = without_splits(dataset)
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
+        exposed.remember(self)
         self._pilot_temperature = None
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
@@ -289,7 +291,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         NotFittedError
             Before `fit`.
         ValueError
-            If the features keep no sums, or the rows do not suit them.
+            If the features keep no sums, the rows do not suit them, or exposures of the fit are no column of them.
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
@@ -298,8 +300,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
             record_rows(dataset)
+            dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
+            dataset = with_rates(self, dataset)
         features.update(dataset)
         self._check_targets(dataset)
         run = self._run("")

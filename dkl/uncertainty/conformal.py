@@ -16,7 +16,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_beside, exposure_of, known_exposure, with_exposure
+from dkl.data.exposure import (
+    exposure_beside,
+    exposure_beside_fit,
+    exposure_of,
+    known_exposure,
+    with_exposure,
+    with_exposure_of_fit,
+)
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
@@ -99,7 +106,7 @@ class ConformalMixin:
             Rows of each group promise the coverage for their own group. A name is a column of a data frame, where it
             stays a feature, or the group column of a Dataset.
         exposure : str, array of shape (n,), or None
-            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`.
+            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`; None is the fit's column.
 
         Returns
         -------
@@ -115,11 +122,16 @@ class ConformalMixin:
         check_is_fitted(self, self._fitted_by)
         X = as_known_rows(X)
         groups = column_of(X, groups)
-        dataset = self._rows(X, y, sample_weight)
         if exposure is not None:
             self._check_exposure()
-            given = exposure if isinstance(X, Dataset) else exposure_of(X, exposure)
-            dataset = with_exposure(dataset, given, sample_weight)
+        exposure = exposure_beside_fit(self, X, exposure)
+        if isinstance(exposure, str) and isinstance(X, Dataset):
+            # as a row column, which later steps keep
+            dataset = self._rows(with_exposure_of_fit(self, X, exposure), y, sample_weight)
+        else:
+            dataset = self._rows(X, y, sample_weight)
+            if exposure is not None:
+                dataset = with_exposure(dataset, exposure_of(X, exposure), sample_weight)
         return self._conformalized(dataset, sample_weight, groups, exposed=exposure is not None)
 
     def _conformalized(self, dataset: Dataset, sample_weight: Any, groups: Any, *, exposed: bool) -> Self:
@@ -185,9 +197,10 @@ class ConformalMixin:
         # by time the newest rows of those that are left are newer than others; by group fewer groups are left
         return held_rows(sides[0]), sides[1]
 
-    def _score_held_out(self, held_out: Dataset | None, *, exposed: bool = False) -> None:
+    def _score_held_out(self, held_out: Dataset | None) -> None:
         """Keep the scores of the rows that `_hold_out` has kept from the fit."""
         if held_out is not None:
+            exposed = hasattr(self, "exposure_")
             self._conformalized(self._rows(held_out, None, None), None, None, exposed=exposed)
 
     def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:

@@ -136,12 +136,24 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Pa
     predicted = model.predict(stored["test"], exposure="years").compute().to_numpy()
     rmse = np.sqrt(np.mean((stored["test"].y.compute() - predicted) ** 2))
     assert facts["held_out"]["rmse"] == pytest.approx(rmse, rel=1e-6)
-    scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", "--exposure", "years")
-    assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
-    # of files, whose column is read beside, and of a store, whose column is a feature
+    # the column is known from the fit, and no feature
+    assert list(model.feature_names_in_) == ["a"]
+    for options in ((), ("--exposure", "years")):
+        scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", *options)
+        assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
+        assert scored["d2"] == pytest.approx(model.score(stored["test"]), rel=1e-6)
+        assert scored["deviance"] == pytest.approx(model.deviance(stored["test"]), rel=1e-6)
+    page = facts_of("report", tmp_path / "model", tmp_path / "rows.zarr")
+    assert page["scores"]["test"]["deviance"] == scored["deviance"]
     predict = ("predict", tmp_path / "model", tmp_path / "rows.csv", tmp_path / "files.csv", "--interval", 0.9)
-    facts_of(*predict, "--exposure", "years")
+    facts_of(*predict)
     facts_of(*predict[:2], tmp_path / "rows.zarr", tmp_path / "store.csv", *predict[4:], "--exposure", "years")
+    facts_of(*predict[:3], tmp_path / "unit.csv", "--exposure", "")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "unit.csv")["prediction"], model.predict(rows), rtol=1e-5)
+    rows[["a"]].to_csv(tmp_path / "lacks.csv", index=False)
+    lacks = dkl_command("predict", tmp_path / "model", tmp_path / "lacks.csv", tmp_path / "out.csv")
+    assert lacks.exit_code == 1
+    assert "years" in lacks.stderr
     files, store = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("files", "store"))
     ends = model.predict_interval(rows, 0.9, exposure=rows.years)
     expected = np.column_stack([model.predict(rows, exposure=rows.years), ends])
