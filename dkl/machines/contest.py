@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,14 @@ _LANDMARK_BANDWIDTH = 0.5
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
-# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
-_NEAR = 0.1
+# A kernel that gains with more landmarks does so until each row is one: in the end it has as many, by steps of so much,
+# as there is work left for.
+_LAST_GROWTH = 1.1
+# As soon as one has gained, so much of the work is kept for these.
+_KEPT = 0.55
+# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
+# which gain for longer, and others.
+_NEAR_KERNEL, _NEAR = 0.1, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
@@ -125,6 +132,9 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
             Matern(0.5), n_features=size, sigma_factor=_LANDMARK_BANDWIDTH, scaling=scaling or "standard"
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
+        # the metric finds few columns that matter among many, or those that matter most
+        learned = clone(kernel).set_params(metric="diagonal")
+        tried += [Contender("a Matern kernel in a learned metric", learned)] if dataset.n_columns > 1 else []
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
@@ -134,24 +144,50 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
 
 
+def is_kernel(contender: Contender) -> bool:
+    """Whether its features are similarities to landmarks alone."""
+    return "landmarks" in contender.learner.get_params(deep=False)
+
+
+def has_kernel(contender: Contender) -> bool:
+    """Whether some of its features are similarities to landmarks."""
+    together = contender.learner.get_params(deep=False).get("features") or [contender.learner]
+    return any(is_kernel(Contender("", learner)) for learner in together)
+
+
 def variants(
-    contender: Contender, effort: Effort, knobs: Knobs, n_rows: int, *, is_best: bool = True
+    contender: Contender,
+    effort: Effort,
+    knobs: Knobs,
+    n_rows: int,
+    *,
+    is_best: bool = True,
 ) -> list[Contender]:
     """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
-    found: list[tuple[str, dict[str, Any]]] = []
-    is_kernel = "landmarks" in given
-    most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
+    found: list[Contender] = []
+    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
-        found.append((f"up to {larger:,}", {"n_features": larger}))
-    if is_best and knobs.sigma == "auto" and is_kernel:
+        found.append(contender.changed(f"up to {larger:,}", n_features=larger))
+    if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
-        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
+        found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
         if isinstance(given["kernel"], Matern):
-            found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
-    return [contender.changed(what, **parameters) for what, parameters in found]
+            found.append(contender.changed("Gaussian kernel", kernel=Gaussian(), sigma_factor=1.0))
+    return found
+
+
+def with_landmarks(contender: Contender, size: int) -> Contender:
+    """The same with so many landmarks in its kernels, of which it has some."""
+    together = contender.learner.get_params(deep=False).get("features")
+    if not together:
+        return contender.changed(f"up to {size:,}", n_features=size)
+    parts = [Contender("", learner) for learner in together]
+    grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
+    name = f"{contender.name}, of {size:,} landmarks"
+    return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
 
 
 def joined(first: Contender, second: Contender) -> Contender:
@@ -213,6 +249,7 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
+        self._ended_early: set[int] = set()
         self._parents: dict[int, int] = {}
         self._joined: dict[int, set[int]] = {}
 
@@ -252,8 +289,16 @@ class Race:
             self.rounds = fold + 1
         return self._next_variant()
 
-    def tell(self, number: int, choice: PenaltyChoice | None) -> None:
-        """What a trial has found; None where the features could not be fitted."""
+    def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
+        """What a trial has found, on how many features; None where the features could not be fitted."""
+        asked = self.contenders[number].learner.get_params(deep=False).get("n_features")
+        if (
+            n_features is not None
+            and asked is not None
+            and n_features < asked
+            and not is_kernel(self.contenders[number])
+        ):
+            self._ended_early.add(number)
         self.tried.append(number)
         self.spent += self.judging(self.contenders[number])
         if choice is None:
@@ -271,6 +316,28 @@ class Race:
     def loss(self, number: int) -> float:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+
+    def last_grown(self, most: int) -> Contender | None:
+        """The winner with as many landmarks, at `most`, as there is work left for; None where more gain nothing.
+
+        That they gain is known where a kernel won over one of fewer landmarks, or is joined with another kind.
+        """
+        number = self.winner
+        grew = self._grew(number)
+        if grew is None:
+            return None
+        size = int(self.contenders[grew].learner.get_params(deep=False)["n_features"])
+        return self.largest(self.contenders[number], size, most)
+
+    def largest(self, contender: Contender, size: int, most: int) -> Contender | None:
+        """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
+        found = None
+        while (larger := min(int(_LAST_GROWTH * size), most)) > size:
+            grown = with_landmarks(contender, larger)
+            if self.spent + self.fitting(grown) > self.allowed:
+                break
+            found, size = grown, larger
+        return found
 
     @property
     def winner(self) -> int:
@@ -303,11 +370,16 @@ class Race:
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
+        # a search that ended with fewer features than it might have had finds no more of them
+        found = [one for one in found if one[1] not in self._ended_early or not self._grows_from(*one[:2])]
+        # more landmarks gain most often: they come first, then what is joined, then the rest
+        first = [is_kernel(contender) and self._grows_from(contender, of) for contender, of, _ in found]
+        found = [*compress(found, first), *compress(found, [not one for one in first])]
         # what errs on other rows than the best does is of another kind
         other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(0, (both, best, self._kinds_in(best) | self._kinds_in(other)))
+            found.insert(sum(first), (both, best, self._kinds_in(best) | self._kinds_in(other)))
         for contender, parent, kinds in found:
             if contender.key not in known:
                 known.add(contender.key)
@@ -334,10 +406,14 @@ class Race:
 
     def _best_of_other_kinds(self, best: int) -> int | None:
         """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        kinds = self._kinds_in(best)
+        if any(is_kernel(self.contenders[kind]) for kind in kinds):
+            # kernels with and without a learned metric err on the same rows
+            kinds = kinds | {kind for kind in range(self._kinds) if is_kernel(self.contenders[kind])}
         others = [
             number
             for number in range(len(self.contenders))
-            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & self._kinds_in(best)
+            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & kinds
         ]
         able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
         return min(able, key=lambda number: self._ratio(number, best), default=None)
@@ -357,11 +433,45 @@ class Race:
             return False
         if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
             return False
-        return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
+        near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
+        return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
+
+    def _grows_from(self, contender: Contender, parent: int) -> bool:
+        """Whether it asks for more features than the contender that it is a variant of."""
+        sizes = [one.learner.get_params(deep=False).get("n_features") for one in (contender, self.contenders[parent])]
+        return None not in sizes and sizes[0] > sizes[1]
+
+    def _is_grown(self, number: int) -> bool:
+        """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
+        parent, contender = self._parents.get(number), self.contenders[number]
+        return parent is not None and is_kernel(contender) and self._grows_from(contender, parent)
+
+    def _grew(self, number: int) -> int | None:
+        """The kernel with more landmarks than its parent that a contender is, is a variant of, or is joined from."""
+        line: int | None = number
+        while line is not None and not self._is_grown(line):
+            line = self._parents.get(line)
+        return line
 
     def _affords(self, number: int, n_trials: int = 1) -> bool:
-        contender = self.contenders[number]
-        return self.spent + n_trials * self.judging(contender) + self.fitting(contender) <= self.allowed
+        return self.affords(self.contenders[number], n_trials)
+
+    def affords(self, contender: Contender, n_trials: int | None = None) -> bool:
+        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed.
+
+        As many trials as there are folds that all others have done, unless told otherwise.
+        """
+        trials = max(self.rounds, 1) if n_trials is None else n_trials
+        ahead = self.fitting(contender)
+        # before a variant was tried nothing has grown
+        if max(self.tried, default=0) >= self._kinds and self._grew(self.winner) is not None:
+            ahead = max(ahead, _KEPT * self.allowed)
+        return self.spent + trials * self.judging(contender) + ahead <= self.allowed
+
+    def preferred(self, number: int) -> PenaltyChoice | None:
+        """The penalty that the contender which this one is a variant of prefers; None for a kind."""
+        parent = self._parents.get(number)
+        return None if parent is None or not self.choices[parent] else agreed(self.choices[parent])
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
@@ -382,8 +492,8 @@ class Race:
                 rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
         return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
-    def reasons(self, judged_rows: int) -> tuple[str, str]:
-        """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
+    def reasons(self, judged_rows: int, grown: Contender | None = None) -> tuple[str, ...]:
+        """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
         won = self.winner
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
@@ -392,6 +502,7 @@ class Race:
         )
         untried = [self.contenders[number].name for number in sorted(self._too_long) if not self.choices[number]]
         more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+        last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
         return (
@@ -399,6 +510,7 @@ class Race:
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
+            *last,
         )
 
     def _told(self, number: int) -> str:
