@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates, Gaussian, Matern
+from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
@@ -26,7 +26,8 @@ JUDGING_SHARE = 0.2
 FEWEST_ROWS = 60
 # Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-_LANDMARK_BANDWIDTH = 0.5
+# Of fewer columns none matters so little that a metric would gain by it.
+_COLUMNS_OF_A_METRIC = 8
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
@@ -36,9 +37,11 @@ _GROWTH = 2.5
 _LAST_GROWTH = 1.1
 # As soon as one has gained, so much of the work is kept for these.
 _KEPT = 0.55
+# Of a kernel so many landmarks are tried before anything else.
+_FEW_LANDMARKS = 1_000
 # Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
 # which gain for longer, and others.
-_NEAR_KERNEL, _NEAR = 0.1, 0.03
+_NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
@@ -128,13 +131,14 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
-        kernel = learner_entry("nystrom").learner_class(
-            Matern(0.5), n_features=size, sigma_factor=_LANDMARK_BANDWIDTH, scaling=scaling or "standard"
-        )
+        kernel = learner_entry("nystrom").learner_class(Matern(0.5), n_features=size, scaling=scaling or "standard")
         tried.append(Contender("a Matern kernel at landmarks", kernel))
+        # a product over columns: rows are near that differ in few columns, however much, as classes do
+        tried.append(Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian())))
         # the metric finds few columns that matter among many, or those that matter most
         learned = clone(kernel).set_params(metric="diagonal")
-        tried += [Contender("a Matern kernel in a learned metric", learned)] if dataset.n_columns > 1 else []
+        several = dataset.n_columns >= _COLUMNS_OF_A_METRIC
+        tried += [Contender("a Matern kernel in a learned metric", learned)] if several else []
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
@@ -163,7 +167,7 @@ def variants(
     *,
     is_best: bool = True,
 ) -> list[Contender]:
-    """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
+    """What may do better than a kind: more features; and of the best so far, another bandwidth."""
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
@@ -174,8 +178,6 @@ def variants(
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
-        if isinstance(given["kernel"], Matern):
-            found.append(contender.changed("Gaussian kernel", kernel=Gaussian(), sigma_factor=1.0))
     return found
 
 
@@ -250,7 +252,7 @@ class Race:
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
         self._ended_early: set[int] = set()
-        self._parents: dict[int, int] = {}
+        self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
@@ -365,28 +367,28 @@ class Race:
         best = self.winner
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        found = [
-            (contender, number, self._kinds_in(number))
+        found: list[tuple[Contender, tuple[int, ...], set[int]]] = [
+            (contender, (number,), self._kinds_in(number))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
         # a search that ended with fewer features than it might have had finds no more of them
-        found = [one for one in found if one[1] not in self._ended_early or not self._grows_from(*one[:2])]
-        # more landmarks gain most often: they come first, then what is joined, then the rest
-        first = [is_kernel(contender) and self._grows_from(contender, of) for contender, of, _ in found]
+        found = [one for one in found if not set(one[1]) & self._ended_early or not self._grows_from(*one[:2])]
+        # a thousand landmarks gain most often: they come first, then what is joined, then the rest
+        first = [self._grows_cheaply(contender, of) for contender, of, _ in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
         # what errs on other rows than the best does is of another kind
         other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(sum(first), (both, best, self._kinds_in(best) | self._kinds_in(other)))
-        for contender, parent, kinds in found:
+            found.insert(sum(first), (both, (best, other), self._kinds_in(best) | self._kinds_in(other)))
+        for contender, parents, kinds in found:
             if contender.key not in known:
                 known.add(contender.key)
-                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parent, kinds
+                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parents, kinds
                 self.contenders.append(contender)
                 self.choices.append([])
-        for number in range(self._kinds, len(self.contenders)):
+        for number in sorted(range(self._kinds, len(self.contenders)), key=self._comes_later):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
@@ -428,30 +430,43 @@ class Race:
 
         Both are compared on the folds that the contender has done.
         """
-        done, parent = self.choices[number], self._parents.get(number)
+        done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
+        if any(_loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]) for parent in parents):
             return False
         near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
-    def _grows_from(self, contender: Contender, parent: int) -> bool:
+    def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
         """Whether it asks for more features than the contender that it is a variant of."""
-        sizes = [one.learner.get_params(deep=False).get("n_features") for one in (contender, self.contenders[parent])]
+        ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
+        sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
         return None not in sizes and sizes[0] > sizes[1]
+
+    def _grows_cheaply(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it is a kernel of more landmarks than its parent, but no more than a thousand."""
+        if not is_kernel(contender) or not self._grows_from(contender, parents):
+            return False
+        return int(contender.learner.get_params(deep=False)["n_features"]) <= _FEW_LANDMARKS
+
+    def _comes_later(self, number: int) -> bool:
+        """What variants are tried by, before their numbers."""
+        return not self._grows_cheaply(self.contenders[number], self._parents[number])
 
     def _is_grown(self, number: int) -> bool:
         """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
-        parent, contender = self._parents.get(number), self.contenders[number]
-        return parent is not None and is_kernel(contender) and self._grows_from(contender, parent)
+        parents, contender = self._parents.get(number), self.contenders[number]
+        return parents is not None and is_kernel(contender) and self._grows_from(contender, parents)
 
     def _grew(self, number: int) -> int | None:
         """The kernel with more landmarks than its parent that a contender is, is a variant of, or is joined from."""
-        line: int | None = number
-        while line is not None and not self._is_grown(line):
-            line = self._parents.get(line)
-        return line
+        line = [number]
+        while line:
+            if self._is_grown(first := line.pop(0)):
+                return first
+            line += self._parents.get(first, ())
+        return None
 
     def _affords(self, number: int, n_trials: int = 1) -> bool:
         return self.affords(self.contenders[number], n_trials)
@@ -470,8 +485,8 @@ class Race:
 
     def preferred(self, number: int) -> PenaltyChoice | None:
         """The penalty that the contender which this one is a variant of prefers; None for a kind."""
-        parent = self._parents.get(number)
-        return None if parent is None or not self.choices[parent] else agreed(self.choices[parent])
+        choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
+        return agreed(choices[0]) if choices else None
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""

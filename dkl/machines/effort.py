@@ -17,8 +17,8 @@ _PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 8e6
-# A cosine, and a kernel's value at a landmark; then what passes over few rows take.
-_WAVE, _KERNEL, _TRIAL = 3.0, 10.0, 5e7
+# A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
+_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.4, 5e7
 # Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
 _METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 1_000, 13.0, 20.0
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
@@ -68,7 +68,7 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(8e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
-    "balanced": Effort(4.5e9, 1e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
+    "balanced": Effort(5e9, 1e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
     "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
 }
 
@@ -107,7 +107,7 @@ class Shape:
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
             # the whitening is a triangle
-            return n * D * (_KERNEL + 0.1 * d + D * _PRODUCTS)
+            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:

@@ -25,9 +25,14 @@ def test_with_a_bandwidth_only_kinds_that_have_one_are_tried() -> None:
     assert names == [
         "random waves",
         "a Matern kernel at landmarks",
-        "a Matern kernel in a learned metric",
+        "a Laplacian kernel at landmarks",
         "searched waves",
     ]
+
+
+def test_a_metric_is_learned_where_some_of_many_columns_may_matter() -> None:
+    named = [[contender.name for contender in tried_on(np.zeros((20, columns)))] for columns in (7, 8)]
+    assert [name for name in named[1] if name not in named[0]] == ["a Matern kernel in a learned metric"]
 
 
 def test_sparse_rows_are_tried_with_their_columns_and_waves_alone() -> None:
@@ -121,14 +126,13 @@ def test_kinds_that_are_near_may_only_lack_features() -> None:
     assert race.contenders[race.winner].name == "1 (up to 12)"
 
 
-def test_variants_are_larger_wider_and_of_another_kernel_unless_that_is_pinned() -> None:
+def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     kernel = next(one for one in tried_on(np.zeros((900, 3))) if "kernel" in one.name)
     effort = EFFORTS["balanced"]
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
-        "bandwidth x 1)",
-        "bandwidth x 0.25)",
-        "Gaussian kernel)",
+        "bandwidth x 2)",
+        "bandwidth x 0.5)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900) == []
 
