@@ -28,6 +28,8 @@ FEWEST_ROWS = 60
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 # Of fewer columns none matters so little that a metric would gain by it.
 _COLUMNS_OF_A_METRIC = 8
+# It is learned where another kind of features is ahead of kernels of all columns alike by this share of their loss.
+_AHEAD_OF_KERNELS = 0.05
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
@@ -37,6 +39,8 @@ _GROWTH = 2.5
 _LAST_GROWTH = 1.1
 # As soon as one has gained, so much of the work is kept for these.
 _KEPT = 0.55
+# Of the share of its loss that a kernel lost by more landmarks, so much is expected of still more.
+_LASTING = 0.7
 # Of a kernel so many landmarks are tried before anything else.
 _FEW_LANDMARKS = 1_000
 # Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
@@ -92,6 +96,7 @@ class Tried:
     folds : int
         Shares of the rows that judged it.
     outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+        A kernel that gains with landmarks may be chosen beside one that is level with those it will have in the end.
     """
 
     name: str
@@ -135,14 +140,14 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows are near that differ in few columns, however much, as classes do
         tried.append(Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian())))
-        # the metric finds few columns that matter among many, or those that matter most
-        learned = clone(kernel).set_params(metric="diagonal")
-        several = dataset.n_columns >= _COLUMNS_OF_A_METRIC
-        tried += [Contender("a Matern kernel in a learned metric", learned)] if several else []
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     tried += waves
+    if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
+        # the metric finds few columns that matter among many
+        learned = clone(kernels[0].learner).set_params(metric="diagonal")
+        tried.append(Contender("a Matern kernel in a learned metric", learned))
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
@@ -190,6 +195,13 @@ def with_landmarks(contender: Contender, size: int) -> Contender:
     grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
     name = f"{contender.name}, of {size:,} landmarks"
     return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
+
+
+def _landmarks(contender: Contender) -> int:
+    """The landmarks that the kernel of a contender asks for."""
+    given = contender.learner.get_params(deep=False)
+    parts = [Contender("", learner) for learner in given.get("features") or [contender.learner]]
+    return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
 
 
 def joined(first: Contender, second: Contender) -> Contender:
@@ -252,6 +264,7 @@ class Race:
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
         self._ended_early: set[int] = set()
+        self._needless: set[int] = set()
         self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
@@ -275,9 +288,12 @@ class Race:
         # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
         waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
         for number in waiting:
-            if number == 0 or self._affords(number):
+            if number > 0 and self._is_needless(self.contenders[number]):
+                self._needless.add(number)
+            elif number == 0 or self._affords(number):
                 return number, 0
-            self._too_long.add(number)
+            else:
+                self._too_long.add(number)
         self.rounds = max(self.rounds, 1)
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
@@ -319,17 +335,33 @@ class Race:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
 
-    def last_grown(self, most: int) -> Contender | None:
-        """The winner with as many landmarks, at `most`, as there is work left for; None where more gain nothing.
+    def settled(self, most: int) -> tuple[int, Contender | None]:
+        """The winner, and the same with as many landmarks, at `most`, as there is work left for, if they gain.
 
-        That they gain is known where a kernel won over one of fewer landmarks, or is joined with another kind.
+        That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
+        is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
+        landmarks a kernel loses about the same share of its loss.
         """
-        number = self.winner
-        grew = self._grew(number)
+        best = self.winner
+        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
+        near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
+        ends = {number: self._end_of(number, most) for number in (best, *near)}
+        won = min(ends, key=lambda number: ends[number][0])
+        return won, ends[won][1]
+
+    def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
+        """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
+        grew, loss = self._grew(number), self.loss(number)
         if grew is None:
-            return None
-        size = int(self.contenders[grew].learner.get_params(deep=False)["n_features"])
-        return self.largest(self.contenders[number], size, most)
+            return loss, None
+        parent = self._parents[grew][0]
+        size, before = (self.contenders[one].learner.get_params(deep=False)["n_features"] for one in (grew, parent))
+        end = self.largest(self.contenders[number], int(size), most)
+        both = min(len(self.choices[grew]), len(self.choices[parent]))
+        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
+        if end is None or share >= 1.0:
+            return loss, None
+        return loss * share ** (_LASTING * np.log(_landmarks(end) / size) / np.log(size / before)), end
 
     def largest(self, contender: Contender, size: int, most: int) -> Contender | None:
         """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
@@ -362,7 +394,7 @@ class Race:
 
         Kinds that are not far behind may only lack features: they get more of them.
         """
-        if len(self.failed) + len(self._too_long) == len(self.contenders):
+        if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
         best = self.winner
         known = {contender.key for contender in self.contenders}
@@ -438,6 +470,14 @@ class Race:
         near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
+    def _is_needless(self, contender: Contender) -> bool:
+        """Whether it is a kernel in a learned metric, where kernels of all columns alike do as well as other kinds."""
+        if not is_kernel(contender) or contender.learner.get_params(deep=False)["metric"] is None:
+            return False
+        losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
+        of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
+        return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
+
     def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
         """Whether it asks for more features than the contender that it is a variant of."""
         ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
@@ -490,13 +530,13 @@ class Race:
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
-        if not tried and (number in self.failed or number in self._too_long):
+        if not tried and number in self.failed | self._too_long | self._needless:
             return True
         return number not in self.failed and len(self.choices[number]) >= folds
 
-    def table(self) -> tuple[Tried, ...]:
+    def table(self, won: int | None = None) -> tuple[Tried, ...]:
         """Every kind that was tried, or left out for its work: the one that was chosen first, then by score."""
-        won, rows = self.winner, []
+        won, rows = self.winner if won is None else won, []
         for number, contender in enumerate(self.contenders):
             done = self.choices[number]
             if done:
@@ -507,9 +547,10 @@ class Race:
                 rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
         return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
-    def reasons(self, judged_rows: int, grown: Contender | None = None) -> tuple[str, ...]:
+    def reasons(self, judged_rows: int, won: int | None = None, grown: Contender | None = None) -> tuple[str, ...]:
         """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
-        won = self.winner
+        won = self.winner if won is None else won
+        highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
             for number, contender in enumerate(self.contenders)
@@ -521,7 +562,7 @@ class Race:
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
         return (
-            f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
+            f"Features: {self.contenders[won].name}, which have {highest} on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",

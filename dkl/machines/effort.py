@@ -16,7 +16,7 @@ _PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
 # Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
-_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 8e6
+_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.4, 5e7
 # Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.

@@ -124,15 +124,12 @@ class ChoosingMixin(SettledMixin):
             )
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
-        won = race.winner
-        self._advised = race.contenders[won].learner
-        grown = None
+        won, grown = race.winner, None
         if not cut_short and race.plan is None and self._knobs.n_features == "auto":
-            grown = race.last_grown(min(effort.most_features, dataset.n_rows))
-        if grown is not None and clock.allows(race.fitting(grown)):
-            self._advised = grown.learner
-        self.reasons_ = (*race.reasons(sample.n_rows, grown), *advice.reasons[:3])
-        self._tried_kinds = race.table()
+            won, grown = race.settled(min(effort.most_features, dataset.n_rows))
+        self._advised = (grown or race.contenders[won]).learner
+        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3])
+        self._tried_kinds = race.table(won)
         return self._settled_penalty(
             pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )

@@ -157,13 +157,29 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
 
     race = race_of_kernels({0: 0.5, 1: 0.6, 2: 0.7})
     assert race.contenders[race.winner].learner.n_features == 400
-    grown = race.last_grown(5_000)
+    won, grown = race.settled(5_000)
+    assert won == race.winner
     assert grown is not None
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
-    assert race.last_grown(450).learner.n_features == 450
-    assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, grown)[2]
+    assert race.settled(450)[1].learner.n_features == 450
+    assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, won, grown)[2]
     # no gain, no growth
-    assert race_of_kernels({0: 0.5, 1: 0.5}).last_grown(5_000) is None
+    assert race_of_kernels({0: 0.5, 1: 0.5}).settled(5_000) == (0, None)
+
+
+def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow() -> None:
+    race = race_of(2, vary=lambda contender, is_best: more_landmarks(contender, is_best) if is_best else [])
+    race.contenders[0], race.fitting = kernels(200), lambda contender: contender.learner.n_features / 100.0
+    scores = {0: 0.5, 1: 0.49, 2: 0.6}
+    run(race, lambda number, fold: scores[number])
+    race.tell(1, None)
+    # from 200 to 400 landmarks the loss fell from .5 to .4; a rival came to .39
+    race.choices[1], race.failed = [judged(0.61)], set()
+    assert race.winner == 1
+    won, grown = race.settled(1_600)
+    assert (won, grown.learner.n_features) == (2, 1_600)
+    assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown)[0]
+    assert race.settled(400) == (1, None)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
@@ -200,6 +216,15 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
     race.tell(number, judged(0.1, 0.3, 0.2))
     number, _ = race.next()
     assert race.preferred(number).alpha == 2.0
+
+
+@pytest.mark.parametrize(("rival", "tried"), [(0.51, [0, 1]), (0.6, [0, 1, 2])])
+def test_a_metric_is_learned_where_another_kind_is_ahead_of_kernels(rival: float, tried: list[int]) -> None:
+    race = race_of(3)
+    race.contenders[0] = kernels(20)
+    race.contenders[2] = Contender("metric", dkl.NystromFeatures(n_features=20, metric="diagonal"))
+    run(race, lambda number, fold: (0.5, rival, 0.7)[number])
+    assert race.tried == tried
 
 
 def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> None:
