@@ -71,7 +71,7 @@ class LinearProblem:
     start : ndarray of shape (K, m + 1) or None
         A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
     choice : PenaltyChoice or None
-        What ``alpha="auto"`` has chosen already, elsewhere.
+        What ``alpha="auto"`` has chosen already, elsewhere; where it is still to choose, on fewer features of the kind.
     seed : int
     dtype : {"float32", "float64"}
     """

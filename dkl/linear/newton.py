@@ -329,6 +329,7 @@ def penalty_problem(
         square_length=square_length,
         start=start,
         single=single,
+        near=problem.choice,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ _DECREMENT = 0.01
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
+# Penalties that are told apart where one is known that fewer features prefer.
+_NEIGHBOURS = 3
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Candidates:
     folds : Folds
     alphas : ndarray of shape (A,)
         From the strongest to the weakest.
+    strengths : ndarray of shape (A,)
+        The same as C beside the sum of the losses, on features of squared length 1: what features of other sizes share.
     n_outputs : int
         K, the models of one penalty and fold.
     """
@@ -83,6 +87,7 @@ class Candidates:
     problem: NewtonProblem
     folds: Folds
     alphas: np.ndarray
+    strengths: np.ndarray
     n_outputs: int
 
     def judged(self, state: NewtonState) -> BlockSum:
@@ -138,7 +143,7 @@ class Candidates:
         best = int(np.argmax(scores.max(axis=0)))
         version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start)
+        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +160,15 @@ class PenaltyChoice:
         and of the whole square for the squared error.
     start : ndarray of shape (K, m + 1)
         Where the chosen models stand, on the features that penalties were told apart on.
+    strengths : ndarray of shape (A,)
+        As of `Candidates`; empty where they are not known.
     """
 
     alpha: float
     alphas: np.ndarray
     scores: np.ndarray
     start: np.ndarray
+    strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +194,7 @@ def penalty_candidates(
     square_length: float,
     start: np.ndarray | None,
     single: bool = False,
+    near: PenaltyChoice | None = None,
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
@@ -205,6 +214,8 @@ def penalty_candidates(
         A model that all candidates start from.
     single : bool
         No further folds, however few rows are held out.
+    near : PenaltyChoice or None
+        What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates.
     """
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
@@ -216,6 +227,10 @@ def penalty_candidates(
     # in wide rows each penalty costs as many products, and a decade more or less tells little
     every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
     strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[::every]
+    if near is not None and len(near.strengths):
+        # from one number of features to another the best penalty hardly moves
+        away = np.abs(np.log(strengths / near.strengths[np.argmax(near.scores)]))
+        strengths = strengths[np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
@@ -244,7 +259,7 @@ def penalty_candidates(
         fixed=fixed,
         quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
-    return Candidates(problem, folds, alphas, K)
+    return Candidates(problem, folds, alphas, strengths, K)
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:

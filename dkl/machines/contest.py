@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates, Gaussian, Matern
+from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
@@ -25,13 +26,26 @@ JUDGING_SHARE = 0.2
 FEWEST_ROWS = 60
 # Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-_LANDMARK_BANDWIDTH = 0.5
+# Of fewer columns none matters so little that a metric would gain by it.
+_COLUMNS_OF_A_METRIC = 8
+# It is learned where another kind of features is ahead of kernels of all columns alike by this share of their loss.
+_AHEAD_OF_KERNELS = 0.05
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
-# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
-_NEAR = 0.1
+# A kernel that gains with more landmarks does so until each row is one: in the end it has as many, by steps of so much,
+# as there is work left for.
+_LAST_GROWTH = 1.1
+# As soon as one has gained, so much of the work is kept for these.
+_KEPT = 0.55
+# Of the share of its loss that a kernel lost by more landmarks, so much is expected of still more.
+_LASTING = 0.7
+# Of a kernel so many landmarks are tried before anything else.
+_FEW_LANDMARKS = 1_000
+# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
+# which gain for longer, and others.
+_NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
@@ -82,6 +96,7 @@ class Tried:
     folds : int
         Shares of the rows that judged it.
     outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+        A kernel that gains with landmarks may be chosen beside one that is level with those it will have in the end.
     """
 
     name: str
@@ -121,37 +136,72 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
-        kernel = learner_entry("nystrom").learner_class(
-            Matern(0.5), n_features=size, sigma_factor=_LANDMARK_BANDWIDTH, scaling=scaling or "standard"
-        )
+        kernel = learner_entry("nystrom").learner_class(Matern(0.5), n_features=size, scaling=scaling or "standard")
         tried.append(Contender("a Matern kernel at landmarks", kernel))
+        # a product over columns: rows are near that differ in few columns, however much, as classes do
+        tried.append(Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian())))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     tried += waves
+    if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
+        # the metric finds few columns that matter among many
+        learned = clone(kernels[0].learner).set_params(metric="diagonal")
+        tried.append(Contender("a Matern kernel in a learned metric", learned))
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
 
 
+def is_kernel(contender: Contender) -> bool:
+    """Whether its features are similarities to landmarks alone."""
+    return "landmarks" in contender.learner.get_params(deep=False)
+
+
+def has_kernel(contender: Contender) -> bool:
+    """Whether some of its features are similarities to landmarks."""
+    together = contender.learner.get_params(deep=False).get("features") or [contender.learner]
+    return any(is_kernel(Contender("", learner)) for learner in together)
+
+
 def variants(
-    contender: Contender, effort: Effort, knobs: Knobs, n_rows: int, *, is_best: bool = True
+    contender: Contender,
+    effort: Effort,
+    knobs: Knobs,
+    n_rows: int,
+    *,
+    is_best: bool = True,
 ) -> list[Contender]:
-    """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
+    """What may do better than a kind: more features; and of the best so far, another bandwidth."""
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
-    found: list[tuple[str, dict[str, Any]]] = []
-    is_kernel = "landmarks" in given
-    most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
+    found: list[Contender] = []
+    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
-        found.append((f"up to {larger:,}", {"n_features": larger}))
-    if is_best and knobs.sigma == "auto" and is_kernel:
+        found.append(contender.changed(f"up to {larger:,}", n_features=larger))
+    if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
-        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
-        if isinstance(given["kernel"], Matern):
-            found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
-    return [contender.changed(what, **parameters) for what, parameters in found]
+        found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
+    return found
+
+
+def with_landmarks(contender: Contender, size: int) -> Contender:
+    """The same with so many landmarks in its kernels, of which it has some."""
+    together = contender.learner.get_params(deep=False).get("features")
+    if not together:
+        return contender.changed(f"up to {size:,}", n_features=size)
+    parts = [Contender("", learner) for learner in together]
+    grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
+    name = f"{contender.name}, of {size:,} landmarks"
+    return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
+
+
+def _landmarks(contender: Contender) -> int:
+    """The landmarks that the kernel of a contender asks for."""
+    given = contender.learner.get_params(deep=False)
+    parts = [Contender("", learner) for learner in given.get("features") or [contender.learner]]
+    return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
 
 
 def joined(first: Contender, second: Contender) -> Contender:
@@ -213,7 +263,9 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
-        self._parents: dict[int, int] = {}
+        self._ended_early: set[int] = set()
+        self._needless: set[int] = set()
+        self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
@@ -236,9 +288,12 @@ class Race:
         # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
         waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
         for number in waiting:
-            if number == 0 or self._affords(number):
+            if number > 0 and self._is_needless(self.contenders[number]):
+                self._needless.add(number)
+            elif number == 0 or self._affords(number):
                 return number, 0
-            self._too_long.add(number)
+            else:
+                self._too_long.add(number)
         self.rounds = max(self.rounds, 1)
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
@@ -252,8 +307,16 @@ class Race:
             self.rounds = fold + 1
         return self._next_variant()
 
-    def tell(self, number: int, choice: PenaltyChoice | None) -> None:
-        """What a trial has found; None where the features could not be fitted."""
+    def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
+        """What a trial has found, on how many features; None where the features could not be fitted."""
+        asked = self.contenders[number].learner.get_params(deep=False).get("n_features")
+        if (
+            n_features is not None
+            and asked is not None
+            and n_features < asked
+            and not is_kernel(self.contenders[number])
+        ):
+            self._ended_early.add(number)
         self.tried.append(number)
         self.spent += self.judging(self.contenders[number])
         if choice is None:
@@ -271,6 +334,44 @@ class Race:
     def loss(self, number: int) -> float:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+
+    def settled(self, most: int) -> tuple[int, Contender | None]:
+        """The winner, and the same with as many landmarks, at `most`, as there is work left for, if they gain.
+
+        That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
+        is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
+        landmarks a kernel loses about the same share of its loss.
+        """
+        best = self.winner
+        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
+        near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
+        ends = {number: self._end_of(number, most) for number in (best, *near)}
+        won = min(ends, key=lambda number: ends[number][0])
+        return won, ends[won][1]
+
+    def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
+        """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
+        grew, loss = self._grew(number), self.loss(number)
+        if grew is None:
+            return loss, None
+        parent = self._parents[grew][0]
+        size, before = (self.contenders[one].learner.get_params(deep=False)["n_features"] for one in (grew, parent))
+        end = self.largest(self.contenders[number], int(size), most)
+        both = min(len(self.choices[grew]), len(self.choices[parent]))
+        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
+        if end is None or share >= 1.0:
+            return loss, None
+        return loss * share ** (_LASTING * np.log(_landmarks(end) / size) / np.log(size / before)), end
+
+    def largest(self, contender: Contender, size: int, most: int) -> Contender | None:
+        """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
+        found = None
+        while (larger := min(int(_LAST_GROWTH * size), most)) > size:
+            grown = with_landmarks(contender, larger)
+            if self.spent + self.fitting(grown) > self.allowed:
+                break
+            found, size = grown, larger
+        return found
 
     @property
     def winner(self) -> int:
@@ -293,28 +394,33 @@ class Race:
 
         Kinds that are not far behind may only lack features: they get more of them.
         """
-        if len(self.failed) + len(self._too_long) == len(self.contenders):
+        if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
         best = self.winner
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        found = [
-            (contender, number, self._kinds_in(number))
+        found: list[tuple[Contender, tuple[int, ...], set[int]]] = [
+            (contender, (number,), self._kinds_in(number))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
+        # a search that ended with fewer features than it might have had finds no more of them
+        found = [one for one in found if not set(one[1]) & self._ended_early or not self._grows_from(*one[:2])]
+        # a thousand landmarks gain most often: they come first, then what is joined, then the rest
+        first = [self._grows_cheaply(contender, of) for contender, of, _ in found]
+        found = [*compress(found, first), *compress(found, [not one for one in first])]
         # what errs on other rows than the best does is of another kind
         other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(0, (both, best, self._kinds_in(best) | self._kinds_in(other)))
-        for contender, parent, kinds in found:
+            found.insert(sum(first), (both, (best, other), self._kinds_in(best) | self._kinds_in(other)))
+        for contender, parents, kinds in found:
             if contender.key not in known:
                 known.add(contender.key)
-                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parent, kinds
+                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parents, kinds
                 self.contenders.append(contender)
                 self.choices.append([])
-        for number in range(self._kinds, len(self.contenders)):
+        for number in sorted(range(self._kinds, len(self.contenders)), key=self._comes_later):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
@@ -334,10 +440,14 @@ class Race:
 
     def _best_of_other_kinds(self, best: int) -> int | None:
         """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        kinds = self._kinds_in(best)
+        if any(is_kernel(self.contenders[kind]) for kind in kinds):
+            # kernels with and without a learned metric err on the same rows
+            kinds = kinds | {kind for kind in range(self._kinds) if is_kernel(self.contenders[kind])}
         others = [
             number
             for number in range(len(self.contenders))
-            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & self._kinds_in(best)
+            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & kinds
         ]
         able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
         return min(able, key=lambda number: self._ratio(number, best), default=None)
@@ -352,26 +462,81 @@ class Race:
 
         Both are compared on the folds that the contender has done.
         """
-        done, parent = self.choices[number], self._parents.get(number)
+        done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
+        if any(_loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]) for parent in parents):
             return False
-        return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
+        near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
+        return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
+
+    def _is_needless(self, contender: Contender) -> bool:
+        """Whether it is a kernel in a learned metric, where kernels of all columns alike do as well as other kinds."""
+        if not is_kernel(contender) or contender.learner.get_params(deep=False)["metric"] is None:
+            return False
+        losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
+        of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
+        return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
+
+    def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it asks for more features than the contender that it is a variant of."""
+        ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
+        sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
+        return None not in sizes and sizes[0] > sizes[1]
+
+    def _grows_cheaply(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it is a kernel of more landmarks than its parent, but no more than a thousand."""
+        if not is_kernel(contender) or not self._grows_from(contender, parents):
+            return False
+        return int(contender.learner.get_params(deep=False)["n_features"]) <= _FEW_LANDMARKS
+
+    def _comes_later(self, number: int) -> bool:
+        """What variants are tried by, before their numbers."""
+        return not self._grows_cheaply(self.contenders[number], self._parents[number])
+
+    def _is_grown(self, number: int) -> bool:
+        """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
+        parents, contender = self._parents.get(number), self.contenders[number]
+        return parents is not None and is_kernel(contender) and self._grows_from(contender, parents)
+
+    def _grew(self, number: int) -> int | None:
+        """The kernel with more landmarks than its parent that a contender is, is a variant of, or is joined from."""
+        line = [number]
+        while line:
+            if self._is_grown(first := line.pop(0)):
+                return first
+            line += self._parents.get(first, ())
+        return None
 
     def _affords(self, number: int, n_trials: int = 1) -> bool:
-        contender = self.contenders[number]
-        return self.spent + n_trials * self.judging(contender) + self.fitting(contender) <= self.allowed
+        return self.affords(self.contenders[number], n_trials)
+
+    def affords(self, contender: Contender, n_trials: int | None = None) -> bool:
+        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed.
+
+        As many trials as there are folds that all others have done, unless told otherwise.
+        """
+        trials = max(self.rounds, 1) if n_trials is None else n_trials
+        ahead = self.fitting(contender)
+        # before a variant was tried nothing has grown
+        if max(self.tried, default=0) >= self._kinds and self._grew(self.winner) is not None:
+            ahead = max(ahead, _KEPT * self.allowed)
+        return self.spent + trials * self.judging(contender) + ahead <= self.allowed
+
+    def preferred(self, number: int) -> PenaltyChoice | None:
+        """The penalty that the contender which this one is a variant of prefers; None for a kind."""
+        choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
+        return agreed(choices[0]) if choices else None
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
-        if not tried and (number in self.failed or number in self._too_long):
+        if not tried and number in self.failed | self._too_long | self._needless:
             return True
         return number not in self.failed and len(self.choices[number]) >= folds
 
-    def table(self) -> tuple[Tried, ...]:
+    def table(self, won: int | None = None) -> tuple[Tried, ...]:
         """Every kind that was tried, or left out for its work: the one that was chosen first, then by score."""
-        won, rows = self.winner, []
+        won, rows = self.winner if won is None else won, []
         for number, contender in enumerate(self.contenders):
             done = self.choices[number]
             if done:
@@ -382,9 +547,10 @@ class Race:
                 rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
         return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
-    def reasons(self, judged_rows: int) -> tuple[str, str]:
-        """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
-        won = self.winner
+    def reasons(self, judged_rows: int, won: int | None = None, grown: Contender | None = None) -> tuple[str, ...]:
+        """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
+        won = self.winner if won is None else won
+        highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
             for number, contender in enumerate(self.contenders)
@@ -392,13 +558,15 @@ class Race:
         )
         untried = [self.contenders[number].name for number in sorted(self._too_long) if not self.choices[number]]
         more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+        last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
         return (
-            f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
+            f"Features: {self.contenders[won].name}, which have {highest} on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
+            *last,
         )
 
     def _told(self, number: int) -> str:

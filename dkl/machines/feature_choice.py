@@ -27,11 +27,12 @@ from dkl.machines.contest import (
     Race,
     Tried,
     contenders,
+    has_kernel,
     joined,
     usual_advice,
     variants,
 )
-from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
+from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -108,12 +109,13 @@ class ChoosingMixin(SettledMixin):
                 continue
             self._advised = contender.learner
             try:
-                pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}")
+                near = race.preferred(number)
+                pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}", near)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
             else:
-                race.tell(number, choice)
+                race.tell(number, choice, pilot.feature_map_.n_features)
                 pilots.setdefault(number, (pilot, choice))
             clock.count(race.judging(contender))
         if cut_short:
@@ -123,11 +125,13 @@ class ChoosingMixin(SettledMixin):
             )
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
-        won = race.winner
-        self._advised = race.contenders[won].learner
+        won, grown = race.winner, None
+        if not cut_short and race.plan is None and self._knobs.n_features == "auto":
+            won, grown = race.settled(min(effort.most_features, dataset.n_rows))
+        self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        self.reasons_ = (*race.reasons(sample.n_rows), *advice.reasons[:3], *of_categories)
-        self._tried_kinds = race.table()
+        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
+        self._tried_kinds = race.table(won)
         return self._settled_penalty(
             pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
@@ -212,12 +216,23 @@ class ChoosingMixin(SettledMixin):
         return sample, folds[: min(effort.folds, enough)]
 
     def _tried(
-        self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
+        self,
+        fold: HeldOut,
+        sample: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        stage: str,
+        near: PenaltyChoice | None = None,
     ) -> tuple[FeatureLearner, PenaltyChoice]:
-        """The features learned without the rows of a fold, and how the penalties do on these."""
+        """The features learned without the rows of a fold, and how the penalties do on these.
+
+        Of many features those penalties that fewer of the kind have preferred, if it is known `near` which.
+        """
         context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
         pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
-        problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
+        near = near if pilot.feature_map_.n_features > MANY_FEATURES else None
+        problem = self._problem_on(pilot, sample, weights)
+        problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return pilot, chosen_penalty(problem, sample.source, own)
 
@@ -275,8 +290,12 @@ class ChoosingMixin(SettledMixin):
         return [*known.values(), *several[:MOST_JOINED]]
 
     def _costliest(self, dataset: Dataset) -> FeatureLearner:
-        """Of all that may win, the features whose fit takes the most work."""
-        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
-        shape = self._shape(dataset)
+        """Of all that may win, with all landmarks that they may have in the end, the features that take most work."""
+        effort = EFFORTS[self.effort]
+        sample, _ = self._judged_sample(dataset, effort)
+        race = self._race([], dataset, sample, [])
         tried = self._all_that_may_be_tried(dataset, sample)
-        return max((contender.learner for contender in tried), key=shape.fitting)
+        most = min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0
+        kernels = [contender for contender in tried if has_kernel(contender)]
+        grown = [race.largest(contender, 1, most) or contender for contender in kernels]
+        return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner

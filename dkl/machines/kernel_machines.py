@@ -65,9 +65,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     trials : sequence of int or None
         The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
-        more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
-        all classes.
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
+        "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves all classes and
+        penalties, so that there may be more features.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where

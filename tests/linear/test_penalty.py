@@ -107,6 +107,21 @@ def test_few_rows_are_judged_in_more_folds(n_rows: int) -> None:
     assert (made.folds.count - 1) * 0.1 * n_rows < ENOUGH
 
 
+@pytest.mark.parametrize("preferred", [0.01, 1.0, 1e4])
+def test_near_a_penalty_that_is_known_only_its_neighbours_are_tried(preferred: float) -> None:
+    base = base_problem("squared_error", 2, 400)
+    every = penalty_candidates(base, HELD_OUT, n_rows=400, square_length=2.0, start=None)
+    # the same strengths of features of another length, of which one did best
+    near = PenaltyChoice(
+        1.0, 7.0 * every.alphas, -np.abs(np.log(every.strengths / preferred)), np.zeros(1), every.strengths
+    )
+    few = penalty_candidates(base, HELD_OUT, n_rows=400, square_length=2.0, start=None, near=near)
+    best = int(np.argmin(np.abs(np.log(every.strengths / preferred))))
+    first = min(max(best - 1, 0), len(every.alphas) - 3)
+    np.testing.assert_allclose(few.alphas, every.alphas[first : first + 3])
+    np.testing.assert_array_equal(few.strengths, every.strengths[first : first + 3])
+
+
 @pytest.mark.parametrize(("loss", "K"), [("squared_hinge", 2), ("squared_hinge", 3), ("squared_error", 2)])
 def test_a_candidate_is_the_optimum_of_the_rows_that_it_sees(loss: str, K: int) -> None:
     X, codes = rows(120, K)

@@ -285,7 +285,7 @@ def test_a_plan_counts_all_that_may_be_tried() -> None:
 
 def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:
     given = OpenParameters(**OPEN)
-    assert settled(given, "classification", 10_000) == Settings("squared_hinge", "auto", "newton", True)
+    assert settled(given, "classification", 10_000) == Settings("squared_error", "auto", "newton", True)
     assert settled(given, "classification", 10_000_000) == Settings("hinge", 1e-5, "sgd", True)
     # all classes share the Hessian of the squared error
     assert settled(given, "classification", 10_000, n_models=100) == Settings("squared_error", "auto", "newton", True)
