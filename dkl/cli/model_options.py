@@ -57,7 +57,7 @@ class FeatureOptions:
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails.",
             rich_help_panel=FEATURES,
-            show_default="by the rows, or standard",
+            show_default="by the rows, or standard but for sparse rows",
         ),
     ] = None
     max_rows: Annotated[
@@ -280,7 +280,7 @@ def named_learner(
     if "family" in known:
         parameters |= {
             "family": family_from(options),
-            "scaling": None if options.scaling == "none" else options.scaling or "standard",
+            "scaling": None if options.scaling == "none" else options.scaling or "auto",
         }
     return learner_class(
         device=compute.device,

@@ -53,7 +53,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
-        Of the columns; "auto" is what held-out rows prefer, or that of given features. Steps need none.
+        Of the columns; "auto" is what held-out rows prefer where the machine chooses its features, "standard" (but for
+        sparse rows) for features by name, in the shell too, and that of given features. Steps need none.
     sigma : float, "median" or "auto"
         The bandwidth; where it is given, only features that have one are tried.
     effort : {"fast", "balanced", "best"}

@@ -501,6 +501,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
+            if "scaling" in learner.get_params(deep=False):
+                # a learner of one's own has the scaling that it says; of one by name nothing is said
+                learner.set_params(scaling="auto")
         elif self.features is None or isinstance(self.features, str):
             learner = clone(self._advised_features()).set_params(**options)
         else:

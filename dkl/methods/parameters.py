@@ -66,7 +66,7 @@ _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
     "n_features": [_count(1)],
-    "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
     "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],

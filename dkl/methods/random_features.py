@@ -9,7 +9,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import (
     COMMON,
@@ -33,8 +33,9 @@ class RandomFeatures(FeatureLearner):
         Law of the frequencies; None is ``Gaussian()`` with the median bandwidth.
     n_features : int
         Output columns, an upper bound: a cosine-sine pair takes two.
-    scaling : {None, "standard", "minmax", "unit", "quantile"}
-        How columns are scaled first; the bandwidth is the median after scaling.
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
+        How columns are scaled first; the bandwidth is the median after scaling. "auto" is "standard", and None for
+        sparse rows.
     max_rows : int or None
         Scaler and bandwidth from this many rows at most.
     class_weight : None
@@ -87,7 +88,7 @@ class RandomFeatures(FeatureLearner):
         family: Family | None = None,
         n_features: int = 1_000,
         *,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: ClassWeight = None,
         dtype: str = "float32",

@@ -10,7 +10,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.bounds_mixin import CertifiedMargins
 from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
 from dkl.methods.game.learner import GameSolver
@@ -199,7 +199,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         dynamics: str = "no-regret",
         refine: int = 0,
         warm_start: bool = False,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",

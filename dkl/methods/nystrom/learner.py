@@ -12,7 +12,7 @@ from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.radial import has_radial_slope
-from dkl.features.scaling import Scaler, ScalingKind
+from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
@@ -103,7 +103,7 @@ class NystromFeatures(FeatureLearner):
         sigma_factor: float = 1.0,
         metric: Literal["diagonal", "full"] | None = None,
         validation_fraction: float = 0.2,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",
