@@ -19,19 +19,8 @@ from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contest import (
-    FEWEST_ROWS,
-    JUDGING_SHARE,
-    MOST_JOINED,
-    Contender,
-    Race,
-    Tried,
-    contenders,
-    has_kernel,
-    joined,
-    usual_advice,
-    variants,
-)
+from dkl.machines.contenders import Contender, contenders, has_kernel, joined, usual_advice, variants
+from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise

@@ -11,7 +11,8 @@ from scipy import sparse
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.penalty_choice import PenaltyChoice
-from dkl.machines.contest import Contender, Race, contenders, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
+from dkl.machines.contest import Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
 
