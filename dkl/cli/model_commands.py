@@ -99,6 +99,13 @@ def fit(
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
     exposure: Exposure = None,
+    interval_group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="With --conformal-fraction: intervals and sets promise their coverage for each group in this column.",
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
     ] = None,
@@ -125,12 +132,18 @@ def fit(
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
     check_has_exposure(estimator, exposure)
+    if interval_group is not None and getattr(estimator, "conformal_fraction", None) is None:
+        raise ValueError(
+            "--interval-group is of rows that are held out of the fit: say how many, as in --conformal-fraction 0.1"
+        )
     # Learners and machines run many passes in several stages; a listener adds up what all of them read.
     tally = Tally()
     started = time.perf_counter()
     try:
         with computing_on(compute), listening(tally):
             estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+            if interval_group is not None:
+                estimator.conformalize_held_out(dataset, groups=interval_group)
     except KeyboardInterrupt as stopped:
         stopped.add_note(
             "no model was written; run the same command again and it goes on after the last finished pass"
@@ -259,7 +272,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column of the files with the groups that the model promises its coverage for, each by itself.",
+            help="The column with the groups that the model promises its coverage for, each by itself.",
         ),
     ] = None,
     exposure: Exposure = None,
@@ -297,8 +310,6 @@ def predict(
     stored = data.rstrip("/").endswith(".zarr") or is_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
-    if stored and interval_group is not None:
-        raise typer.BadParameter(f"a store keeps columns encoded: --interval-group {interval_group} needs files")
     with computing_on(compute):
         if stored:
             parts = predict_store(answers, chosen_split(data, split, ""), compute)

@@ -32,6 +32,7 @@ from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
+from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
 
 if TYPE_CHECKING:
@@ -90,10 +91,13 @@ class Writer(Protocol):
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
+    column = ""
+    if answers.interval_group is not None:
+        dataset, column = with_stored_groups(dataset, answers.interval_group)
     if answers.exposure is not None:
         dataset = with_exposure_of_fit(answers.estimator, dataset, answers.exposure)
     dataset = checked_dataset(answers.estimator, dataset)
-    operands = {"answers": answers.without_names()}
+    operands = {"answers": answers.without_names(), "groups": column}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -103,7 +107,8 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     """The predictions of a block; runs on a worker."""
     answers: Answers = operands["answers"]
     exposure = None if answers.exposure is None else block.columns[EXPOSURE]
-    return answers(block.X, block.row_id, exposure)
+    groups = GroupCodes(block.columns[operands["groups"]]) if operands["groups"] else None
+    return answers(block.X, block.row_id, exposure, groups)
 
 
 def predict_files(

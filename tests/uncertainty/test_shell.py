@@ -120,7 +120,32 @@ def test_intervals_by_group_are_those_of_python(folder: Path, tmp_path: Path) ->
         "predict", arguments[1], folder / "numbers.zarr", *arguments[3:], "--interval-group", "kind", "--overwrite"
     )
     assert run.exit_code != 0
-    assert "--interval-group kind needs files" in " ".join(run.stderr.replace("│", " ").split())
+    assert "groups='kind' names no column of" in " ".join(run.stderr.replace("│", " ").split())
+
+
+def test_a_fit_of_the_shell_promises_coverage_by_group(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=900), "kind": np.array(["near", "far", "odd"])[np.arange(900) % 3]})
+    rows["y"] = np.sin(rows.a) + np.where(rows.kind == "far", 3.0, 0.1) * rng.normal(size=900)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "y")
+    fit = ("fit", tmp_path / "rows.zarr", tmp_path / "model", *FIT, "--interval-group", "kind")
+    run = dkl_command(*fit)
+    assert run.exit_code == 1
+    assert "--conformal-fraction 0.1" in run.stderr
+    facts_of(*fit, "--conformal-fraction", 0.4)
+    model = dkl.load_model(tmp_path / "model")
+    assert len(model.conformal_.groups) == 3
+    widths = []
+    for data in (tmp_path / "rows.zarr", tmp_path / "rows.csv"):
+        predict = ("predict", tmp_path / "model", data, tmp_path / "out.csv", "--overwrite", "--interval", 0.9)
+        facts_of(*predict, "--interval-group", "kind")
+        table = pd.read_csv(tmp_path / "out.csv").sort_values("row_id")
+        widths.append((table["upper"] - table["lower"]).to_numpy())
+    expected = model.predict_interval(rows, 0.9, groups="kind")
+    np.testing.assert_allclose(widths[1], expected[:, 1] - expected[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(widths[0], widths[1], rtol=1e-5)
+    assert widths[0][rows.kind == "far"].min() > 5.0 * widths[0][rows.kind != "far"].max()
 
 
 def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Path) -> None:

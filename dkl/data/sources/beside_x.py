@@ -1,4 +1,4 @@
-"""ColumnBesideX: a source whose blocks have a row column that is read from X, of which it may be taken out."""
+"""ColumnBesideX: a source whose blocks come with a row column, which may be read from X and taken out of it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ class ReadOfX(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """Reads a block, and the column from its X."""
+    """Reads a block, and the column from its X where nobody below has it."""
 
     base: RowReader
     column: str
-    read: ReadOfX
+    read: ReadOfX | None
     kept: np.ndarray | None
 
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows of `ticket`; the column comes whenever X does."""
         if "X" not in parts and self.column not in parts:
             return self.base.load(ticket, parts)
+        if self.read is None:
+            return self.base.load(ticket, tuple(dict.fromkeys([*parts, self.column])))
         asked = dict.fromkeys(["X", "row_id", *(part for part in parts if part != self.column)])
         block = self.base.load(ticket, tuple(asked))
         # a column that the base has under this name was asked for by name, and stays
@@ -48,7 +50,7 @@ class _Reader:
 
 
 class ColumnBesideX(WrappedSource[RowSource]):
-    """Rows with a column beside X that is read from it; see `dkl.protocols.source.BlockSource` for the attributes.
+    """Rows that bring a column along; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Nothing of it is held: whoever asks for the column alone reads X, block by block.
 
@@ -57,12 +59,13 @@ class ColumnBesideX(WrappedSource[RowSource]):
     base : RowSource
     column : str
         The name of the row column.
-    read : ReadOfX
+    read : ReadOfX or None
+        None for a row column of the base.
     dropped : int or None
         The column of X that is taken out.
     """
 
-    def __init__(self, base: RowSource, column: str, read: ReadOfX, dropped: int | None = None) -> None:
+    def __init__(self, base: RowSource, column: str, read: ReadOfX | None, dropped: int | None = None) -> None:
         super().__init__(base)
         self.column, self.read = column, read
         self._identity = f"{column} {read!r} {dropped}"
@@ -102,7 +105,7 @@ class ColumnBesideX(WrappedSource[RowSource]):
         return _Reader(self.base.reader(), self.column, self.read, self._kept)
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        if self.column not in extra:
+        if self.column not in extra or self.read is None:
             yield from self.base.blocks_without_x(extra)
             return
         reader, parts = self.reader(), (*PARTS[1:], *extra)
