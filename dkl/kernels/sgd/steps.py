@@ -1,5 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, on a GPU in one kernel, in array operations
-for rows of other namespaces."""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or as one kernel on a GPU."""
 
 from __future__ import annotations
 
