@@ -15,7 +15,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
 from dkl.kernels.maps import map_rows, map_spans
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
+from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -32,6 +32,8 @@ _LEAST_ROWS, _MOST_ROWS = 1024, 8192
 _STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
+# A tile of fewer numbers goes into double precision by a copy.
+_FEW_NUMBERS = 1 << 18
 # Sparse rows that are multiplied at once: scores of all models are written out for them.
 _SPARSE_ROWS = 8_192
 
@@ -206,7 +208,13 @@ def loss_sums(
         what it was before, with `change`; 0 for rows of weight 0.
     """
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    start, move = line_scores(phi, trial, exact=options.exact)
+    # The products are made where the rows are; what there is of a row and a model comes to the host.
+    models, is_large, xp = (trial.coefficients, trial.directions), options.exact and _is_large(phi), array_module(phi)
+    wide = phi if is_large or not options.exact else phi.astype(np.float64)
+    if is_large:
+        start, move = line_scores(phi, *models)
+    else:
+        start, move = (on_host(wide @ xp.asarray(one[:, :-1].T.astype(wide.dtype))) + one[:, -1] for one in models)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
@@ -218,104 +226,14 @@ def loss_sums(
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
-    pulls = weighted_rows(descent, phi, exact=options.exact)
+    pulls = weighted_rows(descent, phi) if is_large else on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
     gradient = np.concatenate([pulls, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
 
 
-def line_scores(phi: Any, trial: TrialSteps, *, exact: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The scores of g models at their coefficients, and what a step of length 1 adds to them.
-
-    Parameters
-    ----------
-    phi : array of shape (n, m), sparse, or on a GPU
-        Mapped rows; the models' intercepts count beside them.
-    trial : TrialSteps
-    exact : bool
-        Products and sums in float64, whatever the rows are.
-
-    Returns
-    -------
-    start, move : ndarray of shape (n, g), on the host
-    """
-    models = trial.coefficients, trial.directions
-    if exact and _is_plain_float32(phi):
-        start, move = (np.empty((len(phi), len(trial.steps))) for _ in range(2))
-        start[:], move[:] = trial.coefficients[:, -1], trial.directions[:, -1]
-        # from zero every score is the intercept
-        if any(model[:, :-1].any() for model in models):
-            _add_line_scores(phi, *map(np.ascontiguousarray, models), start, move)
-        return start, move
-    # The products are made where the rows are; what there is of a row and a model comes to the host.
-    wide, xp = phi.astype(np.float64) if exact else phi, array_module(phi)
-    start, move = (on_host(wide @ xp.asarray(model[:, :-1].T.astype(wide.dtype))) + model[:, -1] for model in models)
-    return start, move
-
-
-def weighted_rows(weights: np.ndarray, phi: Any, *, exact: bool) -> np.ndarray:
-    """sum_i weights_ik phi_i for each of g models: (g, m) of weights (n, g) and mapped rows (n, m), on the host.
-
-    With `exact` the products and sums are float64, whatever the rows are.
-    """
-    if exact and _is_plain_float32(phi):
-        sums = np.zeros((weights.shape[1], phi.shape[1]))
-        _add_weighted_rows(np.ascontiguousarray(weights, np.float64), phi, sums)
-        return sums
-    wide, xp = phi.astype(np.float64) if exact else phi, array_module(phi)
-    return on_host(xp.asarray(weights.T.astype(wide.dtype)) @ wide)
-
-
-def _is_plain_float32(phi: Any) -> bool:
-    """Whether rows are what the compiled products take: to write them out in float64 costs more than these do."""
-    return isinstance(phi, np.ndarray) and phi.dtype == np.float32
-
-
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
-def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-    """x.v and x.w of x in float32 and the others in float64, in float64; v and w may be longer."""
-    first = second = 0.0
-    for j in range(len(x)):
-        wide = np.float64(x[j])
-        first += wide * v[j]
-        second += wide * w[j]
-    return first, second
-
-
-@numba.njit(nogil=True, cache=True)
-def _add_line_scores(
-    phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray, start: np.ndarray, move: np.ndarray
-) -> None:
-    """start += phi coefficients^T and move += phi directions^T, both (n, g), row by row."""
-    for i in range(len(phi)):
-        for k in range(len(coefficients)):
-            first, second = _two_dots(phi[i], coefficients[k], directions[k])
-            start[i, k] += first
-            move[i, k] += second
-
-
-@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
-def _add_four_rows(phi: np.ndarray, weights: tuple[float, float, float, float], out: np.ndarray) -> None:
-    """out += weights . phi of four rows: each sum is read and written once for all four."""
-    first, second, third, fourth = phi[0], phi[1], phi[2], phi[3]
-    a, b, c, d = weights
-    for j in range(len(out)):
-        low = np.float64(first[j]) * a + np.float64(second[j]) * b
-        high = np.float64(third[j]) * c + np.float64(fourth[j]) * d
-        out[j] += low + high
-
-
-@numba.njit(nogil=True, cache=True)
-def _add_weighted_rows(weights: np.ndarray, phi: np.ndarray, out: np.ndarray) -> None:
-    """out += weights^T phi of weights (n, g), rows (n, m) and out (g, m)."""
-    whole = len(phi) - len(phi) % 4
-    for i in range(0, whole, 4):
-        for k in range(len(out)):
-            four = weights[i, k], weights[i + 1, k], weights[i + 2, k], weights[i + 3, k]
-            _add_four_rows(phi[i : i + 4], four, out[k])
-    for i in range(whole, len(phi)):
-        for k in range(len(out)):
-            for j in range(phi.shape[1]):
-                out[k, j] += weights[i, k] * np.float64(phi[i, j])
+def _is_large(phi: Any) -> bool:
+    """Whether mapped rows are so many that the compiled products in double precision are worth their compilation."""
+    return isinstance(phi, np.ndarray) and phi.dtype == np.float32 and phi.size >= _FEW_NUMBERS
 
 
 def _table_losses(

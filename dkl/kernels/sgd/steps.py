@@ -1,7 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled on the CPU, one kernel on a GPU.
-
-Rows of other namespaces take array operations.
-"""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or as one kernel on a GPU."""
 
 from __future__ import annotations
 
