@@ -421,7 +421,7 @@ def test_rows_drawn_at_scale_are_those_of_a_smoothed_bootstrap(tmp_path: Path, m
     X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     y = (X[:, 0] > 0).astype(np.int8)
     monkeypatch.setitem(names["drawn_store"].__globals__, "ROWS_A_CHUNK", 400)
-    few, more = (dkl.open_dataset(names["drawn_store"](tmp_path, (X, y), n_rows)) for n_rows in (400, 1_000))
+    few, more = (names["dkl"].open_dataset(names["drawn_store"](tmp_path, (X, y), n_rows)) for n_rows in (400, 1_000))
     rows, labels = more.X.compute(), more.y.compute()
     np.testing.assert_array_equal(rows[:400], few.X.compute())
     # The noise is small beside what tells one row from another here, so each row is nearest to the one it was drawn as.
