@@ -56,6 +56,7 @@ TOP = {
     "cli",
     "model_selection",
     "planning",
+    "forecasting",
     "reporting",
     "suggestions",
     "plots",

@@ -432,6 +432,27 @@ def test_a_fit_from_a_store_is_judged_beside_what_was_promised(tmp_path: Path, m
     assert names["stored"](tmp_path, None, True) == store
 
 
+def test_rows_drawn_at_scale_are_those_of_a_smoothed_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("benchmarks/at_scale.py")
+    X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    y = (X[:, 0] > 0).astype(np.int8)
+    monkeypatch.setitem(names["drawn_store"].__globals__, "ROWS_A_CHUNK", 400)
+    few, more = (names["dkl"].open_dataset(names["drawn_store"](tmp_path, (X, y), n_rows)) for n_rows in (400, 1_000))
+    rows, labels = more.X.compute(), more.y.compute()
+    np.testing.assert_array_equal(rows[:400], few.X.compute())
+    # The noise is small beside what tells one row from another here, so each row is nearest to the one it was drawn as.
+    nearest = ((rows[:, None] - X) ** 2).sum(axis=2).argmin(axis=1)
+    assert np.mean(labels == y[nearest]) > 0.95
+    spread = (rows - X[nearest]).std(axis=0) / X.std(axis=0)
+    np.testing.assert_allclose(spread, names["NOISE"], rtol=0.15)
+    names["dkl"].create_dataset(tmp_path / "test.zarr", X, y)
+    with dask.config.set(scheduler="synchronous"):
+        cell = names["measured"](str(tmp_path), 1_000, "plain 20")
+    assert 0.2 < cell["expected"] / cell["processor"] < 5.0
+    assert names["shown"](cell)[2] == str(cell["passes"])
+
+
 @pytest.mark.slow
 def test_what_replaces_an_svc_and_an_svr_is_as_good() -> None:
     page = (EXAMPLES / "replace_svc.md").read_text()
