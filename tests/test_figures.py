@@ -1,9 +1,9 @@
 """Figures of the README and of the pages say which command makes them, and these commands are there and start.
 
 A figure is a number with a unit of time, memory or error (12.5 s, 3 MB, 4 %, 2 points, 1.3 times as fast), or a mean
-with its deviation (98.9 +- 0.1), outside of code. A section that holds one has a paragraph "Made by: `command`", with one
-or several commands; a paragraph of the title's own section, before the first further heading, is for the whole page. A
-section of settings and promises says ``<!-- not measured: why -->``.
+with its deviation (98.9 +- 0.1), outside of code. A section that holds one has a paragraph "Made by: `command`", with
+one or several commands; a paragraph of the title's own section, before the first further heading, is for the whole
+page. A section of settings and promises says ``<!-- not measured: why -->``.
 """
 
 from __future__ import annotations
