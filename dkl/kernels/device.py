@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -46,6 +46,8 @@ _PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for: with more of them it would run out of registers.
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
+# Rows of a stochastic fit whose products are made at once: as many as threads share a model.
+_BATCH_ROWS = GROUP**2
 # What CUDA and its libraries call an allocation that failed; those that find no room for their workspace say that they
 # are not initialized.
 _ALLOCATION_FAILED = (
@@ -405,24 +407,65 @@ def _compiled(source: str, name: str) -> Callable[..., None]:
 
 def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
     """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; the models are on the host."""
-    xp, (n, m), K = array_module(X), X.shape, len(models.intercept)
+    xp, n = array_module(X), X.shape[0]
+    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, rule.step_lengths(models.clock, n))]
+    kernel = partial(_compiled, sgd_source(rule, np.dtype(X.dtype.name)))
+    if rule.penalties[0]:
+        return _sgd_row_by_row(xp, X, by_row, models, rule, kernel("sgd_rows"))
+    return _sgd_in_batches(xp, X, by_row, models, rule, kernel("sgd_shares"))
+
+
+def _sgd_in_batches(
+    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
+) -> SGDModels:
+    """All rows a batch at a time: their products with each other and with the models, by the whole GPU, come first."""
+    n, K = X.shape[0], len(models.intercept)
+    coef, mean = (xp.asarray(values, dtype=xp.float64) for values in (models.coef, models.average_coef))
+    # Intercepts, their means, and the number of the next step of each model.
+    state = xp.asarray(np.stack([models.intercept, models.average_intercept, np.full(K, models.clock)]))
+    numbers = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
+    for rows in spans(n, _BATCH_ROWS):
+        x = xp.asarray(X[rows], dtype=xp.float64)
+        size = x.shape[0]
+        products = [xp.ascontiguousarray(xp.matmul(x, other.T)) for other in (coef, x)]
+        shares, factors = xp.zeros((K, 2, size)), xp.empty((3, K))
+        # One thread block a model: it takes the steps in order, on numbers of rows and not of columns.
+        kernel(
+            (K,),
+            (GROUP**2,),
+            (
+                *(*products, *(xp.ascontiguousarray(values[rows]) for values in by_row), shares, factors, state),
+                *(np.int32(size), np.int32(K), *numbers),
+            ),
+        )
+        kept, held, mixed = (factors[number][:, None] for number in range(3))
+        if rule.average:
+            mean = held * mean + mixed * coef + xp.matmul(shares[:, 1], x)
+        coef = kept * coef + xp.matmul(shares[:, 0], x)
+    b, mean_b, _ = on_host(state)
+    coef, mean = (on_host(values).astype(X.dtype.name) for values in (coef, mean))
+    return SGDModels(coef, b, mean, mean_b, models.clock + n)
+
+
+def _sgd_row_by_row(
+    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
+) -> SGDModels:
+    """Each row by itself through all coefficients, which the l1 penalty stops at 0 one by one; nothing is averaged."""
+    (n, m), K = X.shape, len(models.intercept)
     # Copies: the kernel writes the new models over them.
-    coef, mean = (xp.array(values, dtype=X.dtype, order="C") for values in (models.coef, models.average_coef))
-    intercepts = xp.array(np.stack([models.intercept, models.average_intercept]), dtype=xp.float64)
-    step_lengths = rule.step_lengths(models.clock, n)
-    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, step_lengths)]
-    sizes, numbers = (n, m, K), (*rule.penalties, rule.epsilon, rule.intercept_rate, models.clock, rule.average)
+    coef, b = xp.array(models.coef, dtype=X.dtype, order="C"), xp.array(models.intercept, dtype=xp.float64)
+    numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate)
     # One thread block a model: each goes through all rows in order, as a step depends on the one before.
-    _compiled(sgd_source(rule, np.dtype(X.dtype.name)), "sgd_rows")(
+    kernel(
         (K,),
         (GROUP**2,),
         (
-            *(xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts),
-            *(*map(np.int32, sizes), *map(np.float64, numbers)),
+            *(xp.ascontiguousarray(X), *by_row, coef, xp.zeros_like(coef), b),
+            *(*map(np.int32, (n, m, K)), *map(np.float64, numbers)),
         ),
     )
-    b, mean_b = on_host(intercepts)
-    return SGDModels(on_host(coef), b, on_host(mean), mean_b, models.clock + n)
+    mean = np.asarray(models.average_coef, dtype=X.dtype.name)
+    return SGDModels(on_host(coef), on_host(b), mean, models.average_intercept, models.clock + n)
 
 
 def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
