@@ -34,7 +34,7 @@ from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
-from dkl.kernels.normal_equations import GramSum, add_hessian, packed_size
+from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear import array_sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor

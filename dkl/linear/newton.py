@@ -13,7 +13,12 @@ from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets, is_plain_sparse, sparse_rows
+from dkl.kernels.normal_equations import (
+    NewtonLoss,
+    NewtonTargets,
+    is_plain_sparse,
+    sparse_rows,
+)
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState

@@ -11,6 +11,7 @@ from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
     NewtonLoss,
     NewtonOptions,
@@ -18,8 +19,6 @@ from dkl.kernels.normal_equations import (
     TrialSteps,
     newton_block,
     newton_tile,
-    packed_panels,
-    packed_size,
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import Loss, newton_loss

@@ -11,13 +11,12 @@ from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
     newton_tile,
-    packed_panels,
-    packed_size,
 )
 from dkl.linear.newton_driver import NewtonState
 from dkl.linear.softmax_sums import class_pairs, softmax_block

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.newton.gram import GramSum, packed_size
 from dkl.kernels.normal_equations import (
-    GramSum,
     NewtonOptions,
     TrialSteps,
     mapped_tiles,
     model_scores,
-    packed_size,
     weighted_sums,
 )
 from dkl.protocols.arrays import Rows

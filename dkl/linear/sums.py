@@ -12,7 +12,12 @@ from scipy.special import logsumexp, softmax
 from dkl.kernels.device import array_module, place
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import column_sums
-from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, model_scores, sparse_tiles
+from dkl.kernels.normal_equations import (
+    is_plain_sparse,
+    mapped_tiles,
+    model_scores,
+    sparse_tiles,
+)
 from dkl.kernels.sums import encode_targets
 from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values

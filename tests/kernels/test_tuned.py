@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, packed_size
+from dkl.kernels.newton.gram import packed_size
+from dkl.kernels.normal_equations import NewtonTargets, TrialSteps
 from dkl.methods.density.sums import (
     MarginOptions,
     Smoothing,

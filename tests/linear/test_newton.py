@@ -11,14 +11,13 @@ from sklearn.svm import LinearSVC
 
 import dkl.linear.newton_driver as newton
 from dkl.kernels.maps import map_rows
+from dkl.kernels.newton.gram import add_hessian, packed_size
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
-    add_hessian,
     loss_sums,
     newton_sums,
-    packed_size,
 )
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition

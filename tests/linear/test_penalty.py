@@ -11,7 +11,8 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonTargets, packed_size
+from dkl.kernels.newton.gram import packed_size
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.newton.gram import GramSum, packed_size, rows_at
 from dkl.kernels.normal_equations import (
-    GramSum,
     TrialSteps,
     design_tiles,
     mapped_tiles,
     model_scores,
-    packed_size,
-    rows_at,
     weighted_sums,
 )
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss

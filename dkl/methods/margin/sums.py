@@ -10,7 +10,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, on_host
-from dkl.kernels.normal_equations import NewtonTargets, design_tiles, rows_at, signed_products
+from dkl.kernels.newton.gram import rows_at, signed_products
+from dkl.kernels.normal_equations import NewtonTargets, design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
