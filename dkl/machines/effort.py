@@ -136,13 +136,17 @@ class Shape:
 
     def judging(self, learner: FeatureLearner) -> float:
         """Work of finding the features and telling penalties apart on them."""
+        return self.learning(learner) + self.telling(learner)
+
+    def telling(self, learner: FeatureLearner) -> float:
+        """Work of telling penalties apart on features that were found."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
         each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
         penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
         systems = each * (penalties if self.features_of(learner) <= MANY_FEATURES else min(penalties, _FEW_PENALTIES))
         maps = 1.3 if self.loss == "squared_error" else 4.0
-        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
+        return self._steps(learner, hessians, systems, maps)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""
