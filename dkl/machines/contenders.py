@@ -83,15 +83,15 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
+        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
+        tried.append(Contender("steps of columns and their products", steps))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(Matern(0.5), n_features=size, scaling=scaling or "standard")
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows are near that differ in few columns, however much, as classes do
         tried.append(Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian())))
-    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
-        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
-        tried.append(Contender("steps of columns and their products", steps))
     tried += waves
     if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
         # the metric finds few columns that matter among many

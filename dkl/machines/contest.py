@@ -28,6 +28,8 @@ _KEPT = 0.55
 _LASTING = 0.7
 # Of a kernel so many landmarks are tried before anything else.
 _FEW_LANDMARKS = 1_000
+# Contenders that one is joined from.
+_PAIR = 2
 # Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
 # which gain for longer, and others.
 _NEAR_KERNEL, _NEAR = 0.25, 0.03
@@ -81,6 +83,8 @@ class Race:
         Variants of a contender, and whether it is the best one.
     join : callable or None
         A contender of two.
+    joining : callable or None
+        The work of one trial of it where the features of both were learned without the rows of that fold already.
     plan : sequence of int or None
         The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
@@ -92,6 +96,7 @@ class Race:
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
     join: Callable[[Contender, Contender], Contender] | None = None
+    joining: Callable[[Contender], float] | None = None
     plan: Sequence[int] | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
@@ -140,7 +145,7 @@ class Race:
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
-            ahead = sum(self.judging(self.contenders[number]) for number in waiting)
+            ahead = sum(self.trial_work(number) for number in waiting)
             # all that are alive do a further fold, or none does: their means are over the same rows
             if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
                 break
@@ -160,7 +165,7 @@ class Race:
         ):
             self._ended_early.add(number)
         self.tried.append(number)
-        self.spent += self.judging(self.contenders[number])
+        self.spent += self.trial_work(number)
         if choice is None:
             self.failed.add(number)
         else:
@@ -324,7 +329,8 @@ class Race:
         """Whether it asks for more features than the contender that it is a variant of."""
         ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
         sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
-        return None not in sizes and sizes[0] > sizes[1]
+        given, before = sizes[0], sizes[-1]
+        return given is not None and before is not None and given > before
 
     def _grows_cheaply(self, contender: Contender, parents: tuple[int, ...]) -> bool:
         """Whether it is a kernel of more landmarks than its parent, but no more than a thousand."""
@@ -351,19 +357,26 @@ class Race:
         return None
 
     def _affords(self, number: int, n_trials: int = 1) -> bool:
-        return self.affords(self.contenders[number], n_trials)
-
-    def affords(self, contender: Contender, n_trials: int | None = None) -> bool:
-        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed.
-
-        As many trials as there are folds that all others have done, unless told otherwise.
-        """
-        trials = max(self.rounds, 1) if n_trials is None else n_trials
-        ahead = self.fitting(contender)
+        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
+        ahead = self.fitting(self.contenders[number])
         # before a variant was tried nothing has grown
         if max(self.tried, default=0) >= self._kinds and self._grew(self.winner) is not None:
             ahead = max(ahead, _KEPT * self.allowed)
-        return self.spent + trials * self.judging(contender) + ahead <= self.allowed
+        first = len(self.choices[number])
+        trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
+        return self.spent + trials + ahead <= self.allowed
+
+    def joined_of(self, number: int, fold: int) -> tuple[int, ...]:
+        """The two contenders that one is joined from, if the features of both were learned for this fold; else none."""
+        parents = self._parents.get(number, ())
+        known = len(parents) == _PAIR and all(len(self.choices[parent]) > fold for parent in parents)
+        return parents if known else ()
+
+    def trial_work(self, number: int, fold: int | None = None) -> float:
+        """The work of a trial of a contender: of the next one, unless the fold is given."""
+        known = self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold)
+        work = self.joining if known and self.joining is not None else self.judging
+        return work(self.contenders[number])
 
     def preferred(self, number: int) -> PenaltyChoice | None:
         """The penalty that the contender which this one is a variant of prefers; None for a kind."""

@@ -20,7 +20,7 @@ _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.4, 5e7
 # Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
-_METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 1_000, 13.0, 20.0
+_METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 20.0
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
 # for each model.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
@@ -129,20 +129,24 @@ class Shape:
 
     def _metric(self, D: int) -> float:
         """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
-        landmarks = min(D, _METRIC_LANDMARKS)
+        landmarks = min(max(D, _LEAST_METRIC_LANDMARKS), _METRIC_LANDMARKS, self.n_rows)
         similarities = 2.0 * _KERNEL + _SLOPE + 2.0 * (landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
         systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
 
     def judging(self, learner: FeatureLearner) -> float:
         """Work of finding the features and telling penalties apart on them."""
+        return self.learning(learner) + self.telling(learner)
+
+    def telling(self, learner: FeatureLearner) -> float:
+        """Work of telling penalties apart on features that were found."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
         each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
         penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
         systems = each * (penalties if self.features_of(learner) <= MANY_FEATURES else min(penalties, _FEW_PENALTIES))
         maps = 1.3 if self.loss == "squared_error" else 4.0
-        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
+        return self._steps(learner, hessians, systems, maps)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""

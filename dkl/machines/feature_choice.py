@@ -85,28 +85,29 @@ class ChoosingMixin(SettledMixin):
         saved = None if ending is None else ending.load(run.fingerprint)
         if saved is not None:
             race.plan, clock = saved.values["trials"], Clock(None)
-        pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
+        pilots: dict[tuple[int, int], tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
         cut_short = False
         while (trial := race.next()) is not None:
             number, fold = trial
             contender = race.contenders[number]
-            ahead = race.judging(contender) + race.fitting(contender)
-            if race.tried and not clock.allows(ahead):
+            work = race.trial_work(number)
+            if race.tried and not clock.allows(work + race.fitting(contender)):
                 race.leave_out(number)
                 cut_short = True
                 continue
             self._advised = contender.learner
             try:
-                near = race.preferred(number)
-                pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}", near)
+                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+                on = (sample, weights, run)
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", race.preferred(number), learned)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
             else:
                 race.tell(number, choice, pilot.feature_map_.n_features)
-                pilots.setdefault(number, (pilot, choice))
-            clock.count(race.judging(contender))
+                pilots[number, fold] = pilot, choice
+            clock.count(work)
         if cut_short:
             race.ended = (
                 f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
@@ -122,7 +123,7 @@ class ChoosingMixin(SettledMixin):
         self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
         self._tried_kinds = race.table(won)
         return self._settled_penalty(
-            pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+            pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
@@ -147,7 +148,7 @@ class ChoosingMixin(SettledMixin):
         for number, fold in enumerate(folds):
             # a fold of so few rows may have none
             with suppress(ValueError):
-                judged.append((*self._tried(fold, sample, weights, run, f"0-{number}"), fold))
+                judged.append((*self._tried(fold, (sample, weights, run), f"0-{number}"), fold))
         if not judged:
             return None
         pilot, choice, fold = judged[0]
@@ -184,6 +185,7 @@ class ChoosingMixin(SettledMixin):
             len(folds),
             effort.allowed(whole),
             judging=lambda contender: judged.judging(contender.learner),
+            joining=lambda contender: judged.telling(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             join=joined,
@@ -207,18 +209,23 @@ class ChoosingMixin(SettledMixin):
     def _tried(
         self,
         fold: HeldOut,
-        sample: Dataset,
-        weights: np.ndarray | None,
-        run: Run,
+        on: tuple[Dataset, np.ndarray | None, Run],
         stage: str,
         near: PenaltyChoice | None = None,
+        learned: Sequence[FeatureLearner] = (),
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these.
 
-        Of many features those penalties that fewer of the kind have preferred, if it is known `near` which.
+        Those of other features side by side need not be `learned` again. Of many features those penalties are tried
+        that fewer of the kind have preferred, if it is known `near` which.
         """
-        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
-        pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
+        sample, weights, run = on
+        pilot = self._learner(f"pilot-{stage}")
+        if learned:
+            pilot.put_together(learned)
+        else:
+            context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
+            pilot.fit_within(sample, context)
         near = near if pilot.feature_map_.n_features > MANY_FEATURES else None
         problem = self._problem_on(pilot, sample, weights)
         problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
