@@ -148,6 +148,7 @@ MARGIN: Constraints = {
     "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "monotone": [dict, None],
     "refine": [_count(0)],
     "warm_start": ["boolean"],
 }
@@ -166,11 +167,11 @@ STEPS: Constraints = {
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
     "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
-    "monotone": [dict, None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
-    **{name: MARGIN[name] for name in ("validation_fraction",)},
+    **{name: MARGIN[name] for name in ("monotone", "validation_fraction")},
     "patience": [_count(1)],
+    "bags": [_count(1)],
 }
 
 COMBINED: Constraints = {

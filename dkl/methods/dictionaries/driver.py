@@ -23,14 +23,15 @@ from dkl.methods.dictionaries.problem import (
 )
 from dkl.methods.dictionaries.sampled_dictionaries import SampleSlopes
 from dkl.methods.steps.driver import (
-    CONSTANT_PENALTY,
     LEAST_GAIN,
     RowCost,
     as_drawn,
+    column_penalties,
     histogram_bytes,
     most_parents,
     parents_of,
     scored_atoms,
+    solved_trials,
     with_atoms,
     with_edges,
 )
@@ -162,13 +163,6 @@ def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
     return BlockSum(f"dictionaries: {state.phase}", function, accumulators, operands, cost=cost)
 
 
-def _penalties(problem: DictionaryProblem, m: int, penalty: float) -> np.ndarray:
-    """D: of each of m columns; the first one is the constant."""
-    penalties = np.full(m, penalty)
-    penalties[0] = CONSTANT_PENALTY
-    return penalties
-
-
 def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray]) -> CompetitionState:
     """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
     known = columns_known(problem, state, *state.known)
@@ -183,14 +177,10 @@ def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[st
         gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
         start[:, known] = state.coefficients
         right = gram @ start.T + gradient
-    trials = []
-    for penalty in state.penalties:
-        system = gram + np.diag(_penalties(problem, m, penalty))
-        trials.append(solve_positive(system.copy, right).T)
     return replace(
         state,
         phase="search",
-        trials=np.stack(trials),
+        trials=solved_trials(problem, state, gram, right),
         gram=gram,
         gradient=gradient,
         known=np.array([state.n_atoms, len(state.points)]),
@@ -308,7 +298,7 @@ def verified_candidates(
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     beside, own = sums["cross"][:m], sums["cross"][m:]
-    system = state.gram + np.diag(_penalties(problem, m, penalty))
+    system = state.gram + np.diag(column_penalties(m, penalty))
     explained = beside.T @ solve_positive(system.copy, beside)
     columns, start = [], 0
     for number, source in enumerate(problem.sources):

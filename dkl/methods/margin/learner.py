@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -113,6 +114,10 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
     dynamics : {"no-regret", "excessive-gap"}
         Of the game on a finite family.
+    monotone : mapping of int or str to {1, -1}, or None
+        Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
+        with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
+        the other columns only.
     refine : int
         Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
     warm_start : bool
@@ -197,6 +202,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         max_norm: float | None = None,
         projection: str = "exact",
         dynamics: str = "no-regret",
+        monotone: Mapping[int | str, int] | None = None,
         refine: int = 0,
         warm_start: bool = False,
         scaling: ScalingChoice | None = None,
@@ -229,6 +235,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         self.max_norm = max_norm
         self.projection = projection
         self.dynamics = dynamics
+        self.monotone = monotone
         self.refine = refine
         self.warm_start = warm_start
         self.scaling = scaling
@@ -268,6 +275,11 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
         if not isinstance(family_of(self), Dictionaries):
+            if self.monotone:
+                raise ValueError(
+                    "monotone is for a list of dictionaries with steps or columns, since waves rise and fall; take "
+                    "family=[dkl.Steps(), dkl.Gaussian()], or StepFeatures(monotone=...)"
+                )
             return self._with_parameters(SOLVERS[self.solver])
         if self.solver != "corrective" or self.warm_start:
             given = "warm_start=True" if self.warm_start else f"solver={self.solver!r}"

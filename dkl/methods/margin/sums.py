@@ -66,10 +66,13 @@ class HeldTargets:
     targets : NewtonTargets
     held : callable or None
         Row ids to a mask of the rows that are held out; None for none.
+    left_out : callable or None
+        Row ids to a mask of rows that neither learn nor judge; None for none.
     """
 
     targets: NewtonTargets
     held: Callable[[np.ndarray], np.ndarray] | None = None
+    left_out: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
@@ -77,7 +80,9 @@ class HeldTargets:
         if self.held is None:
             return targets, weight, np.zeros_like(weight)
         mask = np.asarray(self.held(block.held_with), dtype=bool)
-        return targets, weight * ~mask, weight * mask
+        if self.left_out is None:
+            return targets, weight * ~mask, weight * mask
+        return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
 
 
 def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:

@@ -155,9 +155,11 @@ def as_drawn(sample: Block, asked: int) -> Block:
 
 def with_edges(problem: StepProblem, state: State, rows: Block, columns: bool | None = None) -> State:
     """With the bins of the columns, and all columns as straight lines; None: where they are few beside the atoms."""
-    _, learned, _ = problem.targets(rows)
-    used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
-    bins = column_bins(used.X, used.weights, problem.bins)
+    bins = problem.given_bins
+    if bins is None:
+        _, learned, _ = problem.targets(rows)
+        used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
+        bins = column_bins(used.X, used.weights, problem.bins)
     state = replace(
         state,
         phase="refit",
@@ -193,29 +195,43 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         start = np.zeros((K, m))
         start[:, : state.coefficients.shape[1]] = state.coefficients
         right = gram @ start.T + gradient
-    signs = None if problem.signs is None else np.array([_sign_of(columns, problem.signs) for columns in state.columns])
-    trials = []
-    for penalty in state.penalties:
-        penalties = np.full(m, penalty)
-        penalties[0] = CONSTANT_PENALTY
-        system = gram + np.diag(penalties)
-        trials.append(solve_positive(system.copy, right).T if signs is None else _with_signs(system, right, signs))
+    trials = solved_trials(problem, state, gram, right)
     keeps = problem.loss == "squared_error"
     return replace(
         state,
         phase="search",
-        trials=np.stack(trials),
+        trials=trials,
         gram=gram if keeps else state.gram,
         gradient=gradient if keeps else state.gradient,
     )
 
 
-def _with_signs(system: np.ndarray, right: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """The minimum of each model's quadratic over coefficients that have the signs of their atoms: (K, m).
+def solved_trials(problem: StepProblem, state: StepState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solutions of (G + D) w = right for each of the penalties, (T, K, m); the first columns are the atoms.
 
-    Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the model.
+    Where columns have signs, it is the minimum of each model's quadratic over coefficients that have the signs of their
+    atoms. Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the
+    model. Columns that are no atoms have none.
     """
-    return np.stack([signed_minimum(system, -one, signs) for one in right.T])
+    m, signs = len(gram), None
+    if problem.signs is not None:
+        signs = np.zeros(m, np.int64)
+        signs[: state.n_atoms] = [_sign_of(columns, problem.signs) for columns in state.columns]
+    trials = []
+    for penalty in state.penalties:
+        system = gram + np.diag(column_penalties(m, penalty))
+        if signs is None:
+            trials.append(solve_positive(system.copy, right).T)
+        else:
+            trials.append(np.stack([signed_minimum(system, -one, signs) for one in right.T]))
+    return np.stack(trials)
+
+
+def column_penalties(m: int, penalty: float) -> np.ndarray:
+    """D: of each of m columns; the first one is the constant."""
+    penalties = np.full(m, penalty)
+    penalties[0] = CONSTANT_PENALTY
+    return penalties
 
 
 def _sign_of(columns: np.ndarray, signs: np.ndarray) -> int:
