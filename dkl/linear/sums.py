@@ -140,7 +140,7 @@ def candidate_losses(
         For classes 1 at a row's class and -1 elsewhere; one column for two classes.
     models : ndarray of shape (v, K, c, m + 1)
     name, epsilon, quantiles
-        The loss, as of `newton_loss`.
+        The loss, as of `newton_loss`; "softmax" is that of all classes together.
 
     Returns
     -------
@@ -149,6 +149,9 @@ def candidate_losses(
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
     scores = model_scores(phi, flat).reshape(phi.shape[0], v, K, c)
+    if name == "softmax":
+        own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
+        return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)
     loss = newton_loss(name, epsilon, None if quantiles is None else quantiles[:, None])
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
     factor = 2.0 if name == "squared_error" else 1.0

@@ -55,7 +55,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -510,7 +510,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
-        if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
+        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit") and "features_per_round" in given:
             # rounds that nobody has given a loss look for waves and steps of the machine's own
             learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:

@@ -28,6 +28,7 @@ from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
+from dkl.solvers.losses import ROUND_LOSSES
 
 Constraints = dict[str, list[Any]]
 # What users may give for parameters that many estimators have.
@@ -131,7 +132,7 @@ MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
@@ -166,7 +167,7 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
+    "loss": [StrOptions({"log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     **{name: MARGIN[name] for name in ("monotone", "validation_fraction")},

@@ -39,7 +39,7 @@ from dkl.methods.steps.problem import HISTORY
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import solve_positive
 
 # rows of the sample that waves and landmarks are searched on
@@ -200,10 +200,10 @@ def _proposed(problem: DictionaryProblem, state: CompetitionState, sample: Block
     if problem.sources and room > 0:
         rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
         y, weight, _ = problem.targets(rows)
-        loss = loss_of(problem.loss)
+        loss = round_loss(problem.loss)
         scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
         s = -loss.slope(y, scores) * weight[:, None]
-        h = weight * loss.curvature(y, scores)[:, 0]
+        h = weight * loss.curvature(y, scores).max(axis=1)
         learned = np.flatnonzero(weight > 0.0)
         for number, source in enumerate(problem.sources if len(learned) else ()):
             X = scale_rows(rows.X[learned], source.scaler, problem.dtype)

@@ -23,6 +23,7 @@ from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.landmarks import whitening_of
 from dkl.methods.steps.monotone import monotone_signs
 from dkl.methods.steps.problem import HISTORY
+from dkl.solvers.losses import ROUND_QUANTILES
 
 # the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
@@ -73,14 +74,21 @@ class DictionarySolver(CorrectiveSolver):
         classes, scale = dataset.classes, rows.target_scale
         n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         default = "log_loss" if classes is not None and n_models == 1 else "squared_error"
+        further = {"softmax"} if n_models > 1 else {"log_loss"}
+        allowed = {"squared_error"} | (
+            further if classes is not None else {"huber", "pinball"} if n_models == 1 else set()
+        )
         loss = default if self.loss is None else self.loss
-        if loss not in (default, "squared_error"):
+        if loss not in allowed:
             raise ValueError(
-                f"loss={loss!r} is not one of {sorted({default, 'squared_error'})}, which a list of families has for "
-                "these targets"
+                f"loss={loss!r} is not one of {sorted(allowed)}, which a list of families has for these targets"
             )
+        models = np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models)
+        if loss == "pinball":
+            # a model a quantile, all of the one target
+            models, n_models = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+            models=models,
             n_classes=None if classes is None else len(classes),
             class_weight=rows.class_weight,
             center=None if scale is None else scale.center,

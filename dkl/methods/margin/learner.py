@@ -68,8 +68,10 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
         projected gradient steps on the dual weights, which are kept beside the rows; for classes.
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma", "hinge"} or None
-        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers; "poisson" is of
+    loss : str or None
+        Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
+        than two classes together, and "hinge" (None in the game). Of numbers "squared_error" (None), "huber" (the
+        square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a model each); "poisson" of
         counts and "gamma" of sizes, whose mean is exp(f), and neither standardises them.
     C : float or None
         Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what

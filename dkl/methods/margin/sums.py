@@ -14,11 +14,13 @@ from dkl.kernels.newton.gram import rows_at, signed_products
 from dkl.kernels.normal_equations import NewtonTargets, design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error", "poisson", "gamma"]
+CorrectiveLoss = Literal[
+    "squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"
+]
 
 # rows at most whose change of the Gram matrix is formed at once
 _CHANGED_ROWS = 1024
@@ -30,7 +32,7 @@ class CorrectiveRound:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
         As `dkl.solvers.losses` defines them.
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
@@ -91,7 +93,7 @@ def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, lo
     That is its weight times its curvature as a share of the loss's largest.
     """
     # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
-    table = loss_of(loss)
+    table = round_loss(loss)
     return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
 
 
@@ -121,7 +123,7 @@ def corrective_sums(
         "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
         what has to be added to the Gram matrix of the old columns.
     """
-    loss = loss_of(round_.loss)
+    loss = round_loss(round_.loss)
     change = _GramChange(round_)
     sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):

@@ -24,7 +24,7 @@ from dkl.methods.steps.driver import StepDriver, with_atoms
 from dkl.methods.steps.monotone import monotone_signs
 from dkl.methods.steps.problem import HISTORY, BagRows, StepProblem, StepState, first_state
 from dkl.methods.steps.sums import StepLoss
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
 
 # a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
 _ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
@@ -50,9 +50,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Thresholds of a column at most.
     n_features : int
         Atoms at most; fewer where held-out rows gain no more.
-    loss : {"log_loss", "squared_error", "poisson", "gamma"} or None
+    loss : str or None
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
-        classes, of which each is set against the rest. "poisson" is of counts and "gamma" of sizes, of one target.
+        classes, of which each is set against the rest; "softmax" is of several classes together. Of one target of
+        numbers "huber" (the square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a
+        model each), "poisson" of counts and "gamma" of sizes.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
         on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
@@ -82,7 +84,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         The working model on the features, in the targets' own units.
     bag_coef_ : ndarray of shape (bags, K, n_features)
         Coefficients of each bag, of which `coef_` is the mean.
-    loss_ : {"log_loss", "squared_error", "poisson", "gamma"}
+    loss_ : str
         Of the working model.
     history_ : list of dict
         One line a round: features, loss on held-out rows, penalty; the rounds of one bag after those of another.
@@ -229,15 +231,20 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         default: StepLoss = "log_loss" if classes is not None and several == 1 else "squared_error"
         loss = default if self.loss is None else self.loss
-        if loss == "log_loss" and default != "log_loss":
+        if (loss == "log_loss" and default != "log_loss") or (loss == "softmax" and (classes is None or several == 1)):
             kind = "numbers" if classes is None else f"{len(classes)} classes"
-            raise ValueError(f"loss='log_loss' is for two classes, and the targets are {kind}; use loss=None")
-        if loss in LOG_LINK and (classes is not None or several > 1):
+            wanted = "two classes" if loss == "log_loss" else "three classes or more"
+            raise ValueError(f"loss={loss!r} is for {wanted}, and the targets are {kind}; use loss=None")
+        if loss in ROUND_LOSSES and (classes is not None or several > 1):
             kind = "labels" if classes is not None else f"{several} columns"
             raise ValueError(f"loss={loss!r} is for one column of numbers, and the targets are {kind}; use loss=None")
+        models = np.array([1]) if classes is not None and several == 1 else np.arange(several)
+        if loss == "pinball":
+            # a model a quantile, all of the one target
+            models, several = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         weights = self._class_weights(dataset)
         targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
+            models=models,
             n_classes=None if classes is None else len(classes),
             class_weight=weights,
             center=None if scale is None else scale.center,

@@ -30,7 +30,7 @@ class StepProblem:
         d.
     n_features : int
         Atoms to find at most.
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     depth : int
         Factors of an atom at most: 1 for main effects, 2 for pairs, 3.
     bins : int

@@ -15,9 +15,9 @@ from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 
-StepLoss = Literal["squared_error", "log_loss", "poisson", "gamma"]
+StepLoss = Literal["squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class RefitTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
     new : ndarray of int64, or slice
@@ -46,7 +46,7 @@ class SearchTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     trials : ndarray of shape (T, K, m), float64
         Coefficients; the last of them has the slopes that histograms sum.
     parents : ndarray of shape (P,), int64
@@ -77,13 +77,14 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, _ = operands["targets"](block)
-    loss, m = loss_of(task.loss), feature_map.n_features
+    loss, m = round_loss(task.loss), feature_map.n_features
     n_new = len(np.arange(m)[task.new])
     gram, gradient = np.zeros((m, n_new)), np.zeros((n_new, y.shape[1]))
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
-        h = weight[rows] * loss.curvature(y[rows], scores)[:, 0]
+        # one system for all models: the largest curvature of a row bounds that of each
+        h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
         new = phi[:, task.new]
         gram += (phi * h[:, None].astype(phi.dtype)).T @ new
         gradient += new.T @ s.astype(phi.dtype)
@@ -104,7 +105,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     task: SearchTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, held = operands["targets"](block)
-    loss, (n_trials, K, m) = loss_of(task.loss), task.trials.shape
+    loss, (n_trials, K, m) = round_loss(task.loss), task.trials.shape
     bins = task.bins
     histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
     losses = np.zeros(n_trials)
@@ -119,7 +120,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             with np.errstate(over="ignore"):
                 losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
-        h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
+        h = weight[rows] * loss.curvature(y[rows], scores[:, -1]).max(axis=1)
         if mapped is not None:
             psi = mapped(rows)
             cross += (np.hstack([phi, psi]) * h[:, None].astype(phi.dtype)).T @ psi
