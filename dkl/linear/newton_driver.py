@@ -414,8 +414,12 @@ class _NewtonCost:
         packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
         hessians = 2.0 * packed * len(self.options.hessian_of)
         itemsize = np.dtype(self.options.dtype).itemsize
-        tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + (8 if self.options.exact else 0))
-        return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
+        # mapped rows, those with curvature and these by the roots of their weights; for each Hessian as many rows as
+        # features wait, and two products are added
+        tile = 3 * newton_tile(width - 1, self.options.dtype) * width
+        waiting = 0 if self.options.columns is None else (len(self.options.hessian_of) + 1) * width**2
+        products = 2 * width * min(width, 2 * packed // width + 1)
+        return Cost(rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
 
 
 def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
