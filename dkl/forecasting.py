@@ -16,6 +16,7 @@ from dask.utils import format_bytes, format_time
 from sklearn.base import clone
 
 from dkl.data.coerce import as_dataset
+from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.selected import Fewest, narrowed
@@ -30,7 +31,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 
 # A pilot has so many rows at least, of so many blocks at least: rows are often in an order.
-_PILOT_ROWS, _PILOT_BLOCKS = 250_000, 2
+_PILOT_ROWS, _PILOT_BLOCKS = 300_000, 2
 # Rows of the fit before it, which compiles.
 _WARMING_ROWS = 2_000
 # Blocks of one row each, whose pass tells what a task costs; reads of a pilot's block, of which the fastest counts.
@@ -268,7 +269,11 @@ def _some_blocks(rows: Dataset, least: int) -> Dataset:
     if len(filled):
         chosen = filled[np.unique(np.linspace(0, len(filled) - 1, enough).astype(int))]
         kept[chosen] = sizes[chosen]
-    source = narrowed(rows.source, _WholeBlocks(kept), kept, n_classes=rows.schema.n_classes)
+    # Known of the whole: counted anew, the labels of all rows would be read.
+    whole, stays = rows.source.counts, kept > 0
+    classes = None if whole.class_weights is None else whole.class_weights * stays[:, None]
+    counts = RowCounts(kept, whole.weights * stays, classes)
+    source = narrowed(rows.source, _WholeBlocks(kept), kept, n_classes=rows.schema.n_classes, counts=counts)
     return Dataset(source, rows.schema, store=rows.store, name=rows.name)
 
 

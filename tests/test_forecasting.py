@@ -113,6 +113,8 @@ def test_a_pilot_is_of_whole_blocks_from_all_over_the_rows(dataset: Dataset) -> 
         assert few.n_rows >= min(least, dataset.n_rows)
         assert {0, 14} <= set(kept)
         np.testing.assert_array_equal(few.source.block_rows[kept], dataset.source.block_rows[kept])
+        np.testing.assert_array_equal(few.class_weights, np.bincount(few.y.compute()))
+        assert few.total_weight == few.n_rows
         assert sorted(few.row_id.compute()) == sorted(
             number for block in kept for number in range(4_000 * block, 4_000 * block + 4_000)
         )

@@ -23,6 +23,7 @@ from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
+from dkl.passes.loop import check_reach
 from dkl.solvers.losses import LOG_LINK
 
 Solver = Literal["corrective", "game"]
@@ -291,8 +292,11 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     def _learn(self, dataset: Dataset) -> None:
         solver = self._strategy()
         start = self._start(dataset, solver)
-        # parameters that have no meaning for these rows are refused before any pass
-        solver.problem(self._planned_rows(dataset), None)
+        # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all workers
+        # see: the passes before the search may take hours.
+        columns = solver.columns(solver.problem(self._planned_rows(dataset), None), None)
+        if columns is not None:
+            check_reach(columns.store)
         if self.loss in LOG_LINK:
             check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
