@@ -21,6 +21,7 @@ from dask.utils import format_bytes
 from scipy import sparse
 from sklearn.base import clone
 
+from dkl.bench.device_speed import device_speeds
 from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
@@ -532,3 +533,8 @@ def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(
     monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 16)
     with pytest.raises(type(full)):
         device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
+
+
+def test_all_that_the_report_measures_is_that_of_the_cpu(gpu: str) -> None:
+    speeds = list(device_speeds(n_rows=200, n_columns=9, n_frequencies=32, repeats=1))
+    assert max(one.difference for one in speeds) < 1e-3
