@@ -126,6 +126,19 @@ def load_model(store: str | Path, classes: Iterable[type] = (), **storage_option
     StoreError
         If what is there is no model, is incomplete or damaged, is of a newer format, or names a class that is not
         known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = dkl.KernelClassifier("random", n_features=20, random_state=0).fit(X, X[:, 0] > 0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.zarr")
+    ...     same = dkl.load_model(f"{folder}/model.zarr")
+    >>> bool(np.array_equal(model.decision_function(X), same.decision_function(X)))
+    True
     """
     location = Location.of(store, storage_options)
     extensions = {cls.__name__: cls for cls in classes}

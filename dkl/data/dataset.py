@@ -480,6 +480,16 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     -----
     UserWarning
         The labels of the blocks are not mixed, which spoils stochastic fitting.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import dkl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = dkl.create_dataset(f"{folder}/rows.zarr", np.eye(4), ["a", "b", "a", "b"])
+    ...     dkl.open_dataset(f"{folder}/rows.zarr").n_rows
+    4
     """
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
@@ -519,6 +529,15 @@ def from_zarr(
         A path holds nothing.
     ValueError
         Shapes that do not fit, complex numbers, NaN or infinity in y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr
+    >>> import dkl
+    >>> X = zarr.array(np.eye(4), chunks=(2, 4))
+    >>> dkl.from_zarr(X, y=["a", "b", "a", "b"]).n_rows
+    4
     """
     # Each may be a path, a URL or an open array; values in memory pass through.
     opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))

@@ -67,6 +67,16 @@ class Contributions:
         Names of the K outputs where there are several.
     standard_errors : ndarray of shape (n, G, K) or None
         Of values that are means over draws; None where values are exact.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> parts = dkl.explain.contributions(model, X[:3], X)
+    >>> bool(np.allclose(parts.base + parts.values.sum(axis=1)[:, 0], model.predict(X[:3]), atol=1e-5))
+    True
     """
 
     columns: Columns
@@ -205,6 +215,15 @@ class Background:
     base : ndarray of shape (K,)
         The mean prediction.
     outputs : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> dkl.explain.background_of(model, X).base.shape
+    (1,)
     """
 
     def __init__(self, columns: Columns, base: np.ndarray, outputs: tuple[str, ...]) -> None:
@@ -258,6 +277,16 @@ def background_of(
     ------
     NotFittedError, TypeError, ValueError
         As `dkl.explain.importance`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> background = dkl.explain.background_of(model, X)
+    >>> [dkl.explain.contributions(model, X[i : i + 1], background).values.shape for i in range(2)]
+    [(1, 2, 1), (1, 2, 1)]
     """
     scorer, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))

@@ -49,6 +49,16 @@ class PartialDependence:
         What each of the axes' rows stands for, of sum 1.
     outputs : tuple of str
         Names of the K outputs where there are several.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> curve, pair = dkl.explain.partial_dependence(model, X, [0, (0, 1)], resolution=10)
+    >>> curve.values.shape, pair.interaction.shape
+    ((10, 1), (10, 10, 1))
     """
 
     axes: tuple[Axis, ...]

@@ -44,6 +44,17 @@ class Agreement:
         How many blocks each site has, in the order of their block numbers.
     version : str
         Of dkl: another one may round otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> public = dkl.create_dataset("known_to_all.zarr", X, np.where(X[:, 0] > 0, "yes", "no"))
+    >>> learner = dkl.AlignedFeatures(n_candidates=50, n_features=10, random_state=0)
+    >>> settled = dkl.agree(learner, public, {"north": 8, "south": 4})
+    >>> settled.n_blocks, list(settled.sites)
+    (12, ['north', 'south'])
     """
 
     learner: Any

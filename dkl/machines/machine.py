@@ -19,6 +19,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, exposure_of_fit, with_exposure_of_fit, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
+from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
@@ -64,7 +65,7 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]

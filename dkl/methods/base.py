@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
+from dkl.documented import DocumentedMixin
 from dkl.errors import refuse_non_finite
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
@@ -59,7 +60,7 @@ _JUDGING_SHARE = 0.1
 
 
 class FeatureLearner(
-    SavingMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    SavingMixin, DocumentedMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
 

@@ -74,7 +74,7 @@ class LandscapeDisplay(Display):
         X: np.ndarray,
         s: np.ndarray,
         *,
-        frequencies: np.ndarray | None = None,
+        frequencies: np.ndarray | sparse.csr_array | None = None,
         newest: int = 0,
         columns: tuple[int, int] = (0, 1),
         limit: float | None = None,
@@ -119,8 +119,8 @@ class LandscapeDisplay(Display):
         # A frequency with entries in other columns lies outside the plane that is drawn.
         shown, new = np.zeros((0, 2)), 0
         if frequencies is not None:
-            is_sparse = isinstance(frequencies, sparse.sparray | sparse.spmatrix)
-            dense = np.asarray(frequencies.toarray() if is_sparse else frequencies)
+            is_sparse = sparse.issparse(frequencies)
+            dense = np.asarray(sparse.csr_array(frequencies).toarray() if is_sparse else frequencies)
             inside = np.count_nonzero(np.delete(dense, list(columns), axis=1), axis=1) == 0
             shown = dense[inside][:, list(columns)].astype(float)
             new = int(inside[len(dense) - newest :].sum()) if newest else 0
