@@ -70,7 +70,7 @@ class RowsInFile:
     def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
         self._shape, self._dtype = shape, np.dtype(dtype)
         number, self.path = tempfile.mkstemp(prefix="dkl-categories-", dir=dask.config.get("temporary_directory", None))
-        weakref.finalize(self, _remove, self.path)
+        weakref.finalize(self, _remove, self.path, os.getpid())
         with os.fdopen(number, "wb") as file:
             # zeros that take no place until they are written
             file.truncate(self.row_bytes * shape[0])
@@ -127,7 +127,7 @@ def rows_in_memory(shape: tuple[int, int], dtype: np.dtype) -> RowsInMemory:
     return RowsInMemory(np.zeros(shape, dtype))
 
 
-def _remove(path: str) -> None:
-    """Remove a file that may be gone already, with its folder."""
-    if os.path.exists(path):
+def _remove(path: str, process: int) -> None:
+    """Remove a file that may be gone already, with its folder; a fork of the process that made it leaves it there."""
+    if os.getpid() == process and os.path.exists(path):
         os.unlink(path)

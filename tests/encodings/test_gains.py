@@ -155,6 +155,16 @@ def test_crosses_and_centred_numbers_that_gain_become_columns():
     assert own_prior in PRIORS
 
 
+def test_models_of_before_there_were_priors_say_what_they_hold():
+    frame, y = crossed_table()
+    new = with_categories(as_dataset(frame, y), HELD_OUT, Run()).encoding
+    before = FittedEncoding(new.table, new.outputs, (new.tables[0][:, :2],))
+    assert before.told == "of codes the fit made 'mean target', 'log count'"
+    np.testing.assert_array_equal(before.transform(frame)[:, 1:3], new.transform(frame)[:, 1:3])
+    with pytest.raises(ValueError, match="tables of categories have the shapes"):
+        FittedEncoding(new.table, new.outputs, new.tables)
+
+
 def test_what_does_not_gain_is_no_column():
     rng = np.random.default_rng(3)
     frame, _ = crossed_table(2_000)

@@ -222,7 +222,7 @@ def test_a_plan_counts_the_sums_of_a_million_values():
     codes = pd.DataFrame({"id": np.arange(n) % 999_983, "x": np.zeros(n, np.float32)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        planned = dkl.plan(machine(categorical=["id"]), codes, np.arange(n) % 2)
+        planned = dkl.plan(machine(categorical=["id"], memory_limit="8 GiB"), codes, np.arange(n) % 2)
     assert planned.passes[0].name == "sums of categories"
     # weights and one target in 6 folds, in float64
     assert planned.passes[0].memory.total > 2 * 6 * 8 * 999_983
