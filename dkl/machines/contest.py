@@ -193,7 +193,10 @@ class Race:
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
         ends = {number: self._end_of(number, most) for number in (best, *near)}
-        won = min(ends, key=lambda number: ends[number][0])
+        growing = [number for number in near if ends[number][1] is not None]
+        won = min((best, *growing), key=lambda number: ends[number][0])
+        # what cannot grow stays unless the gain is worth it
+        won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
         return won, ends[won][1]
 
     def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
