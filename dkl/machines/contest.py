@@ -343,7 +343,7 @@ class Race:
 
     def _comes_later(self, number: int) -> bool:
         """What variants are tried by, before their numbers."""
-        return not self._grows_cheaply(self.contenders[number], self._parents[number])
+        return not self._grows_cheaply(self.contenders[number], self._parents.get(number, (number,)))
 
     def _is_grown(self, number: int) -> bool:
         """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
@@ -362,8 +362,10 @@ class Race:
     def _affords(self, number: int, n_trials: int = 1) -> bool:
         """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
         ahead = self.fitting(self.contenders[number])
-        # before a variant was tried nothing has grown
-        if max(self.tried, default=0) >= self._kinds and self._grew(self.winner) is not None:
+        # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
+        # thousand landmarks.
+        kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
+        if kept and self._grew(self.winner) is not None:
             ahead = max(ahead, _KEPT * self.allowed)
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
