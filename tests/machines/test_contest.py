@@ -132,8 +132,8 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     effort = EFFORTS["balanced"]
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
-        "bandwidth x 2)",
-        "bandwidth x 0.5)",
+        "bandwidth x 1)",
+        "bandwidth x 0.25)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900) == []
 
