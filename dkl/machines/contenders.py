@@ -21,6 +21,8 @@ from dkl.registry import learner_entry
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 # Of fewer columns none matters so little that a metric would gain by it.
 _COLUMNS_OF_A_METRIC = 8
+# A kernel of so much of the median distance gains longest with more landmarks; of few it wants a wider one.
+_MATERN_BANDWIDTH = 0.5
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 
@@ -88,14 +90,18 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         tried.append(Contender("steps of columns and their products", steps))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
-        kernel = learner_entry("nystrom").learner_class(Matern(0.5), n_features=size, scaling=scaling or "standard")
+        kernel = learner_entry("nystrom").learner_class(
+            Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
+        )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows are near that differ in few columns, however much, as classes do
-        tried.append(Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian())))
+        tried.append(
+            Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian(), sigma_factor=1.0))
+        )
     tried += waves
     if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
         # the metric finds few columns that matter among many
-        learned = clone(kernels[0].learner).set_params(metric="diagonal")
+        learned = clone(kernels[0].learner).set_params(metric="diagonal", sigma_factor=1.0)
         tried.append(Contender("a Matern kernel in a learned metric", learned))
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]

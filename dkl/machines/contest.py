@@ -193,7 +193,10 @@ class Race:
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
         ends = {number: self._end_of(number, most) for number in (best, *near)}
-        won = min(ends, key=lambda number: ends[number][0])
+        growing = [number for number in near if ends[number][1] is not None]
+        won = min((best, *growing), key=lambda number: ends[number][0])
+        # what cannot grow stays unless the gain is worth it
+        won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
         return won, ends[won][1]
 
     def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
@@ -340,7 +343,7 @@ class Race:
 
     def _comes_later(self, number: int) -> bool:
         """What variants are tried by, before their numbers."""
-        return not self._grows_cheaply(self.contenders[number], self._parents[number])
+        return not self._grows_cheaply(self.contenders[number], self._parents.get(number, (number,)))
 
     def _is_grown(self, number: int) -> bool:
         """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
@@ -359,8 +362,10 @@ class Race:
     def _affords(self, number: int, n_trials: int = 1) -> bool:
         """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
         ahead = self.fitting(self.contenders[number])
-        # before a variant was tried nothing has grown
-        if max(self.tried, default=0) >= self._kinds and self._grew(self.winner) is not None:
+        # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
+        # thousand landmarks.
+        kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
+        if kept and self._grew(self.winner) is not None:
             ahead = max(ahead, _KEPT * self.allowed)
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))

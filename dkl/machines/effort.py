@@ -18,9 +18,9 @@ _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 
 # Rounds of steps look at a histogram of each column within at most so many regions.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
-_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.4, 5e7
+_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.5, 5e7
 # Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
-_METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 20.0
+_METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 10.0
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
 # for each model.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
@@ -130,7 +130,8 @@ class Shape:
     def _metric(self, D: int) -> float:
         """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
         landmarks = min(max(D, _LEAST_METRIC_LANDMARKS), _METRIC_LANDMARKS, self.n_rows)
-        similarities = 2.0 * _KERNEL + _SLOPE + 2.0 * (landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
+        each = 2.0 * (_KERNEL + _KERNEL_A_COLUMN * self.n_columns) + _SLOPE * self.n_models
+        similarities = each + 2.0 * (landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
         systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
 

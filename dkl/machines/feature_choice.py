@@ -33,7 +33,7 @@ LOG = logging.getLogger("dkl")
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
-_ENOUGH_ROWS = 900
+_ENOUGH_ROWS = 800
 
 
 class ChoosingMixin(SettledMixin):

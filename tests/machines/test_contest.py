@@ -132,8 +132,8 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     effort = EFFORTS["balanced"]
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
-        "bandwidth x 2)",
-        "bandwidth x 0.5)",
+        "bandwidth x 1)",
+        "bandwidth x 0.25)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900) == []
 
@@ -306,6 +306,21 @@ def test_the_best_is_joined_with_the_best_of_another_kind_and_that_with_a_third(
     assert [contender.name for contender in race.contenders[4:]] == ["0 with 1", "0 with 1 with 2"]
     three = race.contenders[race.winner].learner
     assert [learner.n_features for learner in three.features] == [1, 2, 3]
+
+
+def test_what_both_found_on_a_fold_is_not_learned_again_where_they_are_joined() -> None:
+    race = race_of(2, join=joined, joining=lambda _: 0.25, folds=2)
+    parts = []
+    while (trial := race.next()) is not None:
+        number, fold = trial
+        parts.append((number, fold, race.joined_of(number, fold)))
+        # the second kind is given up after the first fold
+        race.tell(number, judged((0.8, 0.72, 0.9)[number]))
+    assert parts == [(0, 0, ()), (1, 0, ()), (2, 0, (0, 1))]
+    assert race.spent == 2.25
+    # of a fold that one of them has not seen both are learned
+    assert race.joined_of(2, 1) == ()
+    assert race.trial_work(2, 1) == 1.0
 
 
 def test_the_work_of_joined_features_is_that_of_each_and_of_one_model_on_all() -> None:
