@@ -149,17 +149,20 @@ MARGIN: Constraints = {
     "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "metric": [StrOptions({"diagonal", "full"}), None],
     "monotone": [dict, None],
     "refine": [_count(0)],
     "warm_start": ["boolean"],
 }
 
+METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
+
 NYSTROM: Constraints = {
+    **METRIC,
     **{name: constraint for name, constraint in COMMON.items() if name != "family"},
     "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
     "sigma_factor": [_POSITIVE],
-    "metric": [StrOptions({"diagonal", "full"}), None],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
 }
 

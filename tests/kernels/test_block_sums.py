@@ -30,7 +30,7 @@ from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
 from dkl.methods.margin.round import column_numbers
 from dkl.methods.margin.sums import CorrectiveRound, HeldTargets
-from dkl.methods.nystrom.metric_sums import MetricModel
+from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
@@ -61,7 +61,7 @@ MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinemen
 DEFINITIONS: dict[str, Any] = {
     "dkl.methods.game.sums": game,
     "dkl.methods.margin.sums": corrective,
-    "dkl.methods.nystrom.metric_sums": metric,
+    "dkl.methods.metric.sums": metric,
 }
 
 
@@ -457,8 +457,8 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))
     },
-    ("dkl.methods.nystrom.metric_sums", "system_block"): metric_model,
-    ("dkl.methods.nystrom.metric_sums", "slope_block"): metric_model,
+    ("dkl.methods.metric.sums", "system_block"): metric_model,
+    ("dkl.methods.metric.sums", "slope_block"): metric_model,
     ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},

@@ -21,7 +21,7 @@ from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.landmarks import whitening_of
-from dkl.methods.steps.monotone import monotone_signs
+from dkl.methods.steps.learner import monotone_signs
 from dkl.methods.steps.problem import HISTORY
 from dkl.solvers.losses import ROUND_QUANTILES
 

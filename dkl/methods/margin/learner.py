@@ -17,6 +17,7 @@ from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrateg
 from dkl.methods.game.learner import GameSolver
 from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
+from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner, refining_passes
@@ -49,7 +50,7 @@ class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
 SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": CorrectiveSolver, "game": GameSolver}
 
 
-class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
+class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, SearchingLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
@@ -117,6 +118,9 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
     dynamics : {"no-regret", "excessive-gap"}
         Of the game on a finite family.
+    metric : {"diagonal", "full"} or None
+        Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of one family
+        with a bandwidth, and not in the game.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
         with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
@@ -176,7 +180,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
-    _searches: ClassVar[bool] = True
+    _supervised: ClassVar[bool] = True  # type: ignore[misc]
+    _searches: ClassVar[bool] = True  # type: ignore[misc]
 
     n_features: Any
     solver: Solver
@@ -205,6 +210,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         max_norm: float | None = None,
         projection: str = "exact",
         dynamics: str = "no-regret",
+        metric: MetricKind | None = None,
         monotone: Mapping[int | str, int] | None = None,
         refine: int = 0,
         warm_start: bool = False,
@@ -238,6 +244,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         self.max_norm = max_norm
         self.projection = projection
         self.dynamics = dynamics
+        self.metric = metric
         self.monotone = monotone
         self.refine = refine
         self.warm_start = warm_start
@@ -256,7 +263,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
-        passes = super()._planned_method(dataset)
+        passes = [*self._planned_metric(dataset), *super()._planned_method(dataset)]
         return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -272,8 +279,18 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
                 f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
                 "set refine=0"
             )
+        if self.metric is not None and (isinstance(family_of(self), Dictionaries) or self.solver != "corrective"):
+            raise ValueError(
+                f"metric={self.metric!r} is for one family that is searched by rounds: take solver='corrective' and "
+                "family=dkl.Gaussian(), or metric=None"
+            )
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """What the search holds; or the rounds of a metric, if these hold more."""
+        search = super().planned_memory(dataset)
+        return max(search, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
@@ -300,6 +317,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         if self.loss in LOG_LINK:
             check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
+        self._learn_metric(dataset, scaler)
         for name in ("points_", "dual_", "_played", "duality_gap_"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":

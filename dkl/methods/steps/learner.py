@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
@@ -21,7 +23,6 @@ from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.driver import StepDriver, with_atoms
-from dkl.methods.steps.monotone import monotone_signs
 from dkl.methods.steps.problem import HISTORY, BagRows, StepProblem, StepState, first_state
 from dkl.methods.steps.sums import StepLoss
 from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
@@ -314,3 +315,34 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in rounds]
         bags = f" of {len(states)} bags" if len(states) > 1 else ""
         self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
+
+
+def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
+    """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
+
+    Raises
+    ------
+    ValueError
+        For a column that is not there, a sign that is none, and several classes.
+    """
+    if not monotone:
+        return None
+    if dataset.classes is not None and n_models > 1:
+        raise ValueError(
+            f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
+            "against the rest, or leave monotone out"
+        )
+    signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
+    for column, sign in monotone.items():
+        if sign not in (1, -1) or isinstance(sign, bool):
+            raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
+        if isinstance(column, str):
+            if names is None or column not in names:
+                known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
+                raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
+            signs[list(names).index(column)] = sign
+        elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
+            signs[int(column)] = sign
+        else:
+            raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
+    return signs
