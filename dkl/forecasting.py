@@ -339,7 +339,7 @@ def _rates(few: Dataset) -> Rates:
             block = reader.load(ticket)
             loads.append(time.process_time() - started)
         rate = block_bytes(block) / max(min(loads), 1e-9)
-    record = BlockSum("empty", _no_sums, {"rows": Accumulator(())})
+    record = BlockSum("empty", _no_sums, {"rows": Accumulator((1,))})
     seconds = []
     for n_blocks in (1, _EMPTY_BLOCKS):
         empty = ArraySource(np.zeros((n_blocks, 1), np.float32), rows_a_block=1)
@@ -355,4 +355,4 @@ def _rates(few: Dataset) -> Rates:
 
 def _no_sums(block: Block, operands: Any) -> dict[str, np.ndarray]:
     """The block function that does nothing."""
-    return {"rows": np.float64(block.n_rows)}
+    return {"rows": np.array([block.n_rows])}
