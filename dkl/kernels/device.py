@@ -248,12 +248,12 @@ def is_on_gpu(x: object) -> bool:
 
 def array_module(x: object) -> Any:
     """The namespace of an array: numpy, or cupy for arrays on a GPU, which becomes this thread's current one."""
-    # What knows of its type that it is CuPy's has a device.
     there: Any = x
     if is_on_gpu(x):
         import cupy
 
-        there.device.use()
+        # Sparse rows of cupyx do not say where they are, their values do.
+        (there.data if hasattr(there, "toarray") else there).device.use()
         return cupy
     return np
 
