@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,7 +103,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
     compiled.cache_clear()
-    device.own_gpu.cache_clear()
+    device._claimed_gpu.cache_clear()
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -426,14 +429,27 @@ def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: py
     for _ in range(5):
         taken.append(device.own_gpu())
         assert device.own_gpu() == taken[-1]
-        device.own_gpu.cache_clear()
+        device._claimed_gpu.cache_clear()
     assert taken == [0, 1, 2, 0, 1]
     for rank, expected in (("2", 2), ("7", 1), ("no number", 0)):
         for lock in three.iterdir():
             lock.unlink()
-        device.own_gpu.cache_clear()
+        device._claimed_gpu.cache_clear()
         monkeypatch.setenv("SLURM_LOCALID", rank)
         assert device.own_gpu() == expected
+
+
+def test_threads_that_begin_together_take_one_gpu(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, locked = threading.Barrier(8), device._locked
+
+    def slowly(path: Path) -> bool:
+        time.sleep(0.01)
+        return locked(path)
+
+    monkeypatch.setattr(device, "_locked", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: (together.wait(), device.own_gpu())[1], range(8))) == {0}
+    assert len(list(three.iterdir())) == 1
 
 
 def test_a_process_that_has_ended_leaves_its_gpu_to_others(three: Path) -> None:
@@ -447,7 +463,7 @@ def test_a_process_that_has_ended_leaves_its_gpu_to_others(three: Path) -> None:
         assert int(other.stdout.readline()) == 0
         assert device.own_gpu() == 1
         other.kill()
-    device.own_gpu.cache_clear()
+    device._claimed_gpu.cache_clear()
     assert device.own_gpu() == 0
 
 
@@ -458,7 +474,7 @@ def test_where_no_file_can_be_locked_there_is_a_gpu_all_the_same(three: Path, mo
 
 def test_all_threads_of_a_process_compute_on_its_gpu(three: Path) -> None:
     """The played arrays refuse to be used on another device than their own."""
-    held = [device.own_gpu(), device.own_gpu.cache_clear()]
+    held = [device.own_gpu(), device._claimed_gpu.cache_clear()]
     X, y = rows(600)
     machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64"), epochs=1, random_state=0)
     with dask.config.set(scheduler="threads", num_workers=2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -59,6 +60,7 @@ _LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
 # Processes that share one GPU at most, as far as they count each other.
 _MOST_SHARING = 64
 
+_claiming = threading.Lock()
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
 KERNEL_SOURCE = r"""
@@ -145,7 +147,6 @@ def why_no_gpu() -> str | None:
         return f"CuPy finds no usable GPU ({error})"
 
 
-@cache
 def own_gpu() -> int:
     """Which of several GPUs this process computes on: the first that no other process of dkl on this machine has.
 
@@ -159,6 +160,14 @@ def own_gpu() -> int:
     int
         CuPy's number of the device, in the order of the visible ones.
     """
+    # Of threads that begin at the same time one takes a GPU for all.
+    with _claiming:
+        return _claimed_gpu()
+
+
+@cache
+def _claimed_gpu() -> int:
+    """`own_gpu`, once a process."""
     import cupy
 
     count = cupy.cuda.runtime.getDeviceCount()
@@ -176,8 +185,12 @@ def own_gpu() -> int:
     return order[os.getpid() % count]
 
 
-# A process that was forked has no GPU yet.
-after_fork(own_gpu.cache_clear)
+@after_fork
+def _claim_anew() -> None:
+    """A process that was forked has no GPU yet, and none of the threads that were about to take one."""
+    global _claiming
+    _claiming = threading.Lock()
+    _claimed_gpu.cache_clear()
 
 
 def _locked(path: Path) -> bool:
@@ -235,12 +248,12 @@ def is_on_gpu(x: object) -> bool:
 
 def array_module(x: object) -> Any:
     """The namespace of an array: numpy, or cupy for arrays on a GPU, which becomes this thread's current one."""
-    # What knows of its type that it is CuPy's has a device.
     there: Any = x
     if is_on_gpu(x):
         import cupy
 
-        there.device.use()
+        # Sparse rows of cupyx do not say where they are, their values do.
+        (there.data if hasattr(there, "toarray") else there).device.use()
         return cupy
     return np
 
