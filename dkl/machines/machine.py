@@ -56,7 +56,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
-from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES
+from dkl.solvers.losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -582,14 +582,6 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
-
-    def _check_exposure(self) -> None:
-        """Raise ValueError where the loss has no exposure."""
-        if self._settings.loss not in LOG_LINK:
-            raise ValueError(
-                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
-                "'gamma'; leave it out"
-            )
 
     def _advised_features(self) -> FeatureLearner:
         """The features that the rows have asked for, with ``features=None``."""

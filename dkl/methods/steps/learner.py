@@ -180,7 +180,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
         check_parameters(self)
-        return [*planned_scale(dataset), *(StepDriver().plan(self._problem(dataset, None, 0)) * self.bags)]
+        return [*planned_scale(dataset), *list(StepDriver().plan(self._problem(dataset, None, 0))) * self.bags]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows in memory, the systems and the histograms."""
@@ -273,8 +273,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
         """The targets with the rows that judge this bag: one share after the other, each time all have judged anew."""
         context, share = self._context, self.validation_fraction
-        given = context.withheld is not None and context.withheld.share > 0.0
-        judging = context.withheld if given else context.held_out(share, seed)
+        withheld = context.withheld
+        given = withheld is not None and withheld.share > 0.0
+        judging = withheld if withheld is not None and given else context.held_out(share, seed)
         lap, part = divmod(bag, max(1, int(1.0 / share)))
         own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
         rows = BagRows(judging, own, given or context.judging_seed is not None)
@@ -293,15 +294,14 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
                     "check the columns, or allow more rows (max_rows, search_rows)"
                 )
             # the first atom is the constant, whose coefficient is the intercept
-            atoms = state.feature_map(np.arange(1, max(2, state.best.shape[1]))).projection.factors
+            atoms = state.projection(np.arange(1, max(2, state.best.shape[1]))).factors
             known.append(np.array([places.setdefault(atom, len(places)) for atom in atoms]))
         m = len(places)
         coef, intercept = np.zeros((len(states), problem.n_models, m)), np.zeros((len(states), problem.n_models))
         for bag, (state, own) in enumerate(zip(states, known, strict=True)):
             coef[bag][:, own[: state.best.shape[1] - 1]], intercept[bag] = state.best[:, 1:], state.best[:, 0]
-        found = with_atoms(first_state(problem), list(places))
-        first = states[0]
-        found = replace(found, high=first.high, scale=first.scale).feature_map(np.arange(1, m + 1))
+        together, first = with_atoms(first_state(problem), list(places)), states[0]
+        found = replace(together, high=first.high, scale=first.scale).feature_map(np.arange(1, m + 1))
         root = np.sqrt(m)
         self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
         coef *= root

@@ -163,10 +163,12 @@ class StepState:
 
     def feature_map(self, atoms: np.ndarray | slice = slice(None)) -> FeatureMap:
         """The atoms in units of their columns' deviations, amplitudes 1 for steps."""
-        columns, kinds = self.columns[atoms], self.kinds[atoms]
-        projection = StepProjection(columns, self.thresholds[atoms], kinds, self.high)
-        units = np.where(kinds == STEP, 1.0, self.scale[np.maximum(columns, 0)])
-        return FeatureMap("steps", projection, 1.0 / units.prod(axis=1))
+        units = np.where(self.kinds[atoms] == STEP, 1.0, self.scale[np.maximum(self.columns[atoms], 0)])
+        return FeatureMap("steps", self.projection(atoms), 1.0 / units.prod(axis=1))
+
+    def projection(self, atoms: np.ndarray | slice = slice(None)) -> StepProjection:
+        """The factors of the atoms."""
+        return StepProjection(self.columns[atoms], self.thresholds[atoms], self.kinds[atoms], self.high)
 
 
 def first_state(problem: StepProblem) -> StepState:
