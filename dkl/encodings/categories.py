@@ -42,6 +42,8 @@ _SHARE_IN_MEMORY = 4
 # take so many bytes; what a memory limit says has no part in it. So many are kept.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 4
+# Arrays of as many numbers as there are sums that gains and tables are made by, at most.
+_WORKED_ON = 32
 
 
 def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True) -> Dataset:
@@ -275,7 +277,8 @@ class CategoryFit:
             crosses,
         )
         # what new rows get is a part of the model; a range of values is worked on at a time
-        held = sum(8 * table.size for table in fitted.tables) + 32 * 8 * self.folds.count * self._at_once * width
+        largest = min(max(key.size for key in [*self.codes.values(), *self.tried_crosses.values()]), _MOST_VALUES)
+        held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes
         records = [*self.records(self.own_sums), *self.records(self.tried_sums)]
         numbered = _with_encoding(self.dataset, fitted, tuple(tables), self.folds)
