@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 import numpy as np
+from sklearn.base import clone
 
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.machines.contenders import Contender, is_kernel, landmarks_of, with_landmarks
@@ -156,16 +157,14 @@ class Race:
 
     def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
         """What a trial has found, on how many features; None where the features could not be fitted."""
-        asked = self.contenders[number].learner.get_params(deep=False).get("n_features")
-        if (
-            n_features is not None
-            and asked is not None
-            and n_features < asked
-            and not is_kernel(self.contenders[number])
-        ):
+        contender, work = self.contenders[number], self.trial_work(number)
+        asked = contender.learner.get_params(deep=False).get("n_features")
+        if n_features is not None and asked is not None and n_features < asked and not is_kernel(contender):
+            # a search that ended early took the work of one for as many features as it found
             self._ended_early.add(number)
+            work = min(work, self.judging(Contender("", clone(contender.learner).set_params(n_features=n_features))))
         self.tried.append(number)
-        self.spent += self.trial_work(number)
+        self.spent += work
         if choice is None:
             self.failed.add(number)
         else:

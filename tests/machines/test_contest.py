@@ -203,10 +203,13 @@ def test_features_that_are_more_than_a_search_found_are_not_tried() -> None:
         return [contender.changed("up to 50", n_features=50)] if is_best else []
 
     for found, tried in ((1, [0]), (2, [0, 1])):
-        race = Race([Contender("0", dkl.RandomFeatures(n_features=2))], 1, 9.0, lambda _: 1.0, lambda _: 1.0, larger)
+        one = [Contender("0", dkl.RandomFeatures(n_features=2))]
+        race = Race(one, 1, 90.0, lambda contender: contender.learner.n_features / 2.0, lambda _: 1.0, larger)
         while race.next() is not None:
             race.tell(len(race.tried), judged(0.5), found)
         assert race.tried == tried
+        # what ended early took less work
+        assert race.spent == (0.5 if found == 1 else 1.0 + 1.0)
 
 
 def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
