@@ -26,10 +26,12 @@ from dkl.methods.steps.driver import (
     LEAST_GAIN,
     RowCost,
     as_drawn,
+    codes_bytes,
     column_penalties,
     histogram_bytes,
     most_parents,
     parents_of,
+    played_in_memory,
     scored_atoms,
     solved_trials,
     with_atoms,
@@ -82,10 +84,7 @@ class CompetitionDriver:
             some = self._sample.X[:SEARCHED_ROWS]
             units = [s.unit(scale_rows(some, s.scaler, problem.dtype)) for s in problem.sources]
             state = replace(state, units=np.array(units, dtype=np.float64))
-            while problem.in_memory and state.phase != "done":
-                record = _record(problem, state)
-                state = self.step(problem, state, [record.function(self._sample, record.operands)])
-            return state
+            return played_in_memory(self, _record, problem, state, self._sample) if problem.in_memory else state
         if state.phase == "refit":
             return _proposed(problem, _refitted(problem, state, results[0]), self._sample)
         return _extended(problem, state, results[0])
@@ -107,6 +106,7 @@ class CompetitionDriver:
             "rows to search on": 2 * problem.search_rows * row_bytes,
             "systems of the working model": 4 * 8 * width**2 + 3 * 8 * (width + candidates) * candidates,
             "histograms": 2 * most_parents(problem) * histogram_bytes(problem) if problem.has_steps else 0,
+            "bins of the rows": codes_bytes(problem) if problem.has_steps else 0,
             "features of searched rows": 2 * 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates),
         }
 

@@ -55,6 +55,8 @@ class SearchTask:
     dtype : {"float32", "float64"}
     candidates : FeatureMap or None
         Columns of other dictionaries that are verified on all rows.
+    codes : ndarray of shape (n, d), uint8, or None
+        The bins of the block's values where they are known: to find them takes as long as some twenty histograms.
     """
 
     loss: StepLoss
@@ -63,6 +65,15 @@ class SearchTask:
     bins: ColumnBins
     dtype: str = "float32"
     candidates: FeatureMap | None = None
+    codes: np.ndarray | None = None
+
+
+def row_codes(X: Rows, feature_map: FeatureMap, bins: ColumnBins) -> np.ndarray:
+    """The bins of all values of a block, uint8 of shape (n, d)."""
+    codes = np.empty(X.shape, np.uint8)
+    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS):
+        write_codes(tile, bins.edges, bins.n_edges, codes[rows])
+    return codes
 
 
 def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -127,8 +138,11 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             gradient += psi.T @ s.astype(phi.dtype)
         if not len(task.parents):
             continue
-        codes = np.empty(X.shape, np.uint8)
-        write_codes(X, bins.edges, bins.n_edges, codes)
+        if task.codes is None:
+            codes = np.empty(X.shape, np.uint8)
+            write_codes(X, bins.edges, bins.n_edges, codes)
+        else:
+            codes = task.codes[rows]
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
             add_histograms(codes, inside, weight[rows], h, s, histogram)
