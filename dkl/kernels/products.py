@@ -207,7 +207,7 @@ def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarra
     start, move = (np.tile(model[:, -1], (len(phi), 1)) for model in models)
     # from zero every score is the intercept
     if any(model[:, :-1].any() for model in models):
-        _add_line_scores(phi, *map(np.ascontiguousarray, models), start, move)
+        _add_line_scores(phi, np.ascontiguousarray(coefficients), np.ascontiguousarray(directions), start, move)
     return start, move
 
 
