@@ -79,11 +79,11 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule:
     # Copies: the new models are written over them.
     coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
     b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
-    lengths = rule.step_lengths(models.clock, len(X))
-    targets, weights, steps = (np.ascontiguousarray(values, np.float64) for values in (Y, S, lengths))
+    Y, S = (np.ascontiguousarray(values, np.float64) for values in (Y, S))
+    steps = rule.step_lengths(models.clock, len(X))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
     kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
-    _walk_rows(np.ascontiguousarray(X), targets, weights, steps, (coef, mean, b, mean_b), numbers, kinds)
+    _walk_rows(np.ascontiguousarray(X), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
     return SGDModels(coef, b, mean, mean_b, models.clock + len(X))
 
 
