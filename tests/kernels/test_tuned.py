@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, packed_size
+from dkl.kernels.normal_equations import GramSum, NewtonTargets, TrialSteps, packed_size
 from dkl.methods.density.sums import (
     MarginOptions,
     Smoothing,
@@ -51,7 +51,10 @@ def test_squared_sums_are_their_definition_fold_by_fold(columns: tuple[int, int]
         "cross": np.zeros((3, K, M + 1)),
         "squares": np.zeros((3, K)),
     }
-    squared_sums(phi, targets, weight, folds, columns, out)
+    grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
+    squared_sums(phi, targets, weight, folds, grams, out)
+    for gram in grams:
+        gram.finish()
     expected = definitions.squared_sums(phi, targets, weight, folds, 3)
     for f in range(3):
         np.testing.assert_allclose(out["gram"][f], packed(expected["gram"][f], columns), rtol=0, atol=1e-12)
