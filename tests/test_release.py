@@ -58,7 +58,7 @@ def test_the_recipe_has_the_dependencies_of_the_package() -> None:
 
 
 def test_the_recipe_installs_what_the_package_declares() -> None:
-    """The checksum of the sdist is known after the upload alone: zeros until then, and the checklist says how they go."""
+    """The checksum of the sdist is known after the upload alone: zeros until then; the checklist says how they go."""
     assert {"schema_version", "context", "package", "source", "build", "requirements", "tests", "about"} <= set(RECIPE)
     assert RECIPE["source"]["url"].endswith("dkl-${{ version }}.tar.gz")
     assert re.fullmatch(r"[0-9a-f]{64}", RECIPE["source"]["sha256"])
