@@ -41,9 +41,9 @@ def bench(
 ) -> Result:
     """Measure what dkl promises: speed as ratios taken side by side in one process, or peak memory.
 
-    Speed: block sums against the bare matrix product and against NumPy, a pass over a store against the same sums in
-    memory, and predictions beside a busy process against one BLAS thread there. Memory: learning and fitting on
-    datasets of several sizes, each process above its imports.
+    Speed: block sums against the bare matrix product or cosines that they need, a pass over a store against the same
+    sums in memory, and predictions beside a busy process against one BLAS thread there. Memory: learning and fitting
+    on datasets of several sizes, each process above its imports.
     """
     if gigabytes and not memory:
         raise typer.BadParameter("--gigabytes belongs to --memory")
@@ -59,19 +59,12 @@ def bench(
     of_paths = QUICK_PATHS if quick else {}
     measures: list[Any] = [*kernel_ratios(**of_kernels), *pass_ratios(**of_passes), *busy_ratios(**of_paths)]
     table = Table(title="measured side by side on this machine", title_justify="left")
-    for head in ("what", "measured", "promised", "bare product"):
+    for head in ("what", "measured", "promised"):
         table.add_column(head, justify="left" if head == "what" else "right")
     for measure in measures:
         # A promise that was not kept is red: a busy machine is the usual reason.
         style = "" if measure.kept else "red"
-        # Of kernels the bare matrix product is measured too: no implementation could be faster than that.
-        ceiling = getattr(measure, "ceiling", None)
-        table.add_row(
-            measure.name,
-            Text(f"{measure.value:.2f}", style=style),
-            f"{measure.promised:g}",
-            "" if ceiling is None else f"{ceiling:.2f}",
-        )
+        table.add_row(measure.name, Text(f"{measure.value:.2f}", style=style), f"{measure.promised:g}")
     kept = sum(measure.kept for measure in measures)
     trial = "Sizes too small to hold the promises to: a trial run."
     note = Text(trial if quick else f"{kept} of {len(measures)} kept")

@@ -57,7 +57,7 @@ class FeatureOptions:
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails.",
             rich_help_panel=FEATURES,
-            show_default="by the rows, or standard",
+            show_default="by the rows, or standard but for sparse rows",
         ),
     ] = None
     max_rows: Annotated[
@@ -276,12 +276,11 @@ def named_learner(
         parameters["n_candidates"] = 20 * size
     # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = size
-    # steps have neither a family of waves nor a scale
+    # steps have neither a family of waves nor a scale, and landmarks have a kernel of their own
     if "family" in known:
-        parameters |= {
-            "family": family_from(options),
-            "scaling": None if options.scaling == "none" else options.scaling or "standard",
-        }
+        parameters["family"] = family_from(options)
+    if "scaling" in known:
+        parameters["scaling"] = None if options.scaling == "none" else options.scaling or "auto"
     return learner_class(
         device=compute.device,
         random_state=seed,

@@ -19,6 +19,7 @@ from dkl.data.description import Description, describe_rows
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
+from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
 from dkl.data.sources.rows import RowSource, lazy_part
@@ -395,7 +396,7 @@ class Dataset:
         Raises
         ------
         ValueError
-            Targets or weights are given beside it, or its target is for another task.
+            Targets or weights are given beside it, or its target can be none of the task.
 
         Warns
         -----
@@ -409,8 +410,6 @@ class Dataset:
                 raise ValueError(
                     f"{name} was given beside a Dataset, which {has}; pass the Dataset alone, or create it with {name}="
                 )
-        if task != "auto" and self.task is not None and task != self.task:
-            raise ValueError(f"the target of {self!r} is for {self.task}, not for {task}; create it with task={task!r}")
         if self.splits:
             warnings.warn(
                 f"{self!r} has splits and is used whole, all of them together; pass ds[{self.splits[0]!r}] for one of "
@@ -418,6 +417,9 @@ class Dataset:
                 UserWarning,
                 stacklevel=3,
             )
+        if task != "auto" and self.task is not None and task != self.task:
+            # whoever asks knows the task better than the values told it
+            return self.with_rows(*with_task(self.source, self.schema, task, repr(self)))
         return self
 
     def verify(self) -> list[str]:

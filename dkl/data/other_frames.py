@@ -84,7 +84,13 @@ def _arrow_table(X: Any) -> Any:
     import pyarrow as pa
 
     if hasattr(X, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(X).read_all()
+        try:
+            return pa.RecordBatchReader.from_stream(X).read_all()
+        except pa.ArrowInvalid as error:
+            raise TypeError(
+                f"a column is of a type that this pyarrow {pa.__version__} does not have ({error}); cast it to a "
+                "number of 64 bits or to text"
+            ) from error
     if hasattr(X, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(X)])
     import narwhals
@@ -97,6 +103,9 @@ def with_plain_texts(table: Any) -> Any:
     """The table with texts as texts, whether they came as views or as a dictionary."""
     import pyarrow as pa
 
+    if len(set(table.column_names)) < table.num_columns:
+        twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+        raise ValueError(f"column names must differ; found more than once: {twice}")
     columns, texts = {}, pa.large_string()
     for name, column in zip(table.column_names, table.columns, strict=True):
         is_coded = pa.types.is_dictionary(column.type)

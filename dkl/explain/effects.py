@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,6 +20,7 @@ from dkl.features.projections import formed
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
+from dkl.methods.prediction import Scorer
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 
@@ -52,6 +54,8 @@ class Effect:
         a.
     outputs : tuple of str
         What the K outputs are where they are several, or the logarithm of a mean.
+    bag_coefficients : ndarray of shape (bags, m, K) or None
+        Those of each bag, of a working model that is the mean of several (`StepFeatures(bags=8)`).
 
     Examples
     --------
@@ -74,22 +78,46 @@ class Effect:
     means: np.ndarray
     coefficients: np.ndarray
     outputs: tuple[str, ...] = ()
+    bag_coefficients: np.ndarray | None = None
 
     def __call__(self, *values: object) -> np.ndarray:
         """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
 
         The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
         """
+        return self._values(self.coefficients, values)
+
+    def deviations(self, *values: object) -> np.ndarray:
+        """How far the effect differs between bags: the standard deviation over the bags at values as of a call.
+
+        Bags share most of their rows, so that this is less than the deviation between models of new rows.
+
+        Raises
+        ------
+        ValueError
+            If the model is none of several bags.
+        """
+        bags = self.bag_coefficients
+        if bags is None:
+            raise ValueError(
+                "effects differ between the bags of a working model only; fit dkl.StepFeatures(bags=8) and explain its "
+                "machine_"
+            )
+        each = self._values(np.concatenate(list(bags), axis=1), values)
+        return each.reshape(*each.shape[:-1], len(bags), -1).std(axis=-2, ddof=1)
+
+    def _values(self, coefficients: np.ndarray, values: Sequence[object]) -> np.ndarray:
+        """The effect with these coefficients, (m, L): an array of shape (..., L)."""
         wide = [self._encoded(position, value) for position, value in enumerate(values)]
         # Values of several columns span a grid by NumPy's rules of broadcasting.
         shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
         rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
-        out = np.empty((len(rows[0]), self.coefficients.shape[1]))
+        out = np.empty((len(rows[0]), coefficients.shape[1]))
         for tile in spans(len(out), _TILE):
             product = np.ones(1)
             for part, psi, own in zip(self.factors, self.means.T, rows, strict=True):
                 product = product * (part.values(own[tile]) - psi)
-            out[tile] = (product @ self.coefficients).real
+            out[tile] = (product @ coefficients).real
         return out.reshape(*shape, -1)
 
     def _encoded(self, position: int, values: object) -> np.ndarray:
@@ -163,7 +191,11 @@ def effects(
     """
     scorer = model_of(model)
     known = columns_of(model, names, groups)
-    parts = [(part, wave_amplitudes(part), StepFactors.of(part, known)) for part in parts_of(scorer)]
+    bags = _bags_of(model, scorer)
+    parts = [
+        (part, wave_amplitudes(part), StepFactors.of(part, known, part.coef if bags is None else bags))
+        for part in parts_of(scorer)
+    ]
     unknown = [part.feature_map.activation for part, a, steps in parts if a is None and steps is None]
     if unknown:
         raise TypeError(
@@ -175,7 +207,7 @@ def effects(
     with one_blas_thread():
         found: dict[tuple[int, ...], list[Effect]] = {}
         for part, a, steps in parts:
-            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns)
+            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns, len(part.coef))
             if a is not None:
                 of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
             for effect in of_part:
@@ -216,19 +248,50 @@ class ColumnFunctions:
         return np.concatenate([part.values(rows) for part in self.parts], axis=1)
 
 
-def _step_effects(steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
-    """The effects of a model on steps, by the factors of its columns at dense rows (n, d)."""
+def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect:
+    """The sum of the effects that several kinds of features have in the same columns, at dense rows (n, d)."""
+    if len(effects) == 1:
+        return effects[0]
+    first = effects[0]
+    total = replace(
+        first,
+        factors=tuple(ColumnFunctions(parts) for parts in zip(*(effect.factors for effect in effects), strict=True)),
+        means=np.concatenate([effect.means for effect in effects]),
+        coefficients=np.concatenate([effect.coefficients for effect in effects]),
+    )
+    own = [rows[:, known.members[c]] for c in first.columns]
+    values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
+    return replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
+
+
+def _bags_of(model: FittedModel, scorer: Scorer) -> np.ndarray | None:
+    """The coefficients of a working model and behind them those of its bags, (K + bags K, m); None of other models."""
+    features: Any = getattr(model, "features_", None)
+    bags = getattr(features, "bag_coef_", None)
+    # a machine that was fitted on the features has coefficients of its own, which no bag has a part in
+    if bags is None or len(bags) < 2 or not np.array_equal(scorer.coef, features.coef_):
+        return None
+    return np.concatenate([features.coef_, *bags])
+
+
+def _step_effects(
+    steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int, n_outputs: int
+) -> list[Effect]:
+    """The effects of a model on steps, by the factors of its columns at dense rows (n, d); of bags behind outputs."""
     factors = steps.values(rows)
     means = factors.mean(axis=0)
     centred, every = factors - means, []
-    for columns, (numbers, coefficients) in steps.terms(means, most_columns).items():
+    for columns, (numbers, every_coefficient) in steps.terms(means, most_columns).items():
+        coefficients, of_bags = np.split(every_coefficient, [n_outputs], axis=1)
+        bags = of_bags.reshape(len(numbers), -1, n_outputs).swapaxes(0, 1)
         values = np.zeros((len(rows), coefficients.shape[1]))
         for tile in spans(len(rows), _TILE):
             values[tile] = centred[tile][:, numbers].prod(axis=2) @ coefficients
         strength = float(np.sqrt(values.var(axis=0).sum()))
         parts = tuple(steps.of_column(own, known.members[c]) for c, own in zip(columns, numbers.T, strict=True))
         of_columns = tuple(known.names[c] for c in columns)
-        every.append(Effect(columns, of_columns, strength, parts, means[numbers], coefficients))
+        effect = Effect(columns, of_columns, strength, parts, means[numbers], coefficients)
+        every.append(replace(effect, bag_coefficients=bags) if len(bags) else effect)
     return every
 
 

@@ -14,7 +14,7 @@ from dkl.kernels.generic import scaled
 
 
 def graph_columns(xp: Any, X: Any, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
-    """k(x, Z) A of rows, amplitudes included, of shape (n, m), as `dkl.kernels.landmark_tiles.nystrom_maps`.
+    """k(x, Z) A of rows, amplitudes included, of shape (n, m), as `dkl.kernels.landmark_tiles.NystromProduct`.
 
     Distances, kernels and the product with A are in double precision: A is as large as the kernel matrix of the
     landmarks is near to singular.

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
-from dkl.encodings.categories import refuse_target_means
+from dkl.encodings.fitted import FittedEncoding
 from dkl.export.kernel_columns import graph_columns
 from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
@@ -52,7 +53,6 @@ def to_onnx(
             f"{onnx.__version__} knows them up to {newest}"
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
-    refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     posterior: CoefficientPosterior | None = getattr(model, "posterior_", None) if std else None
     if std and posterior is None:
         raise ValueError(
@@ -117,45 +117,108 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
     return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
 
 
-def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
+def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
-    if encoding is None or takes_columns_as_they_are(encoding):
+    table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
+    if table is None or encoding is None or takes_columns_as_they_are(table):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    check_no_times(encoding)
+    check_no_times(table)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it.
-    inputs, parts = [], []
-    for rule in encoding.rules:
+    inputs = []
+    for rule in table.rules:
         number = np.dtype(np.float64) if rule.double else dtype
-        column = graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number)
-        inputs.append(column)
-        xp = SymbolNamespace(column)
-        if rule.kind != "category":
-            # A missing number arrives as NaN, as pandas has it.
-            is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
-            value = xp.asarray(column, encoding.dtype)
-            if rule.fill is not None:
-                value = xp.where(is_missing, encoding.dtype.type(rule.fill), value)
-            parts += [value, xp.asarray(is_missing, encoding.dtype)] if rule.flags_missing else [value]
-            continue
-        if rule.flags_missing and "" in rule.categories:
-            raise TypeError(
-                f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace "
-                "the empty texts before fit"
-            )
-        # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column
-        # of the encoder here, which is dropped again below: such a row has zeros in all categories.
-        names = list(rule.categories)
-        if rule.fill is not None and "" not in names:
-            names.append("")
-        attributes = {"cats_strings": names, "zeros": 0 if encoding.unknown == "error" else 1}
-        ones = Symbol("OneHotEncoder", [column], (ROWS, 1, len(names)), xp.float32, attributes, domain="ai.onnx.ml")
-        width = len(rule.output_names)
-        flat = xp.reshape(ones, (ROWS, len(names)))
-        kept = flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
-        parts.append(xp.asarray(kept, encoding.dtype))
-    return inputs, SymbolNamespace(inputs[0]).concat(parts, axis=1)
+        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind in ("category", "code") else number))
+    xp = SymbolNamespace(inputs[0])
+    encoded = {
+        rule.name: _encoded(xp, rule, column, table)
+        for rule, column in zip(table.rules, inputs, strict=True)
+        if rule.kind != "code"
+    }
+    if isinstance(encoding, FittedEncoding):
+        encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
+    return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
+
+
+def _numbers_of_codes(
+    xp: SymbolNamespace, encoding: FittedEncoding, inputs: list[Symbol], encoded: dict[str, list[Symbol]]
+) -> dict[str, list[Symbol]]:
+    """What columns of codes become, by name: see `CodePlaces.with_numbers`, whose order this is."""
+    width, rules = len(encoding.outputs), encoding.table.rules
+    if encoding.unknown == "error":
+        raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
+    codes = {
+        rule.name: _code(xp, rule, column)
+        for rule, column in zip(rules, inputs, strict=True)
+        if rule.kind in ("code", "category")
+    }
+    names = [(rule.name,) for rule in rules if rule.kind == "code"]
+    made: dict[str, list[Symbol]] = {}
+    for pair, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
+        code = codes[pair[0]]
+        if len(pair) == 2:
+            other = codes[pair[1]]
+            count = next(len(rule.categories) for rule in rules if rule.name == pair[1])
+            has_both = xp.asarray((code > 0) & (other > 0), code.dtype)
+            code = ((code - 1) * count + other) * has_both
+        numbers = xp.take(table.astype(encoding.dtype), code)
+        # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
+        centred = [number for by, number in encoding.centred if (by,) == pair]
+        made.setdefault(pair[0], []).append(xp.take(numbers, np.arange(width), axis=1))
+        for place, number in enumerate(centred, width):
+            made[pair[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
+    return made
+
+
+def _code(xp: SymbolNamespace, rule: ColumnRule, column: Symbol) -> Symbol:
+    """The place of the text of each row among the values of a column, from 1; 0 for others: (n,) int64."""
+    _check_empty_texts(rule)
+    attributes = {
+        "keys_strings": list(rule.categories),
+        "values_int64s": list(range(1, len(rule.categories) + 1)),
+        "default_int64": 0,
+    }
+    code = Symbol("LabelEncoder", [column], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
+    return xp.reshape(code, (ROWS,))
+
+
+def _check_empty_texts(rule: ColumnRule) -> None:
+    """Raise TypeError for a column with both missing texts and empty ones."""
+    if rule.missing and "" in rule.categories:
+        raise TypeError(
+            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
+            "empty texts before fit"
+        )
+
+
+def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
+    """The encoded columns of a raw one, in the dtype of those of `TableEncoding`."""
+    dtype = encoding.dtype
+    if rule.kind == "category":
+        return [xp.asarray(_one_hot(xp, rule, column, strict=encoding.unknown == "error"), dtype)]
+    # A missing number arrives as NaN, as pandas has it.
+    is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
+    value = xp.asarray(column, dtype)
+    if rule.fill is not None:
+        value = xp.where(is_missing, dtype.type(rule.fill), value)
+    return [value, xp.asarray(is_missing, dtype)] if rule.flags_missing else [value]
+
+
+def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
+    """A column for each category of a raw column of texts, 1 where a row has it."""
+    _check_empty_texts(rule)
+    # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
+    # the encoder here, which is dropped again below: such a row has zeros in all categories.
+    names = list(rule.categories)
+    if rule.fill is not None and "" not in names:
+        names.append("")
+    attributes = {"cats_strings": names, "zeros": 0 if strict else 1}
+    shape = (ROWS, 1, len(names))
+    ones = Symbol("OneHotEncoder", [column], shape, xp.float32, attributes, domain="ai.onnx.ml")
+    width = len(rule.output_names)
+    flat = xp.reshape(ones, (ROWS, len(names)))
+    return flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
 
 
 def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: np.dtype) -> dict[str, Symbol]:

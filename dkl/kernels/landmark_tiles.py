@@ -21,31 +21,57 @@ from dkl.protocols.arrays import Array, Rows
 # columns of a row.
 KERNEL_FLOPS = 40
 _NYSTROM_ROWS = 1024
+# Columns that are multiplied at once, and the noise of single precision that features, of length about 1, may have.
+_PANEL, _NOISE = 512, 1e-4
 
 
-def nystrom_maps(X: Rows, feature_map: FeatureMap, dtype: np.dtype, room: np.ndarray | None = None) -> np.ndarray:
-    """k(x, Z) A of each row with amplitudes, of shape (n, m); in the first rows and columns of `room`.
+class NystromProduct:
+    """The features k(x, Z) A of rows, with amplitudes; what the map alone decides is prepared once for all of them.
 
-    Similarities and their product with A are float64: A has entries as large as the kernel matrix is near to singular,
-    and float32 would leave noise of that size in the features.
+    A has entries as large as the kernel matrix is near to singular, and single precision leaves noise of that size in
+    the features: it serves where that noise is small beside them, as the map alone tells. Columns of A that end in
+    zeros, as those of a triangular matrix do, are multiplied down to there.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        Of a `NystromProjection`.
+    dtype : dtype
+        Of the features.
     """
-    projection = feature_map.projection
-    if not isinstance(projection, NystromProjection):
-        raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
-    n_features = projection.n_frequencies
-    out = np.empty((X.shape[0], n_features), dtype) if room is None else room[: X.shape[0]]
-    mixing = projection.whitening * feature_map.amplitudes
-    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=_NYSTROM_ROWS):
-        out[rows, :n_features] = projection.kernel.kernel(projection.moved(tile), projection.landmarks) @ mixing
-    return out[:, :n_features]
+
+    def __init__(self, feature_map: FeatureMap, dtype: np.dtype) -> None:
+        projection = feature_map.projection
+        if not isinstance(projection, NystromProjection):
+            raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
+        self.feature_map, self.projection, self.dtype = feature_map, projection, dtype
+        # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
+        noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * feature_map.amplitudes)
+        self.precision = np.dtype(np.float32 if dtype == np.float32 and noise <= _NOISE else np.float64)
+        self.panels = []
+        for columns in spans(projection.n_frequencies, _PANEL):
+            panel = projection.whitening[:, columns] * feature_map.amplitudes[columns]
+            filled = np.flatnonzero(panel.any(axis=1))
+            last = int(filled[-1]) + 1 if len(filled) else 0
+            self.panels.append((columns, last, np.ascontiguousarray(panel[:last], dtype=self.precision)))
+
+    def __call__(self, X: Rows, room: np.ndarray | None = None) -> np.ndarray:
+        """Of shape (n, m); in the first rows and columns of `room`."""
+        n_features = self.projection.n_frequencies
+        out = np.empty((X.shape[0], n_features), self.dtype) if room is None else room[: X.shape[0]]
+        for rows, tile in RowTiles(X, self.feature_map, np.dtype(np.float64), dense=True, rows=_NYSTROM_ROWS):
+            similarities = self.projection.kernel.kernel(self.projection.moved(tile), self.projection.landmarks)
+            similarities = similarities.astype(self.precision, copy=False)
+            for columns, last, panel in self.panels:
+                out[rows, columns] = similarities[:, :last] @ panel
+        return out[:, :n_features]
 
 
 def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
-    total = np.zeros((1, feature_map.n_frequencies, S.shape[1]))
-    for start in range(0, X.shape[0], _NYSTROM_ROWS):
-        rows = slice(start, min(start + _NYSTROM_ROWS, X.shape[0]))
-        phi = nystrom_maps(X[rows], feature_map, dtype)
+    total, mapped = np.zeros((1, feature_map.n_frequencies, S.shape[1])), NystromProduct(feature_map, dtype)
+    for rows in spans(X.shape[0], _NYSTROM_ROWS):
+        phi = mapped(X[rows])
         total[0] += (phi if power == 1 else np.square(phi)).T @ S[rows].astype(dtype)
     return total
 

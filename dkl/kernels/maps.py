@@ -15,7 +15,7 @@ from dkl.features.projections import SparseProjection
 from dkl.kernels import device
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
-from dkl.kernels.landmark_tiles import KERNEL_FLOPS, SimilarityProduct, nystrom_maps, wave_map
+from dkl.kernels.landmark_tiles import KERNEL_FLOPS, NystromProduct, SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
@@ -112,8 +112,8 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
         similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
     if feature_map.activation == "nystrom":
-        X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: nystrom_maps(X[rows], feature_map, dtype, room))
+        X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype)
+        return RowMapper(lambda rows, room: nystrom(X[rows], room))
     if feature_map.activation == "steps":
         X = checked_rows(X, feature_map)
         return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))

@@ -71,7 +71,7 @@ class LinearProblem:
     start : ndarray of shape (K, m + 1) or None
         A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
     choice : PenaltyChoice or None
-        What ``alpha="auto"`` has chosen already, elsewhere.
+        What ``alpha="auto"`` has chosen already, elsewhere; where it is still to choose, on fewer features of the kind.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -205,7 +205,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
 def fit_by_epochs(
     problem: LinearProblem, source: BlockSource, run: Run, *, epochs: int | None, patience: int | None
 ) -> LinearFit:
-    """Stochastic epochs by scikit-learn's `partial_fit`, averaged.
+    """Stochastic epochs by the rule of scikit-learn's `partial_fit`, compiled and averaged.
 
     Parameters
     ----------

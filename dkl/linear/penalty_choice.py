@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from scipy import special
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
+from dkl.linear.softmax_driver import SoftmaxProblem
 from dkl.linear.sums import held_out_block
 from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
@@ -38,6 +40,8 @@ _DECREMENT = 0.01
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
+# Penalties that are told apart where one is known that fewer features prefer.
+_NEIGHBOURS = 3
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,29 @@ class Folds:
 
 
 @dataclass(frozen=True, eq=False)
+class SeenRows:
+    """Which rows the models of one fold see, of those that count at all.
+
+    Parameters
+    ----------
+    folds : Folds
+    fold : int
+    kept : callable or None
+        As of `NewtonTargets`.
+    """
+
+    folds: Folds
+    fold: int
+    kept: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
+        """A mask (n,) of rows by what they are held out with."""
+        folds = self.folds(held_with)
+        seen = (folds > -2) & (folds != self.fold)
+        return seen if self.kept is None else seen & np.asarray(self.kept(held_with), dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
 class Candidates:
     """Linear models for every output, penalty and fold: model ``(k * A + a) * F + f`` of a Newton problem.
 
@@ -76,6 +103,8 @@ class Candidates:
     folds : Folds
     alphas : ndarray of shape (A,)
         From the strongest to the weakest.
+    strengths : ndarray of shape (A,)
+        The same as C beside the sum of the losses, on features of squared length 1: what features of other sizes share.
     n_outputs : int
         K, the models of one penalty and fold.
     """
@@ -83,26 +112,66 @@ class Candidates:
     problem: NewtonProblem
     folds: Folds
     alphas: np.ndarray
+    strengths: np.ndarray
     n_outputs: int
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
         models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
-        targets = self.problem.targets
-        outputs = targets.models[:: shape[1]]
+        return self._judging(models, self._judging_loss())
+
+    def together(self, choice: PenaltyChoice) -> list[tuple[int, list[SoftmaxProblem]]]:
+        """Of each fold, the problems of all classes together at the penalty chosen and those next to it, strong first.
+
+        Each class against the rest tells which penalties are worth a system of all classes.
+        """
+        best = int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        problem, found = self.problem, []
+        for fold in range(self.folds.count):
+            targets = replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept))
+            found.append(
+                (
+                    fold,
+                    [
+                        SoftmaxProblem(
+                            problem.feature_map,
+                            targets,
+                            problem.total_weight,
+                            float(alpha),
+                            max_steps=_STEPS_OTHERS,
+                            dtype=problem.dtype,
+                            decrement=_DECREMENT_OF_OTHERS,
+                        )
+                        for alpha in self.alphas[max(0, best - 1) : best + 2]
+                    ],
+                )
+            )
+        return found
+
+    def judged_together(self, models: np.ndarray) -> BlockSum:
+        """The record that judges models of all classes together, (K, penalties x folds, m + 1), by their own loss."""
+        return self._judging(models[None], {"name": "softmax"})
+
+    def _outputs(self) -> NewtonTargets:
+        """The targets of one penalty and fold."""
+        targets, copies = self.problem.targets, len(self.alphas) * self.folds.count
+        return replace(targets, models=targets.models[::copies], folds=None, fold=None)
+
+    def _judging(self, models: np.ndarray, loss: dict[str, Any]) -> BlockSum:
+        """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
+            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((models.shape[2],))},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
-                "targets": replace(targets, models=outputs, folds=None, fold=None),
+                "targets": self._outputs(),
                 "folds": self.folds,
-                "fold": np.tile(np.arange(self.folds.count), len(self.alphas)),
+                "fold": np.tile(np.arange(self.folds.count), models.shape[2] // self.folds.count),
                 "dtype": self.problem.dtype,
-                "loss": self._judging_loss(),
+                "loss": loss,
             },
             cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
         )
@@ -138,7 +207,7 @@ class Candidates:
         best = int(np.argmax(scores.max(axis=0)))
         version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start)
+        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +224,15 @@ class PenaltyChoice:
         and of the whole square for the squared error.
     start : ndarray of shape (K, m + 1)
         Where the chosen models stand, on the features that penalties were told apart on.
+    strengths : ndarray of shape (A,)
+        As of `Candidates`; empty where they are not known.
     """
 
     alpha: float
     alphas: np.ndarray
     scores: np.ndarray
     start: np.ndarray
+    strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +258,7 @@ def penalty_candidates(
     square_length: float,
     start: np.ndarray | None,
     single: bool = False,
+    near: PenaltyChoice | None = None,
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
@@ -205,6 +278,8 @@ def penalty_candidates(
         A model that all candidates start from.
     single : bool
         No further folds, however few rows are held out.
+    near : PenaltyChoice or None
+        What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates.
     """
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
@@ -216,6 +291,10 @@ def penalty_candidates(
     # in wide rows each penalty costs as many products, and a decade more or less tells little
     every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
     strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[::every]
+    if near is not None and len(near.strengths):
+        # from one number of features to another the best penalty hardly moves
+        away = np.abs(np.log(strengths / near.strengths[np.argmax(near.scores)]))
+        strengths = strengths[np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
@@ -244,7 +323,7 @@ def penalty_candidates(
         fixed=fixed,
         quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
-    return Candidates(problem, folds, alphas, K)
+    return Candidates(problem, folds, alphas, strengths, K)
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:

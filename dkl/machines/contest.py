@@ -4,69 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import compress
 
 import numpy as np
 from sklearn.base import clone
 
-from dkl.data.dataset import Dataset
-from dkl.features.families import Coordinates, Gaussian, Matern
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
-from dkl.machines.effort import Effort
-from dkl.machines.settings import Knobs
-from dkl.machines.suggest import Advice
-from dkl.methods.base import FeatureLearner
-from dkl.methods.combined.learner import CombinedFeatures
-from dkl.registry import learner_entry
+from dkl.machines.contenders import Contender, is_kernel, landmarks_of, with_landmarks
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
 # Below so many rows no share of them could tell kinds of features apart.
 FEWEST_ROWS = 60
-# Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
-_MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-_LANDMARK_BANDWIDTH = 0.5
+# A metric is learned where another kind is ahead of kernels of all columns alike by this share of their loss.
+_AHEAD_OF_KERNELS = 0.05
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
-# A larger one of a kind has so many times as many features.
-_GROWTH = 2.5
-# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too.
-_NEAR = 0.1
+# A kernel that gains with more landmarks does so until each row is one: in the end it has as many, by steps of so much,
+# as there is work left for.
+_LAST_GROWTH = 1.1
+# As soon as one has gained, so much of the work is kept for these.
+_KEPT = 0.55
+# Of the share of its loss that a kernel lost by more landmarks, so much is expected of still more.
+_LASTING = 0.7
+# Of a kernel so many landmarks are tried before anything else.
+_FEW_LANDMARKS = 1_000
+# Contenders that one is joined from.
+_PAIR = 2
+# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
+# which gain for longer, and others.
+_NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.5
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
 _BEHIND = (0.15, 0.05, 0.02)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A kind of features that may suit the rows.
-
-    Parameters
-    ----------
-    name : str
-        As a person calls it.
-    learner : FeatureLearner
-        Not fitted.
-    """
-
-    name: str
-    learner: FeatureLearner
-
-    def changed(self, what: str, **parameters: Any) -> Contender:
-        """The same kind with other parameters; `what` names them in the reasons."""
-        kind, _, others = self.name.removesuffix(")").partition(" (")
-        # of two sizes, or bandwidths, the name has the last
-        kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
-        return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
-
-    @property
-    def key(self) -> str:
-        """What equal contenders share."""
-        given = self.learner.get_params(deep=False)
-        return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
 
 
 @dataclass(frozen=True)
@@ -82,91 +55,13 @@ class Tried:
     folds : int
         Shares of the rows that judged it.
     outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
+        A kernel that gains with landmarks may be chosen beside one that is level with those it will have in the end.
     """
 
     name: str
     score: float | None
     folds: int
     outcome: str
-
-
-def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
-    """What is tried on these rows, the plainest first.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    advice : Advice
-        Has the searched waves of the scaling and the bandwidth that suit the rows.
-    effort : Effort
-    knobs : Knobs
-        What the user has pinned. With a bandwidth pinned only kinds that have one are tried.
-    """
-    scaling = getattr(advice.features, "scaling", None)
-    columns = learner_entry("aligned").learner_class(
-        # a ball of radius 0 weighs all columns alike, so that each is there once
-        Coordinates(),
-        n_candidates=None,
-        n_features=None,
-        rho=0.0,
-        scaling=scaling,
-    )
-    tried = [Contender("the columns themselves", columns)]
-    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
-    searched = None if isinstance(advice.features, type(columns)) else advice.features
-    given = {} if searched is None else searched.get_params(deep=False)
-    size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
-    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
-    tried.append(Contender("random waves", drawn))
-    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
-    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
-        size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
-        kernel = learner_entry("nystrom").learner_class(
-            Matern(0.5), n_features=size, sigma_factor=_LANDMARK_BANDWIDTH, scaling=scaling or "standard"
-        )
-        tried.append(Contender("a Matern kernel at landmarks", kernel))
-    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
-        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
-        tried.append(Contender("steps of columns and their products", steps))
-    tried += waves
-    if knobs.sigma != "auto":
-        tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
-    return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
-
-
-def variants(
-    contender: Contender, effort: Effort, knobs: Knobs, n_rows: int, *, is_best: bool = True
-) -> list[Contender]:
-    """What may do better than a kind: more features; and of the best so far, another bandwidth or kernel."""
-    given = contender.learner.get_params(deep=False)
-    size = given["n_features"]
-    found: list[tuple[str, dict[str, Any]]] = []
-    is_kernel = "landmarks" in given
-    most = min(effort.most_features, n_rows) if is_kernel else effort.most_features
-    if knobs.n_features == "auto" and size is not None and size < most:
-        larger = min(int(_GROWTH * size), most)
-        found.append((f"up to {larger:,}", {"n_features": larger}))
-    if is_best and knobs.sigma == "auto" and is_kernel:
-        factor = given["sigma_factor"]
-        found += [(f"bandwidth x {by * factor:g}", {"sigma_factor": by * factor}) for by in (2.0, 0.5)]
-        if isinstance(given["kernel"], Matern):
-            found.append(("Gaussian kernel", {"kernel": Gaussian(), "sigma_factor": 1.0}))
-    return [contender.changed(what, **parameters) for what, parameters in found]
-
-
-def joined(first: Contender, second: Contender) -> Contender:
-    """The features of two contenders side by side."""
-    parts: list[Contender] = []
-    for contender in (first, second):
-        together = contender.learner.get_params(deep=False).get("features")
-        parts += [Contender("", learner) for learner in together] if together else [contender]
-    return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
-
-
-def usual_advice() -> Advice:
-    """What plans go by before any row is read: the largest searched waves that are suggested, scaled."""
-    waves = learner_entry("margin").learner_class(Gaussian(), n_features=1_000, scaling="standard")
-    return Advice(waves, {}, ())
 
 
 @dataclass
@@ -189,6 +84,8 @@ class Race:
         Variants of a contender, and whether it is the best one.
     join : callable or None
         A contender of two.
+    joining : callable or None
+        The work of one trial of it where the features of both were learned without the rows of that fold already.
     plan : sequence of int or None
         The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
@@ -200,6 +97,7 @@ class Race:
     fitting: Callable[[Contender], float]
     vary: Callable[[Contender, bool], list[Contender]]
     join: Callable[[Contender, Contender], Contender] | None = None
+    joining: Callable[[Contender], float] | None = None
     plan: Sequence[int] | None = None
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
@@ -213,7 +111,9 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
-        self._parents: dict[int, int] = {}
+        self._ended_early: set[int] = set()
+        self._needless: set[int] = set()
+        self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
@@ -236,14 +136,17 @@ class Race:
         # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
         waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
         for number in waiting:
-            if number == 0 or self._affords(number):
+            if number > 0 and self._is_needless(self.contenders[number]):
+                self._needless.add(number)
+            elif number == 0 or self._affords(number):
                 return number, 0
-            self._too_long.add(number)
+            else:
+                self._too_long.add(number)
         self.rounds = max(self.rounds, 1)
         for fold in range(self.rounds, self.n_folds):
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
-            ahead = sum(self.judging(self.contenders[number]) for number in waiting)
+            ahead = sum(self.trial_work(number) for number in waiting)
             # all that are alive do a further fold, or none does: their means are over the same rows
             if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
                 break
@@ -252,10 +155,16 @@ class Race:
             self.rounds = fold + 1
         return self._next_variant()
 
-    def tell(self, number: int, choice: PenaltyChoice | None) -> None:
-        """What a trial has found; None where the features could not be fitted."""
+    def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
+        """What a trial has found, on how many features; None where the features could not be fitted."""
+        contender, work = self.contenders[number], self.trial_work(number)
+        asked = contender.learner.get_params(deep=False).get("n_features")
+        if n_features is not None and asked is not None and n_features < asked and not is_kernel(contender):
+            # a search that ended early took the work of one for as many features as it found
+            self._ended_early.add(number)
+            work = min(work, self.judging(Contender("", clone(contender.learner).set_params(n_features=n_features))))
         self.tried.append(number)
-        self.spent += self.judging(self.contenders[number])
+        self.spent += work
         if choice is None:
             self.failed.add(number)
         else:
@@ -271,6 +180,47 @@ class Race:
     def loss(self, number: int) -> float:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+
+    def settled(self, most: int) -> tuple[int, Contender | None]:
+        """The winner, and the same with as many landmarks, at `most`, as there is work left for, if they gain.
+
+        That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
+        is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
+        landmarks a kernel loses about the same share of its loss.
+        """
+        best = self.winner
+        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
+        near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
+        ends = {number: self._end_of(number, most) for number in (best, *near)}
+        growing = [number for number in near if ends[number][1] is not None]
+        won = min((best, *growing), key=lambda number: ends[number][0])
+        # what cannot grow stays unless the gain is worth it
+        won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
+        return won, ends[won][1]
+
+    def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
+        """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
+        grew, loss = self._grew(number), self.loss(number)
+        if grew is None:
+            return loss, None
+        parent = self._parents[grew][0]
+        size, before = (self.contenders[one].learner.get_params(deep=False)["n_features"] for one in (grew, parent))
+        end = self.largest(self.contenders[number], int(size), most)
+        both = min(len(self.choices[grew]), len(self.choices[parent]))
+        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
+        if end is None or share >= 1.0:
+            return loss, None
+        return loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / before)), end
+
+    def largest(self, contender: Contender, size: int, most: int) -> Contender | None:
+        """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
+        found = None
+        while (larger := min(int(_LAST_GROWTH * size), most)) > size:
+            grown = with_landmarks(contender, larger)
+            if self.spent + self.fitting(grown) > self.allowed:
+                break
+            found, size = grown, larger
+        return found
 
     @property
     def winner(self) -> int:
@@ -293,28 +243,33 @@ class Race:
 
         Kinds that are not far behind may only lack features: they get more of them.
         """
-        if len(self.failed) + len(self._too_long) == len(self.contenders):
+        if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
         best = self.winner
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        found = [
-            (contender, number, self._kinds_in(number))
+        found: list[tuple[Contender, tuple[int, ...], set[int]]] = [
+            (contender, (number,), self._kinds_in(number))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
+        # a search that ended with fewer features than it might have had finds no more of them
+        found = [one for one in found if not set(one[1]) & self._ended_early or not self._grows_from(*one[:2])]
+        # a thousand landmarks gain most often: they come first, then what is joined, then the rest
+        first = [self._grows_cheaply(contender, of) for contender, of, _ in found]
+        found = [*compress(found, first), *compress(found, [not one for one in first])]
         # what errs on other rows than the best does is of another kind
         other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(0, (both, best, self._kinds_in(best) | self._kinds_in(other)))
-        for contender, parent, kinds in found:
+            found.insert(sum(first), (both, (best, other), self._kinds_in(best) | self._kinds_in(other)))
+        for contender, parents, kinds in found:
             if contender.key not in known:
                 known.add(contender.key)
-                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parent, kinds
+                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parents, kinds
                 self.contenders.append(contender)
                 self.choices.append([])
-        for number in range(self._kinds, len(self.contenders)):
+        for number in sorted(range(self._kinds, len(self.contenders)), key=self._comes_later):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
@@ -334,10 +289,14 @@ class Race:
 
     def _best_of_other_kinds(self, best: int) -> int | None:
         """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        kinds = self._kinds_in(best)
+        if any(is_kernel(self.contenders[kind]) for kind in kinds):
+            # kernels with and without a learned metric err on the same rows
+            kinds = kinds | {kind for kind in range(self._kinds) if is_kernel(self.contenders[kind])}
         others = [
             number
             for number in range(len(self.contenders))
-            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & self._kinds_in(best)
+            if number not in self.failed and self.choices[number] and not self._kinds_in(number) & kinds
         ]
         able = [number for number in others if self._ratio(number, best) <= 1.0 + _USEFUL]
         return min(able, key=lambda number: self._ratio(number, best), default=None)
@@ -352,26 +311,91 @@ class Race:
 
         Both are compared on the folds that the contender has done.
         """
-        done, parent = self.choices[number], self._parents.get(number)
+        done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if parent is not None and _loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]):
+        if any(_loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]) for parent in parents):
             return False
-        return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
+        near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
+        return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
+
+    def _is_needless(self, contender: Contender) -> bool:
+        """Whether it is a kernel in a learned metric, where kernels of all columns alike do as well as other kinds."""
+        if not is_kernel(contender) or contender.learner.get_params(deep=False)["metric"] is None:
+            return False
+        losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
+        of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
+        return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
+
+    def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it asks for more features than the contender that it is a variant of."""
+        ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
+        sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
+        given, before = sizes[0], sizes[-1]
+        return given is not None and before is not None and given > before
+
+    def _grows_cheaply(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it is a kernel of more landmarks than its parent, but no more than a thousand."""
+        if not is_kernel(contender) or not self._grows_from(contender, parents):
+            return False
+        return int(contender.learner.get_params(deep=False)["n_features"]) <= _FEW_LANDMARKS
+
+    def _comes_later(self, number: int) -> bool:
+        """What variants are tried by, before their numbers."""
+        return not self._grows_cheaply(self.contenders[number], self._parents.get(number, (number,)))
+
+    def _is_grown(self, number: int) -> bool:
+        """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
+        parents, contender = self._parents.get(number), self.contenders[number]
+        return parents is not None and is_kernel(contender) and self._grows_from(contender, parents)
+
+    def _grew(self, number: int) -> int | None:
+        """The kernel with more landmarks than its parent that a contender is, is a variant of, or is joined from."""
+        line = [number]
+        while line:
+            if self._is_grown(first := line.pop(0)):
+                return first
+            line += self._parents.get(first, ())
+        return None
 
     def _affords(self, number: int, n_trials: int = 1) -> bool:
-        contender = self.contenders[number]
-        return self.spent + n_trials * self.judging(contender) + self.fitting(contender) <= self.allowed
+        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
+        ahead = self.fitting(self.contenders[number])
+        # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
+        # thousand landmarks.
+        kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
+        if kept and self._grew(self.winner) is not None:
+            ahead = max(ahead, _KEPT * self.allowed)
+        first = len(self.choices[number])
+        trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
+        return self.spent + trials + ahead <= self.allowed
+
+    def joined_of(self, number: int, fold: int) -> tuple[int, ...]:
+        """The two contenders that one is joined from, if the features of both were learned for this fold; else none."""
+        parents = self._parents.get(number, ())
+        known = len(parents) == _PAIR and all(len(self.choices[parent]) > fold for parent in parents)
+        return parents if known else ()
+
+    def trial_work(self, number: int, fold: int | None = None) -> float:
+        """The work of a trial of a contender: of the next one, unless the fold is given."""
+        known = self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold)
+        work = self.joining if known and self.joining is not None else self.judging
+        return work(self.contenders[number])
+
+    def preferred(self, number: int) -> PenaltyChoice | None:
+        """The penalty that the contender which this one is a variant of prefers; None for a kind."""
+        choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
+        return agreed(choices[0]) if choices else None
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
-        if not tried and (number in self.failed or number in self._too_long):
+        if not tried and number in self.failed | self._too_long | self._needless:
             return True
         return number not in self.failed and len(self.choices[number]) >= folds
 
-    def table(self) -> tuple[Tried, ...]:
+    def table(self, won: int | None = None) -> tuple[Tried, ...]:
         """Every kind that was tried, or left out for its work: the one that was chosen first, then by score."""
-        won, rows = self.winner, []
+        won, rows = self.winner if won is None else won, []
         for number, contender in enumerate(self.contenders):
             done = self.choices[number]
             if done:
@@ -382,9 +406,10 @@ class Race:
                 rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
         return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
-    def reasons(self, judged_rows: int) -> tuple[str, str]:
-        """In plain sentences: what was chosen, how much worse the others were, and how the trials ended."""
-        won = self.winner
+    def reasons(self, judged_rows: int, won: int | None = None, grown: Contender | None = None) -> tuple[str, ...]:
+        """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
+        won = self.winner if won is None else won
+        highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
         others = ", ".join(
             f"{contender.name} {self._told(number)}"
             for number, contender in enumerate(self.contenders)
@@ -392,13 +417,15 @@ class Race:
         )
         untried = [self.contenders[number].name for number in sorted(self._too_long) if not self.choices[number]]
         more = f"; not tried, since that takes more work: {', '.join(untried)}" if untried else ""
+        last = () if grown is None else (f"Fit: {grown.name}, since more landmarks gained and there was work left.",)
         folds = f" in {self.rounds} folds" if self.rounds > 1 else ""
         best = 1.0 - self.loss(won)
         return (
-            f"Features: {self.contenders[won].name}, which have the best score on held-out rows, {best:.4f}"
+            f"Features: {self.contenders[won].name}, which have {highest} on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
             f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
+            *last,
         )
 
     def _told(self, number: int) -> str:

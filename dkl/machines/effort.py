@@ -9,20 +9,26 @@ from dkl.features.families import FiniteFamily
 from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.methods.base import FeatureLearner
 
-# Work is counted in nanoseconds of one core of 2020 or so: products of matrices at 50 operations a nanosecond,
-# triangular systems at 20. What else there is was measured on tables of 2,000 to 8,000 rows and 5 to 70 columns.
-_PRODUCTS, _SYSTEMS = 1.0 / 50.0, 1.0 / 20.0
+# Work is counted in nanoseconds of one core: products of matrices in single precision at 100 operations a nanosecond,
+# in double at 50, triangular systems at 40. What else there is was measured on tables of 2,000 to 8,000 rows and 5 to
+# 70 columns.
+_PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
 # Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
-_SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 80.0, 2.0, 5.0
+_SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
-_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 8e6
-# A cosine, and a kernel's value at a landmark; then what passes over few rows take.
-_WAVE, _KERNEL, _TRIAL = 3.0, 15.0, 2e7
-# Penalties that are told apart in the same passes, and Hessians that this and the last fit take for each model.
+_REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
+# A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
+_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.5, 5e7
+# Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
+_METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 10.0
+# Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
+# for each model.
+_PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
 # Products with all values of a sparse row, a hundred times.
 _SPARSE = 1e5
-_PENALTIES, _OTHER_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
+# Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
+MANY_FEATURES = 600
 # A fit that would otherwise end late is expected to take so much longer than those before it.
 _CAUTION = 1.3
 # The pace of trials is mixed with that of so many seconds as they were counted.
@@ -61,8 +67,8 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(1.5e9, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
-    "balanced": Effort(1e10, 1e3, judged_rows=8_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
+    "fast": Effort(8e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
+    "balanced": Effort(5e9, 1e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
     "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
 }
 
@@ -77,7 +83,6 @@ class Shape:
         n, d, and K linear models side by side.
     loss : str
         Of Newton steps.
-        Of the exact steps.
     """
 
     n_rows: int
@@ -101,7 +106,8 @@ class Shape:
             return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
-            return n * D * (_KERNEL + 4.0 * (d + D) * _PRODUCTS)
+            # the whitening is a triangle
+            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:
@@ -113,21 +119,35 @@ class Shape:
         if D > MOST_FEATURES:
             return 0.0
         if "features_per_round" not in given:
-            return D**3 * _SYSTEMS if "landmarks" in given else 0.0
+            whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in given else 0.0
+            return whitening + (self._metric(D) if given.get("metric") else 0.0)
         if "bins" in given:
             rounds = D / min(max(n / 60.0, 5.0), 25.0) + 8.0
             looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 
+    def _metric(self, D: int) -> float:
+        """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
+        landmarks = min(max(D, _LEAST_METRIC_LANDMARKS), _METRIC_LANDMARKS, self.n_rows)
+        each = 2.0 * (_KERNEL + _KERNEL_A_COLUMN * self.n_columns) + _SLOPE * self.n_models
+        similarities = each + 2.0 * (landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
+        systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
+        return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
+
     def judging(self, learner: FeatureLearner) -> float:
         """Work of finding the features and telling penalties apart on them."""
+        return self.learning(learner) + self.telling(learner)
+
+    def telling(self, learner: FeatureLearner) -> float:
+        """Work of telling penalties apart on features that were found."""
         # of the squared error one Hessian serves all penalties and models
         hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
         each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
-        systems = _PENALTIES.get(self.loss, _OTHER_PENALTIES) * each
-        maps = 2.0 if self.loss == "squared_error" else 4.0
-        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
+        penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
+        systems = each * (penalties if self.features_of(learner) <= MANY_FEATURES else min(penalties, _FEW_PENALTIES))
+        maps = 1.3 if self.loss == "squared_error" else 4.0
+        return self._steps(learner, hessians, systems, maps)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""

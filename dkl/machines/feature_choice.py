@@ -14,23 +14,14 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import most_folds
+from dkl.encodings.fitted import category_reasons
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contest import (
-    FEWEST_ROWS,
-    JUDGING_SHARE,
-    MOST_JOINED,
-    Contender,
-    Race,
-    Tried,
-    contenders,
-    joined,
-    usual_advice,
-    variants,
-)
-from dkl.machines.effort import EFFORTS, Clock, Effort, Shape
+from dkl.machines.contenders import Contender, contenders, has_kernel, joined, usual_advice, variants
+from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
+from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -42,7 +33,7 @@ LOG = logging.getLogger("dkl")
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
-_ENOUGH_ROWS = 900
+_ENOUGH_ROWS = 800
 
 
 class ChoosingMixin(SettledMixin):
@@ -94,27 +85,29 @@ class ChoosingMixin(SettledMixin):
         saved = None if ending is None else ending.load(run.fingerprint)
         if saved is not None:
             race.plan, clock = saved.values["trials"], Clock(None)
-        pilots: dict[int, tuple[FeatureLearner, PenaltyChoice]] = {}
+        pilots: dict[tuple[int, int], tuple[FeatureLearner, PenaltyChoice]] = {}
         clock.start_counting()
         cut_short = False
         while (trial := race.next()) is not None:
             number, fold = trial
             contender = race.contenders[number]
-            ahead = race.judging(contender) + race.fitting(contender)
-            if race.tried and not clock.allows(ahead):
+            work = race.trial_work(number)
+            if race.tried and not clock.allows(work + race.fitting(contender)):
                 race.leave_out(number)
                 cut_short = True
                 continue
             self._advised = contender.learner
             try:
-                pilot, choice = self._tried(folds[fold], sample, weights, run, f"{number}-{fold}")
+                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+                on = (sample, weights, run)
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", race.preferred(number), learned)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
             else:
-                race.tell(number, choice)
-                pilots.setdefault(number, (pilot, choice))
-            clock.count(race.judging(contender))
+                race.tell(number, choice, pilot.feature_map_.n_features)
+                pilots[number, fold] = pilot, choice
+            clock.count(work)
         if cut_short:
             race.ended = (
                 f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
@@ -122,11 +115,15 @@ class ChoosingMixin(SettledMixin):
             )
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
-        won = race.winner
-        self._advised = race.contenders[won].learner
-        self.reasons_, self._tried_kinds = (*race.reasons(sample.n_rows), *advice.reasons[:3]), race.table()
+        won, grown = race.winner, None
+        if not cut_short and race.plan is None and self._knobs.n_features == "auto":
+            won, grown = race.settled(min(effort.most_features, dataset.n_rows))
+        self._advised = (grown or race.contenders[won]).learner
+        of_categories = category_reasons(dataset.encoding)
+        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
+        self._tried_kinds = race.table(won)
         return self._settled_penalty(
-            pilots[won], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+            pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
@@ -144,13 +141,14 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_, self._tried_kinds = (f"Features: {plainest.name}; {why}.",), ()
+        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding))
+        self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
         for number, fold in enumerate(folds):
             # a fold of so few rows may have none
             with suppress(ValueError):
-                judged.append((*self._tried(fold, sample, weights, run, f"0-{number}"), fold))
+                judged.append((*self._tried(fold, (sample, weights, run), f"0-{number}"), fold))
         if not judged:
             return None
         pilot, choice, fold = judged[0]
@@ -187,6 +185,7 @@ class ChoosingMixin(SettledMixin):
             len(folds),
             effort.allowed(whole),
             judging=lambda contender: judged.judging(contender.learner),
+            joining=lambda contender: judged.telling(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             join=joined,
@@ -208,12 +207,28 @@ class ChoosingMixin(SettledMixin):
         return sample, folds[: min(effort.folds, enough)]
 
     def _tried(
-        self, fold: HeldOut, sample: Dataset, weights: np.ndarray | None, run: Run, stage: str
+        self,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+        stage: str,
+        near: PenaltyChoice | None = None,
+        learned: Sequence[FeatureLearner] = (),
     ) -> tuple[FeatureLearner, PenaltyChoice]:
-        """The features learned without the rows of a fold, and how the penalties do on these."""
-        context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
-        pilot = self._learner(f"pilot-{stage}").fit_within(sample, context)
-        problem = replace(self._problem_on(pilot, sample, weights), validation=fold, **self._judging_loss())
+        """The features learned without the rows of a fold, and how the penalties do on these.
+
+        Those of other features side by side need not be `learned` again. Of many features those penalties are tried
+        that fewer of the kind have preferred, if it is known `near` which.
+        """
+        sample, weights, run = on
+        pilot = self._learner(f"pilot-{stage}")
+        if learned:
+            pilot.put_together(learned)
+        else:
+            context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
+            pilot.fit_within(sample, context)
+        near = near if pilot.feature_map_.n_features > MANY_FEATURES else None
+        problem = self._problem_on(pilot, sample, weights)
+        problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return pilot, chosen_penalty(problem, sample.source, own)
 
@@ -271,8 +286,12 @@ class ChoosingMixin(SettledMixin):
         return [*known.values(), *several[:MOST_JOINED]]
 
     def _costliest(self, dataset: Dataset) -> FeatureLearner:
-        """Of all that may win, the features whose fit takes the most work."""
-        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
-        shape = self._shape(dataset)
+        """Of all that may win, with all landmarks that they may have in the end, the features that take most work."""
+        effort = EFFORTS[self.effort]
+        sample, _ = self._judged_sample(dataset, effort)
+        race = self._race([], dataset, sample, [])
         tried = self._all_that_may_be_tried(dataset, sample)
-        return max((contender.learner for contender in tried), key=shape.fitting)
+        most = min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0
+        kernels = [contender for contender in tried if has_kernel(contender)]
+        grown = [race.largest(contender, 1, most) or contender for contender in kernels]
+        return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_values, multiplied
+from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
@@ -53,7 +53,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
-        Of the columns; "auto" is what held-out rows prefer, or that of given features. Steps need none.
+        Of the columns; "auto" is what held-out rows prefer where the machine chooses its features, "standard" (but for
+        sparse rows) for features by name, in the shell too, and that of given features. Steps need none.
     sigma : float, "median" or "auto"
         The bandwidth; where it is given, only features that have one are tried.
     effort : {"fast", "balanced", "best"}
@@ -65,9 +66,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     trials : sequence of int or None
         The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
-        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses features for
-        more than two classes, "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves
-        all classes.
+        None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
+        "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves all classes and
+        penalties, so that there may be more features.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -314,6 +315,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         The standard deviation of the noise that such a fit finds, in the units of y.
     conformal_ : HeldOutScores
         With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
+    exposure_ : str
+        Of a fit with `exposure`: the column that held it, empty where values were given.
     seed_ : int
     n_features_in_ : int
 
@@ -454,7 +457,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         y, sample_weight : array of shape (n,) or None
             Those of a Dataset are its own.
         exposure : str, array of shape (n,), or None
-            As of `predict`.
+            As of `predict`; None is the column that the fit had.
+
+        Raises
+        ------
+        ValueError
+            If the fit had an exposure, and there is none here.
         """
         check_is_fitted(self, self._fitted_by)
         loss = self._settings.loss
@@ -465,6 +473,14 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         if loss == "pinball":
             return quantile_score(self._values(X), X, y, sample_weight, quantiles=sorted(self.quantiles))
         return r_squared(self._values(X), X, y, sample_weight)
+
+    def _check_exposure(self) -> None:
+        """Raise ValueError where the loss has no exposure."""
+        if self._settings.loss not in LOG_LINK:
+            raise ValueError(
+                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
+                "'gamma'; leave it out"
+            )
 
     @available_if(lambda self: self._settings.loss in LOG_LINK)
     def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
@@ -485,6 +501,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
         """Half the mean deviance of the model, and of the best constant."""
+        exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
         loss = self._settings.loss

@@ -119,12 +119,13 @@ def squared_loss(task: str | None) -> str:
     return "squared_hinge" if task == "classification" else "squared_error"
 
 
-def exact_loss(given: OpenParameters, task: str, n_models: int) -> str:
-    """The loss that exact steps have by default: of several classes the machine's own choice is the squared error.
+def exact_loss(given: OpenParameters, task: str) -> str:
+    """The loss that exact steps have by default: where the machine chooses its features, the squared error.
 
-    All classes share its one Hessian, so that for the same work there may be many more features.
+    One Hessian serves all classes, penalties and steps of it, so that for the same work there may be many more
+    features, which gain more than the squared hinge does.
     """
-    return squared_loss(task) if n_models == 1 or not given.chooses else "squared_error"
+    return "squared_error" if given.chooses else squared_loss(task)
 
 
 def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
@@ -147,7 +148,7 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
         exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
-        named = given.loss or exact_loss(given, task, n_models)
+        named = given.loss or exact_loss(given, task)
         # the log loss has the products of each pair of classes
         hessians = {"squared_hinge": n_models, "log_loss": n_models * (n_models + 1) // 2}.get(named, 1)
         most = _MOST_JOINT_CLASSES * (_MOST_JOINT_CLASSES + 1) // 2 if named == "log_loss" else _MOST_CLASSES
@@ -158,7 +159,7 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = given.loss
     if loss is None:
-        loss = exact_loss(given, task, n_models) if solver == "newton" or task == "regression" else "hinge"
+        loss = exact_loss(given, task) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
     if alpha is None:
         alpha = "auto" if given.chooses and solver == "newton" else _LIGHT

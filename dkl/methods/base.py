@@ -21,7 +21,7 @@ from dkl.errors import refuse_non_finite
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
@@ -77,7 +77,7 @@ class FeatureLearner(
 
     family: Any
     n_features: int | None
-    scaling: ScalingKind | None
+    scaling: ScalingChoice | None
     max_rows: int | None
     class_weight: Any
     dtype: str

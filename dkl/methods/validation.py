@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from dkl.data.checks import as_rows, check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import with_exposure_of_fit
 from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
@@ -106,7 +107,9 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
         The rows that judge anything in this fit.
     run : Run
     """
-    numbered = with_categories(dataset, held_out, run)
+    # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
+    monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         _record_columns(estimator, numbered)
@@ -240,8 +243,11 @@ def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
 
 
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
-    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories."""
-    dataset = rows_like_fit(getattr(estimator, "encoding_", None), dataset)
+    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories.
+
+    A column that held the exposures of the fit is no feature: it becomes a row column.
+    """
+    dataset = rows_like_fit(getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset))
     check_columns(estimator, dataset)
     return dataset
 

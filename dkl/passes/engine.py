@@ -264,7 +264,7 @@ class _SumPass:
         # The very tree in which a process adds up arrays: here its values are tasks, and merging submits another task.
         tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
         for node in top.descendants(tasks[0].level, n_blocks):
-            following = None if careful else session.following(tasks, node.index)
+            following = [] if careful else session.following(tasks, node.index)
             arguments = (work, node, session.tickets(node), following, backend.stop)
             tree.add(node, backend.submit(session.name, sum_blocks, *arguments, slot=session.slot(node.index)))
         return tree.total

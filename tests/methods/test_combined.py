@@ -170,3 +170,12 @@ def test_maps_of_other_columns_are_refused_and_combinations_taken_apart() -> Non
     with pytest.raises(ValueError, match="single columns"):
         nested.take(np.array([0]))
     assert nested.joined(nested).n_features == 36
+
+
+def test_learners_that_are_fitted_already_are_put_together_as_they_are() -> None:
+    X, y = make_friedman1(120, n_features=6, random_state=0)
+    one, two, three = (dkl.RandomFeatures(n_features=10 * n, random_state=n).fit(X, y) for n in (1, 2, 3))
+    both = dkl.CombinedFeatures().put_together([one, two])
+    every = dkl.CombinedFeatures().put_together([both, three])
+    expected = np.hstack([learner.transform(X) for learner in (one, two, three)]) / np.sqrt(3.0)
+    np.testing.assert_allclose(every.transform(X), expected, rtol=1e-6)

@@ -12,7 +12,10 @@ from sklearn.datasets import make_friedman1
 
 import dkl
 from dkl.data.coerce import as_dataset
+from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.generic import mapped
+from dkl.kernels.landmark_tiles import NystromProduct
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
@@ -105,6 +108,21 @@ def test_sums_are_those_of_the_features(form: Any) -> None:
     np.testing.assert_allclose(feature_sums(X, S, fm, "float64")[0], phi.T @ S, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(feature_squares(X, S[:, 0], fm, "float64")[0], (phi**2).T @ S[:, 0], atol=1e-10)
     np.testing.assert_allclose(mapped(np, rows().astype(np.float32), fm, np.float64)[0], phi, rtol=1e-10, atol=1e-12)
+
+
+def test_features_are_whitened_in_single_precision_only_where_its_noise_is_small() -> None:
+    X, Z = rows(300, 5), rows(700, 5)[::-1]
+    for kernel, precision in ((dkl.Matern(0.5, 2.0), np.float32), (dkl.Gaussian(6.0), np.float64)):
+        projection = NystromProjection(kernel, Z, whitening_of(Z, kernel))
+        fm = FeatureMap("nystrom", projection, np.linspace(0.5, 1.5, 700))
+        product = NystromProduct(fm, np.dtype(np.float32))
+        assert product.precision == precision
+        expected = kernel.kernel(X, Z) @ projection.whitening * fm.amplitudes
+        error = np.linalg.norm(map_rows(X, fm) - expected, axis=1) / np.linalg.norm(expected, axis=1)
+        assert error.max() < 1e-4
+        np.testing.assert_allclose(map_rows(X, fm, "float64"), expected, rtol=1e-6, atol=1e-8)
+        # panels end where the zeros of the triangle begin
+        assert [last for _, last, _ in product.panels] == [512, 700]
 
 
 def test_nystrom_keeps_the_promises_of_learners() -> None:

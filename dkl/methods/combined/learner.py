@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
@@ -182,6 +182,19 @@ class CombinedFeatures(FeatureLearner):
                 changes["random_state"] = own["random_state"]
             learners.append(learner.set_params(**changes))
         return learners
+
+    def put_together(self, learners: Sequence[FeatureLearner]) -> Self:
+        """Be fitted by learners that were fitted to the same rows already; of combined ones each part counts.
+
+        Parameters
+        ----------
+        learners : sequence of fitted feature learners
+        """
+        parts = [part for learner in learners for part in getattr(learner, "learners_", [learner])]
+        self.learners_, first = parts, parts[0]
+        self.seed_, self.encoding_, self.n_features_in_ = first.seed_, first.encoding_, first.n_features_in_
+        self.stats_ = [stats for part in parts for stats in part.stats_]
+        return self
 
     def _learn(self, dataset: Dataset) -> None:
         self.__dict__.pop("classes_", None)

@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.aligned.learner import RHO_SHARE
@@ -150,7 +150,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         max_working: int | None = None,
         warm_start: bool = False,
         sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",

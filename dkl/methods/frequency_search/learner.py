@@ -49,6 +49,8 @@ class PreparedRows:
         Mean and deviation of targets that are numbers; None for classes, and in a plan, which reads nothing.
     context : FitContext
         What a machine asks of this fit.
+    metric : ndarray of shape (d,) or (d, d), or None
+        The root of a learned metric that frequencies are searched in.
     """
 
     dataset: Dataset
@@ -59,6 +61,7 @@ class PreparedRows:
     class_weight: np.ndarray | None
     target_scale: TargetScale | None
     context: FitContext
+    metric: np.ndarray | None = None
 
     @property
     def total_weight(self) -> float:
@@ -91,7 +94,7 @@ class PreparedRows:
             return finite_space(self.family, d, self.scaler, self.dtype)
         # one drawn pair says what all of them are: the search replaces its frequency
         origin = replace(self.family.draw(1, d, 0, self.dtype), scaler=self.scaler)
-        return FourierSpace(origin, self.family, options, chains_a_peak)
+        return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)
 
 
 class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
@@ -172,7 +175,10 @@ class SearchingLearner(FeatureLearner):
         """The rows of a fit, with what the passes before the search have found."""
         # class weights for targets that are numbers are refused here
         weights = self._class_weights(dataset)
-        return PreparedRows(dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context)
+        metric = getattr(self, "metric_", None)
+        return PreparedRows(
+            dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context, metric
+        )
 
     def _target_scale(self, dataset: Dataset) -> TargetScale | None:
         """Mean and deviation of targets that are numbers, by a pass; None for classes."""

@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler, ScalingKind
+from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
@@ -142,7 +142,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         rounds: int = 5,
         sigma_factors: Sequence[float] = (1.0,),
         sums: str | PathLike[str] | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",

@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family, FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
@@ -142,7 +142,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         *,
         sums: str | PathLike[str] | None = None,
         sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import lapack
 from sklearn.cluster import KMeans
 
 from dkl.errors import refuse_non_finite
@@ -103,9 +103,8 @@ def whitening_of(landmarks: np.ndarray, kernel: Any) -> np.ndarray:
     refuse_non_finite(matrix.diagonal(), "the kernel of landmark", "scale the rows (scaling='standard')")
     size, jitter = len(matrix), _JITTER
     while True:
-        try:
-            factor = cholesky(matrix + jitter * np.trace(matrix) / size * np.eye(size), lower=True)
-        except np.linalg.LinAlgError:
-            jitter *= 10.0
-            continue
-        return solve_triangular(factor, np.eye(size), lower=True).T
+        factor, refused = lapack.dpotrf(matrix + jitter * np.trace(matrix) / size * np.eye(size), clean=1)
+        if not refused:
+            # the upper factor R = L^T, and its inverse, which LAPACK leaves alone below the diagonal
+            return lapack.dtrtri(factor, overwrite_c=1)[0]
+        jitter *= 10.0

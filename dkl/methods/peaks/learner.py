@@ -10,7 +10,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
 from dkl.methods.frequency_search.peak_search import Method
 from dkl.methods.parameters import PEAKS, Constraints, kept_frequencies
@@ -150,7 +150,7 @@ class PeakFeatures(SearchingLearner):
         max_norm: float | None = None,
         warm_start: bool = False,
         search_rows: int | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",

@@ -1,0 +1,174 @@
+"""Kinds of features that a machine without settings tries, and what they become: larger, wider, joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from dkl.data.dataset import Dataset
+from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
+from dkl.machines.effort import Effort
+from dkl.machines.settings import Knobs
+from dkl.machines.suggest import Advice
+from dkl.methods.base import FeatureLearner
+from dkl.methods.combined.learner import CombinedFeatures
+from dkl.registry import learner_entry
+
+# Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
+_MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
+# Of fewer columns none matters so little that a metric would gain by it.
+_COLUMNS_OF_A_METRIC = 8
+# A kernel of so much of the median distance gains longest with more landmarks; of few it wants a wider one.
+_MATERN_BANDWIDTH = 0.5
+# A larger one of a kind has so many times as many features.
+_GROWTH = 2.5
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A kind of features that may suit the rows.
+
+    Parameters
+    ----------
+    name : str
+        As a person calls it.
+    learner : FeatureLearner
+        Not fitted.
+    """
+
+    name: str
+    learner: FeatureLearner
+
+    def changed(self, what: str, **parameters: Any) -> Contender:
+        """The same kind with other parameters; `what` names them in the reasons."""
+        kind, _, others = self.name.removesuffix(")").partition(" (")
+        # of two sizes, or bandwidths, the name has the last
+        kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
+        return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
+
+    @property
+    def key(self) -> str:
+        """What equal contenders share."""
+        given = self.learner.get_params(deep=False)
+        return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
+
+
+def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
+    """What is tried on these rows, the plainest first.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    advice : Advice
+        Has the searched waves of the scaling and the bandwidth that suit the rows.
+    effort : Effort
+    knobs : Knobs
+        What the user has pinned. With a bandwidth pinned only kinds that have one are tried.
+    """
+    scaling = getattr(advice.features, "scaling", None)
+    columns = learner_entry("aligned").learner_class(
+        # a ball of radius 0 weighs all columns alike, so that each is there once
+        Coordinates(),
+        n_candidates=None,
+        n_features=None,
+        rho=0.0,
+        scaling=scaling,
+    )
+    tried = [Contender("the columns themselves", columns)]
+    # in wide sparse rows a search finds little, and columns chosen by the target would have seen the rows that judge
+    searched = None if isinstance(advice.features, type(columns)) else advice.features
+    given = {} if searched is None else searched.get_params(deep=False)
+    size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
+    drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
+    tried.append(Contender("random waves", drawn))
+    waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
+        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
+        tried.append(Contender("steps of columns and their products", steps))
+    if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
+        size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
+        kernel = learner_entry("nystrom").learner_class(
+            Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
+        )
+        tried.append(Contender("a Matern kernel at landmarks", kernel))
+        # a product over columns: rows are near that differ in few columns, however much, as classes do
+        tried.append(
+            Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian(), sigma_factor=1.0))
+        )
+    tried += waves
+    if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
+        # the metric finds few columns that matter among many
+        learned = clone(kernels[0].learner).set_params(metric="diagonal", sigma_factor=1.0)
+        tried.append(Contender("a Matern kernel in a learned metric", learned))
+    if knobs.sigma != "auto":
+        tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
+    return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
+
+
+def is_kernel(contender: Contender) -> bool:
+    """Whether its features are similarities to landmarks alone."""
+    return "landmarks" in contender.learner.get_params(deep=False)
+
+
+def has_kernel(contender: Contender) -> bool:
+    """Whether some of its features are similarities to landmarks."""
+    together = contender.learner.get_params(deep=False).get("features") or [contender.learner]
+    return any(is_kernel(Contender("", learner)) for learner in together)
+
+
+def variants(
+    contender: Contender,
+    effort: Effort,
+    knobs: Knobs,
+    n_rows: int,
+    *,
+    is_best: bool = True,
+) -> list[Contender]:
+    """What may do better than a kind: more features; and of the best so far, another bandwidth."""
+    given = contender.learner.get_params(deep=False)
+    size = given["n_features"]
+    found: list[Contender] = []
+    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features
+    if knobs.n_features == "auto" and size is not None and size < most:
+        larger = min(int(_GROWTH * size), most)
+        found.append(contender.changed(f"up to {larger:,}", n_features=larger))
+    if is_best and knobs.sigma == "auto" and is_kernel(contender):
+        factor = given["sigma_factor"]
+        found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
+    return found
+
+
+def with_landmarks(contender: Contender, size: int) -> Contender:
+    """The same with so many landmarks in its kernels, of which it has some."""
+    together = contender.learner.get_params(deep=False).get("features")
+    if not together:
+        return contender.changed(f"up to {size:,}", n_features=size)
+    parts = [Contender("", learner) for learner in together]
+    grown = [with_landmarks(part, size).learner if is_kernel(part) else part.learner for part in parts]
+    name = f"{contender.name}, of {size:,} landmarks"
+    return Contender(name, CombinedFeatures([clone(learner) for learner in grown]))
+
+
+def landmarks_of(contender: Contender) -> int:
+    """The landmarks that the kernel of a contender asks for."""
+    given = contender.learner.get_params(deep=False)
+    parts = [Contender("", learner) for learner in given.get("features") or [contender.learner]]
+    return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
+
+
+def joined(first: Contender, second: Contender) -> Contender:
+    """The features of two contenders side by side."""
+    parts: list[Contender] = []
+    for contender in (first, second):
+        together = contender.learner.get_params(deep=False).get("features")
+        parts += [Contender("", learner) for learner in together] if together else [contender]
+    return Contender(f"{first.name} with {second.name}", CombinedFeatures([clone(part.learner) for part in parts]))
+
+
+def usual_advice() -> Advice:
+    """What plans go by before any row is read: the largest searched waves that are suggested, scaled."""
+    waves = learner_entry("margin").learner_class(Gaussian(), n_features=1_000, scaling="standard")
+    return Advice(waves, {}, ())
