@@ -48,6 +48,8 @@ NO_MATHEMATICS = {
     ("dkl.passes.kept_sums", "_sums_of_block"): "calls another record's function, or hands out sums that were kept",
     ("dkl.cli.predictions", "_predict_block"): "predicts the rows of a block, by the model's own prediction",
     ("dkl.bench.passes", "_count"): "counts rows, to time an empty pass",
+    ("dkl.bench.device_speed", "_rows_of_block"): "counts rows, to time the reading of a store",
+    ("dkl.bench.device_speed", "_sums_of_block"): "calls `feature_sums`, to time it in a pass",
     ("dkl.uncertainty.conformal", "_score_block"): "scores the answers to a block, by a score that has its own tests",
     ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
 }
