@@ -239,10 +239,12 @@ def _pass_speed(X: np.ndarray, feature_map: FeatureMap, gpu: Device, repeats: in
 
 
 def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The weighted sums of all features of a block. Operands: "feature_map"."""
     return {"sums": feature_sums(block.X, block.weights, operands["feature_map"])[:, :, 0]}
 
 
 def _rows_of_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The number of rows, of a block that had to be read for it."""
     return {"sums": np.array(float(block.X.shape[0]))}
 
 

@@ -25,7 +25,7 @@ from dkl.protocols.records import Accumulator, BlockSum
 from dkl.protocols.source import BlockSource
 
 # What is promised: the speed of a pass over a store as a share of that over rows in memory, once its blocks are in the
-# cache, and where each is decoded anew (which takes as long as some hundred frequencies of its rows); the milliseconds
+# cache, and where each is decoded anew (which takes as long as 600 frequencies of its rows); the milliseconds
 # that an empty block costs the driver; and the megabytes by which a pass over very many blocks lets the process grow.
 OF_MEMORY, DECODED_OF_MEMORY = 0.9, 0.6
 MOST_MS_A_BLOCK = 1.0

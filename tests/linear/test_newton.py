@@ -93,7 +93,7 @@ def test_rows_of_many_tiles_that_count_are_multiplied_together(monkeypatch: pyte
         products.append(len(rows))
         return signed_products(rows, weights)
 
-    monkeypatch.setattr("dkl.kernels.normal_equations.signed_products", counted)
+    monkeypatch.setattr("dkl.kernels.newton.gram.signed_products", counted)
     for weights, expected in ((weight, [6, 3]), (np.ones(60), [10] * 6)):
         found = np.zeros(packed_size(0, 7))
         gram = GramSum((0, 7), found)
