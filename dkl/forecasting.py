@@ -170,7 +170,7 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
 
     `dkl.plan` says the most that a fit can take without fitting anything; how many passes a fit makes before it has
     converged, and what a row costs in each of them, only a fit can tell. So a copy of the learner is fitted to some
-    blocks of the rows, in this process; each of its passes is timed; and the time of a pass grows with the rows:
+    blocks of the rows, in this process; each of its passes is timed; and the time of a pass grows with the rows::
 
         the sum over passes of
             rows x seconds a row + bytes read / bytes a second + seconds a pass + tasks x seconds a task,

@@ -67,6 +67,19 @@ def test_every_figure_has_its_command(page: Path) -> None:
     assert not missing, f"name the command that makes it, as a paragraph 'Made by: `command`': {missing}"
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("examples/guide/*.md")), ids=lambda page: page.stem)
+def test_the_guide_leaves_figures_to_the_pages_of_measurements(page: Path) -> None:
+    """What holds in general stays true; a figure does not. The page of the papers is one of measurements."""
+    if page.stem == "papers":
+        pytest.skip("its tables are what a reader compares with the papers")
+    found = [
+        f"{heading}: {figures[0]}"
+        for heading, body in sections(page.read_text(encoding="utf-8"))
+        if (figures := FIGURE.findall(body)) and not NOT_MEASURED.search(body)
+    ]
+    assert not found, f"put it into examples/benchmarks/guide.md and link to it: {found}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

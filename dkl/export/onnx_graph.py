@@ -196,29 +196,23 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
     """The encoded columns of a raw one, in the dtype of those of `TableEncoding`."""
     dtype = encoding.dtype
     if rule.kind == "category":
-        return [xp.asarray(_one_hot(xp, rule, column, strict=encoding.unknown == "error"), dtype)]
+        _check_empty_texts(rule)
+        # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column
+        # of the encoder here, which is dropped again below: such a row has zeros in all categories.
+        names = list(rule.categories)
+        if rule.fill is not None and "" not in names:
+            names.append("")
+        attributes = {"cats_strings": names, "zeros": 0 if encoding.unknown == "error" else 1}
+        ones = Symbol("OneHotEncoder", [column], (ROWS, 1, len(names)), xp.float32, attributes, domain="ai.onnx.ml")
+        width = len(rule.output_names)
+        flat = xp.reshape(ones, (ROWS, len(names)))
+        return [xp.asarray(flat if width == len(names) else xp.take(flat, np.arange(width), axis=1), dtype)]
     # A missing number arrives as NaN, as pandas has it.
     is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
     value = xp.asarray(column, dtype)
     if rule.fill is not None:
         value = xp.where(is_missing, dtype.type(rule.fill), value)
     return [value, xp.asarray(is_missing, dtype)] if rule.flags_missing else [value]
-
-
-def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
-    """A column for each category of a raw column of texts, 1 where a row has it."""
-    _check_empty_texts(rule)
-    # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
-    # the encoder here, which is dropped again below: such a row has zeros in all categories.
-    names = list(rule.categories)
-    if rule.fill is not None and "" not in names:
-        names.append("")
-    attributes = {"cats_strings": names, "zeros": 0 if strict else 1}
-    shape = (ROWS, 1, len(names))
-    ones = Symbol("OneHotEncoder", [column], shape, xp.float32, attributes, domain="ai.onnx.ml")
-    width = len(rule.output_names)
-    flat = xp.reshape(ones, (ROWS, len(names)))
-    return flat if width == len(names) else xp.take(flat, np.arange(width), axis=1)
 
 
 def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: np.dtype) -> dict[str, Symbol]:
