@@ -113,6 +113,7 @@ class Race:
         self._too_long: set[int] = set()
         self._ended_early: set[int] = set()
         self._needless: set[int] = set()
+        self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
@@ -383,9 +384,14 @@ class Race:
         return work(self.contenders[number])
 
     def preferred(self, number: int) -> PenaltyChoice | None:
-        """The penalty that the contender which this one is a variant of prefers; None for a kind."""
+        """The penalty that the contender which this one is a variant of preferred at its first trial; None for a kind.
+
+        It stays, so that all folds tell the same penalties apart.
+        """
         choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
-        return agreed(choices[0]) if choices else None
+        if choices:
+            self._preferred.setdefault(number, agreed(choices[0]))
+        return self._preferred.get(number)
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""

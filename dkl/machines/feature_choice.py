@@ -78,7 +78,7 @@ class ChoosingMixin(SettledMixin):
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
         sample, folds = self._judged_sample(dataset, effort)
-        race = self._race(tried, dataset, sample, folds)
+        race, shape = self._race(tried, dataset, sample, folds), self._shape(sample)
         # a fit that resumes ends its trials where the first one did, whatever the clock says now
         ending = stage_checkpoint(self.checkpoint, "choice")
         saved = None if ending is None else ending.load(run.fingerprint)
@@ -98,8 +98,9 @@ class ChoosingMixin(SettledMixin):
             self._advised = contender.learner
             try:
                 learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-                on = (sample, weights, run)
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", race.preferred(number), learned)
+                on, many = (sample, weights, run), shape.features_of(contender.learner) > MANY_FEATURES
+                near = race.preferred(number) if many else None
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
@@ -213,8 +214,8 @@ class ChoosingMixin(SettledMixin):
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these.
 
-        Those of other features side by side need not be `learned` again. Of many features those penalties are tried
-        that fewer of the kind have preferred, if it is known `near` which.
+        Those of other features side by side need not be `learned` again. Those penalties are tried that are `near`
+        the one which fewer of the kind have preferred, if that is known.
         """
         sample, weights, run = on
         pilot = self._learner(f"pilot-{stage}")
@@ -223,7 +224,6 @@ class ChoosingMixin(SettledMixin):
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
             pilot.fit_within(sample, context)
-        near = near if pilot.feature_map_.n_features > MANY_FEATURES else None
         problem = self._problem_on(pilot, sample, weights)
         problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))

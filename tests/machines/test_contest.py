@@ -220,6 +220,9 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
     race.tell(number, judged(0.1, 0.3, 0.2))
     number, _ = race.next()
     assert race.preferred(number).alpha == 2.0
+    # other folds of its parent change nothing: the penalties of all folds are averaged one by one
+    race.choices[0].append(judged(0.9, 0.1, 0.1))
+    assert race.preferred(number).alpha == 2.0
 
 
 @pytest.mark.parametrize(("rival", "tried"), [(0.51, [0, 1]), (0.6, [0, 1, 2])])
