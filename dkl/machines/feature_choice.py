@@ -116,8 +116,8 @@ class ChoosingMixin(SettledMixin):
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won, grown = race.winner, None
-        if not cut_short and race.plan is None and self._knobs.n_features == "auto":
-            won, grown = race.settled(min(effort.most_features, dataset.n_rows))
+        if not cut_short and race.plan is None:
+            won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3])
         self._tried_kinds = race.table(won)
@@ -188,6 +188,7 @@ class ChoosingMixin(SettledMixin):
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             join=joined,
             plan=self.trials,
+            most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
 
     def _shape(self, dataset: Dataset) -> Shape:
@@ -288,7 +289,6 @@ class ChoosingMixin(SettledMixin):
         sample, _ = self._judged_sample(dataset, effort)
         race = self._race([], dataset, sample, [])
         tried = self._all_that_may_be_tried(dataset, sample)
-        most = min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0
         kernels = [contender for contender in tried if has_kernel(contender)]
-        grown = [race.largest(contender, 1, most) or contender for contender in kernels]
+        grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
