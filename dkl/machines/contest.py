@@ -86,6 +86,8 @@ class Race:
         A contender of two.
     joining : callable or None
         The work of one trial of it where the features of both were learned without the rows of that fold already.
+    most_landmarks : int
+        Of a kernel in the last fit.
     plan : sequence of int or None
         The numbers of the contenders to try, one a trial, as `tried` was in another race.
     """
@@ -99,6 +101,7 @@ class Race:
     join: Callable[[Contender, Contender], Contender] | None = None
     joining: Callable[[Contender], float] | None = None
     plan: Sequence[int] | None = None
+    most_landmarks: int = 0
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     spent: float = 0.0
@@ -113,6 +116,7 @@ class Race:
         self._too_long: set[int] = set()
         self._ended_early: set[int] = set()
         self._needless: set[int] = set()
+        self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._joined: dict[int, set[int]] = {}
 
@@ -181,8 +185,8 @@ class Race:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
 
-    def settled(self, most: int) -> tuple[int, Contender | None]:
-        """The winner, and the same with as many landmarks, at `most`, as there is work left for, if they gain.
+    def settled(self) -> tuple[int, Contender | None]:
+        """The winner, and the same with as many landmarks, at most all, as there is work left for, if they gain.
 
         That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
         is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
@@ -191,31 +195,31 @@ class Race:
         best = self.winner
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
-        ends = {number: self._end_of(number, most) for number in (best, *near)}
+        ends = {number: self._end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
         # what cannot grow stays unless the gain is worth it
         won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
         return won, ends[won][1]
 
-    def _end_of(self, number: int, most: int) -> tuple[float, Contender | None]:
+    def _end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
         grew, loss = self._grew(number), self.loss(number)
         if grew is None:
             return loss, None
         parent = self._parents[grew][0]
         size, before = (self.contenders[one].learner.get_params(deep=False)["n_features"] for one in (grew, parent))
-        end = self.largest(self.contenders[number], int(size), most)
+        end = self.largest(self.contenders[number], int(size))
         both = min(len(self.choices[grew]), len(self.choices[parent]))
         share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
         if end is None or share >= 1.0:
             return loss, None
         return loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / before)), end
 
-    def largest(self, contender: Contender, size: int, most: int) -> Contender | None:
+    def largest(self, contender: Contender, size: int) -> Contender | None:
         """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
         found = None
-        while (larger := min(int(_LAST_GROWTH * size), most)) > size:
+        while (larger := min(int(_LAST_GROWTH * size), self.most_landmarks)) > size:
             grown = with_landmarks(contender, larger)
             if self.spent + self.fitting(grown) > self.allowed:
                 break
@@ -364,8 +368,9 @@ class Race:
         # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
         # thousand landmarks.
         kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
-        if kept and self._grew(self.winner) is not None:
-            ahead = max(ahead, _KEPT * self.allowed)
+        if kept and self._grew(best := self.winner) is not None:
+            last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
+            ahead = max(ahead, min(_KEPT * self.allowed, last))
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
         return self.spent + trials + ahead <= self.allowed
@@ -383,9 +388,14 @@ class Race:
         return work(self.contenders[number])
 
     def preferred(self, number: int) -> PenaltyChoice | None:
-        """The penalty that the contender which this one is a variant of prefers; None for a kind."""
+        """The penalty that the contender which this one is a variant of preferred at its first trial; None for a kind.
+
+        It stays, so that all folds tell the same penalties apart.
+        """
         choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
-        return agreed(choices[0]) if choices else None
+        if choices:
+            self._preferred.setdefault(number, agreed(choices[0]))
+        return self._preferred.get(number)
 
     def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
         """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""

@@ -79,7 +79,7 @@ class ChoosingMixin(SettledMixin):
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
         sample, folds = self._judged_sample(dataset, effort)
-        race = self._race(tried, dataset, sample, folds)
+        race, shape = self._race(tried, dataset, sample, folds), self._shape(sample)
         # a fit that resumes ends its trials where the first one did, whatever the clock says now
         ending = stage_checkpoint(self.checkpoint, "choice")
         saved = None if ending is None else ending.load(run.fingerprint)
@@ -99,8 +99,9 @@ class ChoosingMixin(SettledMixin):
             self._advised = contender.learner
             try:
                 learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-                on = (sample, weights, run)
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", race.preferred(number), learned)
+                on, many = (sample, weights, run), shape.features_of(contender.learner) > MANY_FEATURES
+                near = race.preferred(number) if many else None
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
@@ -116,8 +117,8 @@ class ChoosingMixin(SettledMixin):
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won, grown = race.winner, None
-        if not cut_short and race.plan is None and self._knobs.n_features == "auto":
-            won, grown = race.settled(min(effort.most_features, dataset.n_rows))
+        if not cut_short and race.plan is None:
+            won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
         self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
@@ -190,6 +191,7 @@ class ChoosingMixin(SettledMixin):
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             join=joined,
             plan=self.trials,
+            most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
 
     def _shape(self, dataset: Dataset) -> Shape:
@@ -216,8 +218,8 @@ class ChoosingMixin(SettledMixin):
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these.
 
-        Those of other features side by side need not be `learned` again. Of many features those penalties are tried
-        that fewer of the kind have preferred, if it is known `near` which.
+        Those of other features side by side need not be `learned` again. Those penalties are tried that are `near`
+        the one which fewer of the kind have preferred, if that is known.
         """
         sample, weights, run = on
         pilot = self._learner(f"pilot-{stage}")
@@ -226,7 +228,6 @@ class ChoosingMixin(SettledMixin):
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
             pilot.fit_within(sample, context)
-        near = near if pilot.feature_map_.n_features > MANY_FEATURES else None
         problem = self._problem_on(pilot, sample, weights)
         problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
@@ -291,7 +292,6 @@ class ChoosingMixin(SettledMixin):
         sample, _ = self._judged_sample(dataset, effort)
         race = self._race([], dataset, sample, [])
         tried = self._all_that_may_be_tried(dataset, sample)
-        most = min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0
         kernels = [contender for contender in tried if has_kernel(contender)]
-        grown = [race.largest(contender, 1, most) or contender for contender in kernels]
+        grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner

@@ -149,7 +149,7 @@ def more_landmarks(contender: Contender, is_best: bool) -> list[Contender]:
 
 def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_work_left_for() -> None:
     def race_of_kernels(gains: dict[int, float]) -> Race:
-        race = race_of(1, vary=more_landmarks, join=joined, allowed=20.0)
+        race = race_of(1, vary=more_landmarks, join=joined, allowed=20.0, most_landmarks=5_000)
         race.contenders[0] = kernels(100)
         # a fit of D landmarks takes D / 100 units
         race.fitting = lambda contender: contender.learner.n_features / 100.0
@@ -158,18 +158,20 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
 
     race = race_of_kernels({0: 0.5, 1: 0.6, 2: 0.7})
     assert race.contenders[race.winner].learner.n_features == 400
-    won, grown = race.settled(5_000)
+    won, grown = race.settled()
     assert won == race.winner
     assert grown is not None
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
-    assert race.settled(450)[1].learner.n_features == 450
+    race.most_landmarks = 450
+    assert race.settled()[1].learner.n_features == 450
     assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, won, grown)[2]
     # no gain, no growth
-    assert race_of_kernels({0: 0.5, 1: 0.5}).settled(5_000) == (0, None)
+    assert race_of_kernels({0: 0.5, 1: 0.5}).settled() == (0, None)
 
 
 def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow() -> None:
     race = race_of(2, vary=lambda contender, is_best: more_landmarks(contender, is_best) if is_best else [])
+    race.most_landmarks = 1_600
     race.contenders[0], race.fitting = kernels(200), lambda contender: contender.learner.n_features / 100.0
     scores = {0: 0.5, 1: 0.49, 2: 0.6}
     run(race, lambda number, fold: scores[number])
@@ -177,10 +179,11 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     # from 200 to 400 landmarks the loss fell from .5 to .4; a rival came to .39
     race.choices[1], race.failed = [judged(0.61)], set()
     assert race.winner == 1
-    won, grown = race.settled(1_600)
+    won, grown = race.settled()
     assert (won, grown.learner.n_features) == (2, 1_600)
     assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown)[0]
-    assert race.settled(400) == (1, None)
+    race.most_landmarks = 400
+    assert race.settled() == (1, None)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
@@ -191,11 +194,13 @@ def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
             contender.changed(f"bandwidth x {factor + 1}", sigma_factor=factor + 1),
         ]
 
-    race = race_of(1, vary=larger_or_wider, allowed=10.0)
-    race.contenders[0] = kernels(100)
-    run(race, lambda number, fold: 0.5 + 0.01 * number)
-    assert 1.0 < race.spent <= 4.5
-    assert race.ended == "as the effort allows no more"
+    # as much as a fit of all landmarks takes, at most a share of all work
+    for most, spent in ((10_000, 4.0), (400, 6.0)):
+        race = race_of(1, vary=larger_or_wider, allowed=10.0, most_landmarks=most)
+        race.contenders[0], race.fitting = kernels(100), lambda contender: contender.learner.n_features / 100.0
+        run(race, lambda number, fold: 0.5 + 0.01 * number)
+        assert race.spent == spent
+        assert race.ended == "as the effort allows no more"
 
 
 def test_features_that_are_more_than_a_search_found_are_not_tried() -> None:
@@ -219,6 +224,9 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
     assert race.preferred(number) is None
     race.tell(number, judged(0.1, 0.3, 0.2))
     number, _ = race.next()
+    assert race.preferred(number).alpha == 2.0
+    # other folds of its parent change nothing: the penalties of all folds are averaged one by one
+    race.choices[0].append(judged(0.9, 0.1, 0.1))
     assert race.preferred(number).alpha == 2.0
 
 

@@ -295,7 +295,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
         if not isinstance(family_of(self), Dictionaries):
-            if self.monotone:
+            if self.monotone is not None:
                 raise ValueError(
                     "monotone is for a list of dictionaries with steps or columns, since waves rise and fall; take "
                     "family=[dkl.Steps(), dkl.Gaussian()], or StepFeatures(monotone=...)"
