@@ -4,8 +4,9 @@
 
 Runs the tests that are marked `gpu` (tests/, in a process of their own), then times blocks and fits on GPU and CPU and
 compares their results and the GPU's own limits (the rate of its bus and of its products, measured beside), and writes
-the machine, the tests and the measurements as one page of Markdown, each with "pass" or "falls short". Exits with 1 if
-a test fails, with 2 and a sentence where there is no GPU: no page is written then.
+the machine, the tests and the measurements as one page of Markdown, each with "pass" or "falls short". Meant to take
+ten minutes on one GPU beside 16 cores. Exits with 1 if a test fails, with 2 and a sentence where there is no GPU: no
+page is written then.
 """
 
 from __future__ import annotations

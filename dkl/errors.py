@@ -46,6 +46,14 @@ class DklHint(UserWarning):
     ----------
     message : str
         What may suit the rows better, and how it is asked for.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import dkl
+    >>> with warnings.catch_warnings():
+    ...     warnings.filterwarnings("ignore", category=dkl.DklHint)  # no hint is shown in this block
+    ...     warnings.warn("another bandwidth may suit the rows better", dkl.DklHint)
     """
 
     def __init__(self, message: str) -> None:

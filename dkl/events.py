@@ -30,6 +30,16 @@ class Event:
         Metrics by name that a history keeps (objective, gap, cache hits, ...).
     model : callable or None
         After a round: forms the estimator as it would be if the rounds ended here, or None while there is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> events = []
+    >>> learner = dkl.RandomFeatures(n_features=20, random_state=0, progress=events.append)
+    >>> _ = learner.fit(np.random.default_rng(0).normal(size=(50, 3)))
+    >>> events[0].kind, events[-1].kind
+    ('started', 'finished')
     """
 
     kind: Kind

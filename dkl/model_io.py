@@ -7,6 +7,7 @@ short name of its class and its fields. Reading goes the other way and only thro
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import importlib
@@ -126,6 +127,19 @@ def load_model(store: str | Path, classes: Iterable[type] = (), **storage_option
     StoreError
         If what is there is no model, is incomplete or damaged, is of a newer format, or names a class that is not
         known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> model = dkl.KernelClassifier("random", n_features=20, random_state=0).fit(X, X[:, 0] > 0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(f"{folder}/model.zarr")
+    ...     same = dkl.load_model(f"{folder}/model.zarr")
+    >>> bool(np.array_equal(model.decision_function(X), same.decision_function(X)))
+    True
     """
     location = Location.of(store, storage_options)
     extensions = {cls.__name__: cls for cls in classes}
@@ -148,6 +162,54 @@ def load_model(store: str | Path, classes: Iterable[type] = (), **storage_option
             raise StoreError(
                 f"the metadata of {location.place} is damaged ({type(error).__name__}: {error}); save the model again"
             ) from error
+
+
+def as_json(model: object) -> dict[str, Any]:
+    """A fitted model as one JSON value, which `from_json` reads: what `save` writes, with arrays as texts in base64.
+
+    Raises
+    ------
+    TypeError
+        As `save`.
+    """
+    arrays: list[np.ndarray] = []
+    tree = _encode(model, type(model).__name__, arrays)
+    written = [
+        {
+            "dtype": array.dtype.str,
+            "shape": list(array.shape),
+            "crc32c": _digest(array),
+            "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii"),
+        }
+        for array in arrays
+    ]
+    return {"model": tree, "arrays": written}
+
+
+def from_json(facts: Mapping[str, Any], location: Location) -> Any:
+    """The model that `as_json` wrote; no code of the file is run.
+
+    Parameters
+    ----------
+    facts : mapping
+    location : Location
+        Where they were read, for messages.
+
+    Raises
+    ------
+    StoreError
+        If they are damaged, or name a class that is not known.
+    """
+    with located(f"the model {location.place}"):
+        try:
+            arrays = facts["arrays"]
+            return _JsonReader(location, [entry["crc32c"] for entry in arrays], None, {}, entries=arrays).decode(
+                facts["model"]
+            )
+        except _DAMAGE as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{location.place} is damaged ({type(error).__name__}: {error})") from error
 
 
 def is_part_of_a_model(name: str) -> bool:
@@ -479,6 +541,26 @@ class _Reader:
             f"the model holds a {name!r}, a class that this dkl {__version__} does not know; if it is of an extension "
             f"that you trust, hand it over: dkl.load_model({self.location.place}, classes=[{name}])"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _JsonReader(_Reader):
+    """Builds values from a JSON tree whose arrays are texts beside it.
+
+    Parameters
+    ----------
+    entries : list of mapping
+        The arrays, by number.
+    """
+
+    entries: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def _opened(self, name: str) -> Any:
+        entry = self.entries[int(name)]
+        dtype, content = _plain_dtype(entry["dtype"], _NUMERIC_KINDS), base64.b64decode(entry["base64"], validate=True)
+        if len(content) != dtype.itemsize * math.prod(entry["shape"]):
+            raise CorruptChunkError(f"array {name} does not hold as many bytes as its shape")
+        return np.frombuffer(content, dtype).reshape(entry["shape"])
 
 
 def _decoded_bytes(content: bytes) -> int | None:

@@ -17,12 +17,12 @@ from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import planned_categories
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.device import Device
 from dkl.methods.validation import check_target, without_splits
 from dkl.passes.backends import choose_backend
 from dkl.passes.devices import choose_device
-from dkl.passes.dispatch import Backend
 from dkl.passes.kept_sums import source_of
-from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits, pass_name
+from dkl.passes.memory import MemoryProjection, allowed_bytes, blocks_ahead, device_items, fit_limits, pass_name
 from dkl.protocols.records import Cost, Record, RowSample
 
 # Kinds of passes that a short plan names: those that take longest.
@@ -62,6 +62,8 @@ class PassPlan:
         Of one of them: computing or reading, whichever takes longer, since they overlap.
     memory : MemoryProjection
         Of one process.
+    device_bytes : int
+        On the GPU of one process, at most; 0 where blocks are computed on the CPU.
     """
 
     name: str
@@ -70,6 +72,7 @@ class PassPlan:
     flops: float
     seconds: float
     memory: MemoryProjection
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Plan:
         Passes run in other processes than the driver.
     device : str
         Where blocks are computed on, and why.
+    in_files : int
+        Bytes at most in Dask's `temporary_directory`: sums and tables of categories that do not fit in memory.
     """
 
     learner: str
@@ -102,6 +107,7 @@ class Plan:
     held: Mapping[str, int] = field(default_factory=dict)
     is_cluster: bool = False
     device: str = ""
+    in_files: int = 0
 
     @property
     def n_passes(self) -> int:
@@ -113,6 +119,11 @@ class Plan:
         passes, held = max((kind.memory.total for kind in self.passes), default=0), sum(self.held.values())
         # Passes and the driver share a process, unless workers run the passes.
         return max(passes, held) if self.is_cluster else passes + held
+
+    @property
+    def device_bytes(self) -> int:
+        """On the GPU of one process, at most."""
+        return max((kind.device_bytes for kind in self.passes), default=0)
 
     @property
     def bytes_read(self) -> int:
@@ -144,8 +155,10 @@ class Plan:
                 for kind in self.passes
             ],
             "held": dict(self.held),
+            "in_files": self.in_files,
             "n_passes": self.n_passes,
             "peak_bytes": self.peak_bytes,
+            "device_bytes": self.device_bytes,
             "bytes_read": self.bytes_read,
             "flops": self.flops,
             "seconds": self.seconds,
@@ -166,6 +179,8 @@ class Plan:
         table += self._verbose_rows() if verbose else self._brief_rows()
         if self.held:
             table.append(["held beside them", "", "", "", "", format_bytes(sum(self.held.values()))])
+        if self.in_files:
+            table.append(["in temporary files", "", "", "", "", format_bytes(self.in_files)])
         totals = [format_bytes(self.bytes_read), f"{self.flops:.1e}", format_time(self.seconds)]
         return [*table, ["in all", str(self.n_passes), *totals, format_bytes(self.peak_bytes)]]
 
@@ -213,6 +228,8 @@ class Plan:
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
         device = [f"computed on the {self.device}"] if self.device else []
+        if self.device_bytes:
+            device.append(f"at most {format_bytes(self.device_bytes)} on the GPU of a process")
         return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, self.speed, *device])
 
     def _repr_html_(self) -> str:
@@ -263,26 +280,37 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
-    # Columns of codes become numbers by one more pass, and tables stay in memory for the others.
-    whole, sums, tables = planned_categories(without_splits(rows))
-    kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
+    # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
+    where, device = _device(getattr(learner, "device", None))
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
     backend = choose_backend()
     try:
+        # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
+        allowed = allowed_bytes(learner.memory_limit, backend.process_bytes())
+        whole, sums, tables, in_files = planned_categories(without_splits(rows), allowed)
+        kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
         slots = Counter(backend.slots())
-        memories = [_memory(whole, records, backend, slots, learner.memory_limit) for records, _ in kinds]
+        # The memory of one process in each pass, by the same sums that the pass itself does.
+        memories = [
+            fit_limits(
+                source_of(whole.source, records),
+                records,
+                n_threads=max(slots.values()),
+                allowed=allowed,
+                cached=bool(whole.source.stored_nbytes),
+                in_driver=not backend.is_cluster,
+                ahead=blocks_ahead(where, is_inline=backend.is_inline),
+            )
+            for records, _ in kinds
+        ]
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
-    # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
-    try:
-        wanted = getattr(learner, "device", None)
-        device = "" if wanted is None else str(choose_device(wanted))
-    except RuntimeError as error:
-        device = str(error)
     passes = []
     for (records, calls), memory in zip(kinds, memories, strict=True):
-        costs = [_cost(record, whole) for record in records]
+        # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
+        n, d = whole.n_rows, whole.n_columns
+        costs = [Cost(50.0 * n) if isinstance(record, RowSample) else record.cost(n, d) for record in records]
         serial = sum(cost.serial_flops for cost in costs)
         # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
         # time.
@@ -291,7 +319,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         stored = rows.source.stored_nbytes
         computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
-        passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory))
+        there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
+        passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory, there))
     return Plan(
         repr(learner),
         repr(rows),
@@ -302,30 +331,17 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         held=tables | (dict(learner.planned_memory(whole)) if hasattr(learner, "planned_memory") else {}),
         is_cluster=backend.is_cluster,
         device=device,
+        in_files=in_files,
     )
 
 
-def _memory(
-    rows: Dataset, records: Sequence[Record], backend: Backend, slots: Counter[str], memory_limit: int | str | None
-) -> MemoryProjection:
-    """The memory of one process in a pass of these records, by the same sums that the pass itself does."""
-    return fit_limits(
-        source_of(rows.source, records),
-        records,
-        n_threads=max(slots.values()),
-        allowed=allowed_bytes(memory_limit, backend.process_bytes()),
-        cached=bool(rows.source.stored_nbytes),
-        in_driver=not backend.is_cluster,
-        ahead=not backend.is_inline,
-    )
-
-
-def _cost(record: Record, rows: Dataset) -> Cost:
-    """Of one pass of a record; drawing a sample is a few operations a row."""
-    if isinstance(record, RowSample):
-        # A hash of three rounds and a comparison with the largest key so far.
-        return Cost(50.0 * rows.n_rows)
-    return record.cost(rows.n_rows, rows.n_columns)
+def _device(wanted: str | None) -> tuple[Device, str]:
+    """Where a learner computes, and that in words with what decided; words alone where it would be refused."""
+    try:
+        choice = None if wanted is None else choose_device(wanted)
+    except RuntimeError as error:
+        return "cpu", str(error)
+    return ("cpu", "") if choice is None else (choice.device, str(choice))
 
 
 def product_rate() -> float:

@@ -104,6 +104,7 @@ PUBLIC = {
     "compare": "dkl.model_selection.comparing",
     "sweep": "dkl.model_selection.sweep",
     "plan": "dkl.planning",
+    "forecast": "dkl.forecasting",
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
     "drift": "dkl.uncertainty.drifting",

@@ -242,7 +242,7 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
             name: {"rows": dataset.n_rows, **(metric_facts(scores_of(answers[name])) if name in answers else {})}
             for name, dataset in scored.items()
         },
-        "errors": _error_facts(answers[shown]) if shown else {},
+        "errors": answers[shown].errors if shown else {},
         "importance": {} if found is None else {found.names[g]: float(found.strengths[g]) for g in found.order},
         "chosen": {name: why for name, _, why in (r.partition(": ") for r in getattr(fitted, "reasons_", ()))},
         "curve": page.curve(),
@@ -250,21 +250,6 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
         "versions": dict(page.origin.versions or {}),
     }
     return Report(facts, displays)
-
-
-def _error_facts(answers: ClassAnswers | NumberAnswers) -> dict[str, Any]:
-    """What the errors look like as JSON values: confusions and calibration, or the distribution of the errors."""
-    if isinstance(answers, ClassAnswers):
-        confusion = {
-            str(label): dict(zip(map(str, answers.labels), counts, strict=True))
-            for label, counts in zip(answers.labels, answers.confusion.tolist(), strict=True)
-        }
-        names = ("predicted", "observed", "rows")
-        bins = [dict(zip(names, map(float, values), strict=True)) for values in answers.calibration()]
-        return {"confusion": confusion, "calibration": bins}
-    errors = np.abs(answers.truth - answers.answers).ravel()
-    shares = (0.5, 0.9, 0.99)
-    return {f"{share:.0%} of the errors are below": float(np.quantile(errors, share)) for share in shares}
 
 
 @dataclass(frozen=True, eq=False)

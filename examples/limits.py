@@ -118,8 +118,8 @@ that store, and its processor seconds ({measured_when(fits.values())}).
   `solver="sgd"`.
 - Prediction maps tile by tile: what it holds does not grow with the rows either.
 
-`python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}` remakes this page: fits are run of at most so
-many rows, and so many numbers in them.
+Made by: `python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}`, where fits are run of at most so many
+rows, and so many numbers in them.
 """
 
 

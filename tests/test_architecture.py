@@ -26,8 +26,9 @@ LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 # Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods, heads and
 # uncertainty have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no
 # rows) and what knows datasets and passes (learners).
-FOUNDATION = {"errors", "events", "process", "version"}
+FOUNDATION = {"documented", "errors", "events", "process", "version"}
 ARROW: dict[str, set[str]] = {
+    "documented": set(),
     "errors": set(),
     "events": set(),
     "process": set(),
@@ -56,6 +57,7 @@ TOP = {
     "cli",
     "model_selection",
     "planning",
+    "forecasting",
     "reporting",
     "suggestions",
     "plots",
@@ -79,7 +81,7 @@ INVERTED = {
     ("dkl.methods.predicting", "dkl.export.predictor"),
     ("dkl.methods.modelled", "dkl.machines.from_learner"),
 }
-# One method imports another only by a row of this table; `preparation` and `frequency_search` are kits for all.
+# One method imports another only by a row of this table; `preparation`, `frequency_search` and `metric` are kits.
 BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
@@ -88,14 +90,14 @@ BETWEEN_METHODS = {
     ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
     ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",
     ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
-    ("nystrom", "margin"): "rows that only judge a metric are told apart as in the rounds of MarginFeatures",
+    ("metric", "margin"): "rows that only judge a metric are told apart as in the rounds of MarginFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
-KITS = {"preparation", "frequency_search"}
+KITS = {"preparation", "frequency_search", "metric"}
 # Modules of methods and heads that know datasets and passes; every other one there loads neither Dask nor zarr.
 LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
-IMPURE_UNCERTAINTY = {"deviations", "conformal", "conformal_groups"}
+IMPURE_UNCERTAINTY = {"class_score", "deviations", "conformal", "conformal_groups"}
 # Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
 DRIFT = {"drifting", "drift_result"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}

@@ -19,6 +19,7 @@ import pytest
 import zarr
 from distributed import LocalCluster
 from rich.text import Text
+from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 import dkl
@@ -299,6 +300,26 @@ def test_without_options_the_shell_has_the_machine_of_python(task: str) -> None:
     assert settings_of(estimator_from(*pinned, **given)) == settings_of(wanted)
     described = estimator_from(FeatureOptions(candidates=50), MachineOptions(), **given)
     assert (type(described.features).__name__, described.features.n_candidates) == ("AlignedFeatures", 50)
+
+
+@pytest.mark.parametrize("name", ["random", "nystrom"])
+def test_features_by_name_are_scaled_alike_in_python_and_in_the_shell(name: str) -> None:
+    """Columns of other lengths, which count for nothing unless they are scaled."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3)) * [1.0, 1e-3, 1e3]
+    y = (X[:, 0] + 1e3 * X[:, 1] > 0).astype(int)
+    options = MachineOptions(solver="newton", alpha="0.001")
+    given = {"task": "classification", "compute": Compute(device="cpu"), "running": Running()}
+    ours = estimator_from(FeatureOptions(learner=name, features=40), options, **given).fit(X, y)
+    pinned = {"solver": "newton", "loss": ours.loss, "alpha": 1e-3, "random_state": 0}
+    python = dkl.KernelClassifier(name, n_features=40, **pinned).fit(X, y)
+    np.testing.assert_allclose(python.decision_function(X), ours.decision_function(X), rtol=1e-6)
+    assert (python.features_.scaling, python.feature_map_.scaler.kind) == ("auto", "standard")
+    sparse_rows = sparse.csr_array(np.where(rng.random(X.shape) < 0.3, X, 0.0))
+    assert dkl.KernelClassifier(name, n_features=40, random_state=0).fit(sparse_rows, y).feature_map_.scaler is None
+    # a learner of one's own has the scaling that it says
+    own = dkl.KernelClassifier(dkl.RandomFeatures(n_features=40), random_state=0).fit(X, y)
+    assert own.feature_map_.scaler is None
 
 
 def test_a_fit_ends_with_metrics_on_held_out_rows_beside_a_baseline(folder: Path, tmp_path: Path) -> None:

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
+from dask.utils import format_bytes
 from scipy import sparse
 from sklearn.base import clone
 
+from dkl.bench.device_speed import device_speeds
+from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
+from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.features.projections import SparseProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import GramSum, add_hessian, packed_size
+from dkl.kernels.moments import moments_record
+from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear import array_sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
-from dkl.methods.density.learner import TunedClassifier
+from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
+from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
@@ -41,6 +56,11 @@ from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
+from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER
+from dkl.planning import plan
+from dkl.protocols.records import Accumulator, BlockSum
+from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
 
@@ -83,6 +103,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
     compiled.cache_clear()
+    device._claimed_gpu.cache_clear()
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -182,6 +203,37 @@ def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     }
     found, expected = (TunedClassifier(device=where, **options).fit(X, y > 0) for where in ("gpu", "cpu"))
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective"])
+def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of columns are made there: what comes to the host of a row are its scores, not its features."""
+    if gpu == "real":
+        pytest.skip("the arrays of the real CuPy cannot be watched")
+    import cupy
+
+    X, y = rows(400)
+    options: dict[str, Any] = {"device": "gpu", "random_state": 0}
+    features, given = RandomFeatures(Gaussian(2.0), n_features=16), {"solver": "newton", "alpha": 1e-3, **options}
+    learner: Any = {
+        "newton": lambda: KernelClassifier(features, loss="squared_hinge", **given),
+        "multinomial": lambda: KernelClassifier(features, loss="log_loss", **given),
+        "tuned": lambda: TunedClassifier(n_features=16, tol=0.02, **options),
+        "squares": lambda: TunedRegressor(n_features=16, **options),
+        "joint": lambda: JointFeatures(Gaussian(2.0), n_candidates=16, n_features=8, tol=0.05, **options),
+        "corrective": lambda: MarginFeatures(n_features=12, **options),
+    }[name]()
+    came: list[tuple[int, ...]] = []
+
+    def watched(x: Any) -> np.ndarray:
+        came.append(x._values.shape)
+        return x._values.copy()
+
+    monkeypatch.setattr(cupy.ndarray, "get", watched)
+    learner.fit(X, X[:, 0] if name == "squares" else y > 0 if name != "multinomial" else y)
+    wide = [shape for shape in came if len(shape) == 2 and shape[0] >= 100 and shape[1] > 5]
+    assert came
+    assert wide == []
 
 
 @pytest.mark.parametrize(
@@ -291,12 +343,186 @@ def test_the_frequencies_go_to_the_gpu_once_and_leave_it_with_their_map(
     assert len(generic._placed) == before
 
 
+def test_of_frequencies_with_few_entries_these_alone_are_sent(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = rows()
+    W = np.random.default_rng(0).normal(size=(30, 4))
+    drawn = FeatureMap("cos-sin", SparseProjection.from_rows(W, np.abs(W) > 0.7), np.ones(30))
+    expected = map_rows(X, drawn, "float64")
+    monkeypatch.setattr(SparseProjection, "dense", lambda projection: pytest.fail("written out on the host"))
+    np.testing.assert_allclose(
+        device.map_rows(rows_on(X, "gpu"), drawn, "float64").get(), expected, rtol=1e-11, atol=1e-12
+    )
+
+
+def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    X, y = rows(500)
+    source = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100).source
+    asked: list[int] = []
+    monkeypatch.setattr(LOADER, "read_ahead", lambda work, ticket: asked.append(ticket.number))
+    with dask.config.set(scheduler="threads", num_workers=1):
+        for where, expected in (("cpu", [1, 2, 3, 4]), ("gpu", [1, 2, 2, 3, 3, 4, 4])):
+            run_pass(source, (BlockSum("n", _rows_of, {"n": Accumulator(())}),), device=where)  # type: ignore[arg-type]
+            assert asked == expected
+            asked.clear()
+
+
+def _rows_of(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    return {"n": np.array(float(block.n_rows))}
+
+
+@pytest.mark.parametrize("name", ["aligned", "newton", "tuned", "corrective"])
+def test_a_plan_says_what_a_gpu_will_hold_at_most(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the bytes of all played arrays that are alive at once."""
+    if gpu == "real":
+        pytest.skip("the arrays of the real CuPy cannot be watched")
+    import cupy
+
+    X, y = rows(2_000)
+    options: dict[str, Any] = {"device": "gpu", "random_state": 0, "dtype": "float64"}
+    features = RandomFeatures(Gaussian(2.0), n_features=40, dtype="float64")
+    learner: Any = {
+        "aligned": lambda: AlignedFeatures(Gaussian(2.0), n_candidates=200, n_features=20, **options),
+        "newton": lambda: KernelClassifier(features, solver="newton", alpha=1e-3, device="gpu", random_state=0),
+        "tuned": lambda: TunedClassifier(n_features=40, tol=0.05, **options),
+        "corrective": lambda: MarginFeatures(n_features=20, **options),
+    }[name]()
+    held = {"now": 0, "most": 0}
+    begin = cupy.ndarray.__init__
+
+    def counted(x: Any, values: np.ndarray) -> None:
+        begin(x, values)
+        if values.base is None:
+            held["now"] += values.nbytes
+            held["most"] = max(held["most"], held["now"])
+            weakref.finalize(x, lambda nbytes: held.__setitem__("now", held["now"] - nbytes), values.nbytes)
+
+    monkeypatch.setattr(cupy.ndarray, "__init__", counted)
+    # the search of peaks is no pass: what it holds the driver's own item says
+    monkeypatch.setattr("dkl.methods.frequency_search.peak_search.rows_on", lambda X, where: X)
+    with dask.config.set(scheduler="synchronous"):
+        planned = plan(learner, X, y > 0)
+        learner.fit(X, y > 0)
+    assert 0 < held["most"] <= planned.device_bytes
+    assert planned.facts["device_bytes"] == planned.device_bytes
+    assert f"at most {format_bytes(planned.device_bytes)} on the GPU of a process" in repr(planned)
+    assert plan(learner.set_params(device="cpu"), X, y > 0).device_bytes == 0
+
+
+@pytest.fixture
+def three(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine with three GPUs, of which no process has one; its temporary folder."""
+    if gpu == "real":
+        pytest.skip("the GPUs of a real machine are as many as they are")
+    monkeypatch.setenv("PLAYED_GPUS", "3")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in device._LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    import cupy
+
+    cupy.cuda.Device(0).use()
+
+
+def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is opened again is locked against this process as against another one."""
+    taken = []
+    for _ in range(5):
+        taken.append(device.own_gpu())
+        assert device.own_gpu() == taken[-1]
+        device._claimed_gpu.cache_clear()
+    assert taken == [0, 1, 2, 0, 1]
+    for rank, expected in (("2", 2), ("7", 1), ("no number", 0)):
+        for lock in three.iterdir():
+            lock.unlink()
+        device._claimed_gpu.cache_clear()
+        monkeypatch.setenv("SLURM_LOCALID", rank)
+        assert device.own_gpu() == expected
+
+
+def test_threads_that_begin_together_take_one_gpu(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, locked = threading.Barrier(8), device._locked
+
+    def slowly(path: Path) -> bool:
+        time.sleep(0.01)
+        return locked(path)
+
+    monkeypatch.setattr(device, "_locked", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: (together.wait(), device.own_gpu())[1], range(8))) == {0}
+    assert len(list(three.iterdir())) == 1
+
+
+def test_a_process_that_has_ended_leaves_its_gpu_to_others(three: Path) -> None:
+    script = (
+        f"import sys, tempfile; sys.path[:0] = {[str(PLAYED), str(PLAYED.parents[1])]}; "
+        f"tempfile.tempdir = {str(three)!r}; from dkl.kernels.device import own_gpu; "
+        "print(own_gpu(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert int(other.stdout.readline()) == 0
+        assert device.own_gpu() == 1
+        other.kill()
+    device._claimed_gpu.cache_clear()
+    assert device.own_gpu() == 0
+
+
+def test_where_no_file_can_be_locked_there_is_a_gpu_all_the_same(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(three / "not there"))
+    assert device.own_gpu() == os.getpid() % 3
+
+
+def test_all_threads_of_a_process_compute_on_its_gpu(three: Path) -> None:
+    """The played arrays refuse to be used on another device than their own."""
+    held = [device.own_gpu(), device._claimed_gpu.cache_clear()]
+    X, y = rows(600)
+    machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64"), epochs=1, random_state=0)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        found, expected = (
+            clone(machine).set_params(device=where).fit(dataset(X, y, rows_a_block=100)).decision_function(X)
+            for where in ("gpu", "cpu")
+        )
+    assert held[0] == 0
+    assert device.own_gpu() == 1
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_rows_that_are_summed_on_the_host_do_not_move(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Any] = []
+    monkeypatch.setattr(device, "rows_on", lambda X, where: moved.append(X) or rows_on(X, where))
+    X, y = rows()
+    centers = Centers(X[:3].copy(), None, None, 3)
+    records = (moments_record(4), counts_record(np.zeros((4, 2)), np.full(4, 2)), cluster_record(centers))
+    run_pass(dataset(X, y, rows_a_block=100).source, records, device="gpu")
+    assert moved == []
+
+
+def test_a_block_function_is_called_again_where_its_own_products_find_no_memory(gpu: str) -> None:
+    """Not the map alone takes memory: what is copied and multiplied beside it does too."""
+    X, y = rows(600)
+    tried: list[int] = []
+
+    def summed(block: Any, operands: Any) -> dict[str, np.ndarray]:
+        tried.append(device.tile_rows(1, 8))
+        if len(tried) < 3:
+            raise RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED")
+        return {"n": np.array(float(block.n_rows))}
+
+    source, record = dataset(X, y, rows_a_block=600).source, BlockSum("a sum", summed, {"n": Accumulator(())})
+    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(CUBLAS_STATUS_NOT_INITIALIZED\)"):
+        (found,) = run_pass(source, (record,), device="gpu").results
+    assert found["n"] == 600
+    assert tried[0] > tried[1] > tried[2]
+
+
 @pytest.mark.parametrize(
     "full",
     [
         MemoryError("out of memory"),
         RuntimeError("cudaErrorMemoryAllocation: out of memory"),
-        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED: out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUBLAS_STATUS_NOT_INITIALIZED"),
+        RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
     ],
     ids=str,
 )
@@ -316,10 +542,15 @@ def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(
     monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 16))
     monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 13)
     monkeypatch.setattr(device.generic, "projected", angles)
-    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(.*out of memory\): this block again in tiles"):
+    with pytest.warns(RuntimeWarning, match=r"memory does not suffice \(.*\): this block again in tiles"):
         found = device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
     np.testing.assert_allclose(found.get(), map_rows(X, feature_map, "float64"), rtol=1e-11, atol=1e-12)
     assert sizes == [600, 256, 256, 88]
     monkeypatch.setattr(device, "_LEAST_TILE_BYTES", 1 << 16)
     with pytest.raises(type(full)):
         device.map_rows(device.rows_on(X, "gpu"), feature_map, "float64")
+
+
+def test_all_that_the_report_measures_is_that_of_the_cpu(gpu: str) -> None:
+    speeds = list(device_speeds(n_rows=200, n_columns=9, n_frequencies=32, repeats=1))
+    assert max(one.difference for one in speeds) < 1e-3

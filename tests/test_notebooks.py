@@ -71,6 +71,9 @@ def test_a_notebook_is_small_and_has_parameters(path: Path) -> None:
     assert path.stem in SMALL
     assert path.stat().st_size < 400_000
     assert len(cells(path.stem)) > 3
+    shown = [out for cell in json.loads(path.read_text())["cells"] for out in cell.get("outputs", ())]
+    assert len(shown) > 3, "a reader of the site sees what was run: execute the notebook and keep its outputs"
+    assert not any(out["output_type"] == "error" for out in shown)
 
 
 @pytest.mark.slow

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
+import inspect
 import re
 import shutil
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
 
 import pytest
+from sklearn.linear_model import SGDClassifier
+from sklearn.utils import estimator_html_repr
 
 import dkl
+from dkl import documented
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "examples" / "reference"
@@ -33,9 +39,10 @@ def described() -> list[str]:
     found = []
     for path in sorted(PAGES.glob("*.md")):
         module = ""
-        for directive, name in re.findall(r"^\.\. (\w+):: (\S+)$", path.read_text(), re.M):
-            module = name if directive == "currentmodule" else module
-            if directive.startswith("auto"):
+        # the names of an autosummary stand below it, indented
+        for current, name in re.findall(r"^\.\. currentmodule:: (\S+)$|^   (\w+)$", path.read_text(), re.M):
+            module = current or module
+            if name:
                 found.append(f"{module}.{name}")
     return sorted(found)
 
@@ -44,6 +51,51 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     public = [f"dkl.{name}" for name in dkl.__all__ if name != "__version__"]
     public += [f"dkl.{module}.{name}" for module in dkl._MODULES for name in getattr(dkl, module).__all__]
     assert described() == sorted(public)
+
+
+@pytest.mark.parametrize("name", described())
+def test_every_public_name_has_an_example(name: str) -> None:
+    described_object = functools.reduce(getattr, name.split(".")[1:], dkl)
+    assert ">>> " in (inspect.getdoc(described_object) or ""), "its page shows how it is used"
+
+
+ESTIMATORS = [name for name in dkl.__all__ if hasattr(getattr(dkl, name), "get_params")]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_html_of_an_estimator_links_to_its_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_the_reference_builds_without_a_warning` sees that the pages are there under these names."""
+    monkeypatch.setenv("DKL_SITE", "file:///site/")
+    kind = getattr(dkl, name)
+    estimator = kind(SGDClassifier()) if name == "BlockIncremental" else kind()
+    page = f"file:///site/reference/api/dkl.{name}.html"
+    assert f"dkl.{name}" in described()
+    assert f'href="{page}"' in estimator_html_repr(estimator)
+    # a class of a user has no page of ours, and without a site nothing has
+    theirs = type("Theirs", (kind,), {"__module__": "theirs"})
+    assert "/reference/api/" not in estimator_html_repr(theirs(**estimator.get_params(deep=False)))
+    monkeypatch.delenv("DKL_SITE")
+    monkeypatch.setattr(documented, "_released", lambda: "")
+    assert "/reference/api/" not in estimator_html_repr(estimator)
+
+
+def test_the_site_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DKL_SITE", raising=False)
+    metadata = Message()
+    metadata["Project-URL"] = "Source, https://example.org/source"
+    assert released(metadata, monkeypatch) == ""
+    metadata["Project-URL"] = "Documentation, https://example.org/dkl/"
+    assert released(metadata, monkeypatch) == "https://example.org/dkl"
+
+
+def released(metadata: Message, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address that a distribution of this metadata names."""
+    monkeypatch.setattr(documented, "metadata", lambda name: metadata)
+    documented._released.cache_clear()
+    try:
+        return documented.documentation()
+    finally:
+        documented._released.cache_clear()
 
 
 def with_examples() -> list[object]:
@@ -72,6 +124,8 @@ def test_the_reference_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", sources / "reference", sources]
     done = subprocess.run([*command, tmp_path / "site"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    page = (tmp_path / "site" / "reference" / "learners.html").read_text()
+    pages = tmp_path / "site" / "reference" / "api"
+    assert sorted(path.stem for path in pages.glob("*.html")) == described()
+    page = (pages / "dkl.AlignedFeatures.html").read_text()
     assert 'id="dkl.AlignedFeatures.transform"' in page
     assert "plot_set_output" not in page

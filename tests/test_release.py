@@ -57,6 +57,25 @@ def test_the_recipe_has_the_dependencies_of_the_package() -> None:
     assert RECIPE["context"]["python_min"] in PROJECT["requires-python"]
 
 
+def test_the_recipe_installs_what_the_package_declares() -> None:
+    """The checksum of the sdist is known after the upload alone: zeros until then; the checklist says how they go."""
+    assert {"schema_version", "context", "package", "source", "build", "requirements", "tests", "about"} <= set(RECIPE)
+    assert RECIPE["source"]["url"].endswith("dkl-${{ version }}.tar.gz")
+    assert re.fullmatch(r"[0-9a-f]{64}", RECIPE["source"]["sha256"])
+    assert "sha256sum" in (HIDDEN / "RELEASING.md").read_text(encoding="utf-8")
+    assert RECIPE["build"]["python"]["entry_points"] == [f"{name} = {at}" for name, at in PROJECT["scripts"].items()]
+    assert RECIPE["about"]["license"] == PROJECT["license"]
+    assert [RECIPE["about"]["license_file"]] == PROJECT["license-files"]
+    assert RECIPE["about"]["summary"] == PROJECT["description"]
+    # the bare interpreter is in the host, and so is what builds the wheel
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    assert {text.replace(" ", "") for text in RECIPE["requirements"]["host"][1:]} == {*backend, "pip"}
+    for step in RECIPE["tests"]:
+        for line in step.get("script", ()):
+            if line.startswith("python -c "):
+                compile(line.removeprefix("python -c ").strip('"'), "recipe.yaml", "exec")
+
+
 def test_the_oldest_dependencies_are_the_lower_bounds() -> None:
     lines = (HIDDEN / "oldest.txt").read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))

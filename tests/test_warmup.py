@@ -6,13 +6,18 @@ import logging
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
 import pytest
 
 from dkl import process
-from dkl.bench.warming import compiling
+from dkl.bench import warming
+from dkl.bench.warming import Compiled, compiling
+from dkl.cli.command import Running
+from dkl.cli.warmup_command import warmup
 from dkl.process import telling_of_compilation
 
 # Other rows than those of the warm-up, in other shapes: what a user does next, and what it compiles.
@@ -56,6 +61,26 @@ def test_nothing_is_compiled_after_a_warmup(tmp_path: Path) -> None:
     # the second warm-up finds all of it
     again = subprocess.run([sys.executable, "-m", "dkl", "warmup", "--json"], capture_output=True, **given)
     assert '"compiled": 0' in again.stdout
+
+
+def test_a_warmup_tells_all_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the compiler's share alone, which is the smaller part of it."""
+
+    def kernel(x: float) -> float:
+        return x + 1.0
+
+    def small(folder: str, said: Callable[[str, float], None]) -> Compiled:
+        with compiling() as compiled:
+            numba.njit(kernel)(1.0)
+            sum(range(3_000_000))
+        return compiled
+
+    monkeypatch.setattr(warming, "warm_up", small)
+    before = time.process_time()
+    facts = warmup(Running(quiet=True)).facts
+    assert facts["compiled"] == 1
+    assert before - 0.1 <= facts["processor_seconds"] <= time.process_time() + 0.1
+    assert 0.0 < facts["compiling_seconds"] <= facts["seconds"] + 0.1
 
 
 def test_compilation_is_told_once_a_process(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from dkl.data.create import create_dataset
 from dkl.features.families import Gaussian
+from dkl.features.feature_map import FeatureMap
+from dkl.features.projections import SparseProjection
 from dkl.kernels.device import Device, on_host, rows_on
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.linear.array_sgd import ArraySGDClassifier
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.density.sums import squared_block
+from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
+from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER
 from dkl.protocols.arrays import Rows
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum
+
+# A computation with its rows, the bytes that come back to the host, and its multiplications and additions a row.
+Computation = tuple[Callable[[Rows], np.ndarray], int, float, float]
 
 # A block that takes at most twice the time that its transfer or its products take at the least, passes.
 PASSING_SHARE = 0.5
@@ -81,7 +96,7 @@ class Speed:
 def device_speeds(
     *, n_rows: int = 65_536, n_columns: int = 784, n_frequencies: int = 4_096, repeats: int = 3, gpu: Device = "gpu"
 ) -> Iterator[Speed]:
-    """Measure the sums, the map and the steps of one block, and the fit of a kernel machine, in float32.
+    """Measure sums, maps, steps and products of columns of one block, a pass over a store, and fits, in float32.
 
     Parameters
     ----------
@@ -101,33 +116,35 @@ def device_speeds(
 
     def steps(rows: Rows) -> np.ndarray:
         model = ArraySGDClassifier(shuffle=False, alpha=1e-4)
-        return model.partial_fit(map_rows(rows[:8_192], feature_map), labels[:8_192], classes=np.array([0, 1])).coef_
+        return model.partial_fit(map_rows(rows, feature_map), labels[: len(rows)], classes=np.array([0, 1])).coef_
 
-    # Each computation with the numbers that it moves over the bus, beside its rows' own, and its multiplications and
-    # additions a row.
+    # Each computation with its rows, the bytes that come back, and the multiplications and additions of a row.
     product = 2.0 * n_columns * n_frequencies
-    computations: dict[str, tuple[Callable[[Rows], np.ndarray], int, int, float]] = {
+    computations: dict[str, Computation] = {
         "sums of features": (lambda rows: feature_sums(rows, signs, feature_map), n_rows, 0, product),
         "sums of squared features": (
             lambda rows: feature_squares(rows, np.abs(signs), feature_map),
             *(n_rows, 0, product),
         ),
         "sums of gradients, 1,024 rows": (
-            lambda rows: gradient_sums(rows[:1_024], signs[:1_024], feature_map),
+            lambda rows: gradient_sums(rows, signs[: len(rows)], feature_map),
             *(1_024, 0, 3.0 * product),
         ),
         "map of 8,192 rows": (
-            lambda rows: on_host(map_rows(rows[:8_192], feature_map)),
-            *(8_192, feature_map.n_features, product),
+            lambda rows: on_host(map_rows(rows, feature_map)),
+            *(8_192, 4.0 * min(n_rows, 8_192) * feature_map.n_features, product),
         ),
         "map and steps of 8,192 rows": (steps, 8_192, 0, product + 4.0 * feature_map.n_features),
+        **_column_products(feature_map.take(np.arange(n_frequencies // 2), np.ones(n_frequencies // 2)), labels),
+        **_few_entries(n_columns, n_frequencies),
     }
     limits = device_limits(gpu, size=n_frequencies)
     for name, (compute, used, returned, flops) in computations.items():
-        used = min(used, n_rows)
-        limit = limits.seconds(X.nbytes + 4.0 * used * returned, flops * used)
+        some = X[:used]
+        limit = limits.seconds(some.nbytes + returned, flops * len(some))
         # Moving the rows to the device is part of the time, as it is in a pass.
-        yield _speed(name, partial(_computed_on, compute, X), gpu, repeats, limit)
+        yield _speed(name, partial(_computed_on, compute, some), gpu, repeats, limit)
+    yield _pass_speed(X, feature_map, gpu, repeats, limits)
     for solver in ("sgd", "newton"):
         machine = _machine(solver, n_frequencies)
 
@@ -135,6 +152,100 @@ def device_speeds(
             return machine.set_params(device=device).fit(X, labels).decision_function(X[:1_000])
 
         yield _speed(f"fit of aligned features, solver={solver!r}", fitted, gpu, 1)
+
+
+def _column_products(feature_map: FeatureMap, labels: np.ndarray) -> dict[str, Computation]:
+    """What is made of products of columns over 8,192 rows: of a Newton step, a tuned one and a corrective round."""
+    m, signs = feature_map.n_features, 2.0 * labels[:8_192, None] - 1.0
+    weight, models = np.ones(len(signs)), np.zeros((1, m + 1))
+    old, new = np.append(np.arange(m - m // 8), m), np.arange(m - m // 8, m)
+    round_ = CorrectiveRound("squared_hinge", models, old, new, True, panels=((0, len(old)),))
+    options = NewtonOptions("squared_hinge", columns=(0, m + 1), exact=False)
+    operands = {
+        "feature_map": feature_map,
+        "targets": _Targets(signs, weight),
+        "folds": None,
+        "n_folds": 1,
+        "columns": (0, m + 1),
+        "first": True,
+        "dtype": "float32",
+    }
+
+    def newton(rows: Rows) -> np.ndarray:
+        trial = TrialSteps(models, np.zeros_like(models), np.zeros((1, 1)))
+        return newton_sums(rows, signs, weight, feature_map, trial, options)["hessian"]
+
+    def tuned(rows: Rows) -> np.ndarray:
+        return squared_block(Block(0, rows, None, None, np.arange(len(weight))), operands)["gram"]
+
+    def corrective(rows: Rows) -> np.ndarray:
+        return corrective_sums(rows, (signs, weight, np.zeros_like(weight)), feature_map, round_)["cross"]
+
+    mapping = feature_map.n_frequencies * feature_map.n_columns * 2.0
+    return {
+        f"Hessian of {m:,} features": (newton, 8_192, 8.0 * m**2, mapping + 2.0 * m**2),
+        f"tuned sums of {m:,} features": (tuned, 8_192, 8.0 * m**2, mapping + 2.0 * m**2),
+        f"corrective round of {m:,} features": (
+            corrective,
+            *(8_192, 8.0 * (len(old) ** 2 + m * len(new)), mapping + 2.0 * (len(old) ** 2 + m * len(new))),
+        ),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Targets:
+    """Targets and weights of a block, whatever it is."""
+
+    values: np.ndarray
+    weight: np.ndarray
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        return self.values, self.weight
+
+
+def _few_entries(n_columns: int, n_frequencies: int) -> dict[str, Computation]:
+    """Squares of frequencies of three columns each, as a second pass with them has them: they are there already."""
+    generator = np.random.default_rng(1)
+    supports = np.argsort(generator.random((n_frequencies, n_columns)), axis=1) < 3
+    W = generator.standard_normal(supports.shape, dtype=np.float32)
+    feature_map = FeatureMap("cos-sin", SparseProjection.from_rows(W, supports), np.ones(n_frequencies))
+    flops = 2.0 * n_columns * n_frequencies
+    return {
+        "sums of frequencies of three columns": (
+            lambda rows: feature_squares(rows, np.ones(len(rows)), feature_map),
+            *(8_192, 0, flops),
+        )
+    }
+
+
+def _pass_speed(X: np.ndarray, feature_map: FeatureMap, gpu: Device, repeats: int, limits: DeviceLimits) -> Speed:
+    """A pass over a store; at the limit it takes no longer than reading, moving or multiplying alone does."""
+    operands = {"feature_map": feature_map}
+    shape = (feature_map.columns_a_frequency, feature_map.n_frequencies)
+    record = BlockSum("sums", _sums_of_block, {"sums": Accumulator(shape)}, operands)
+    counted = BlockSum("rows", _rows_of_block, {"sums": Accumulator(())}, on_host=True)
+    with tempfile.TemporaryDirectory(prefix="dkl-device-") as folder:
+        source = create_dataset(f"{folder}/rows.zarr", X, rows_a_block=max(1, len(X) // 32)).source
+
+        def passed(device: Device, record: BlockSum = record) -> np.ndarray:
+            # What is read again comes from the store each time.
+            LOADER.clear()
+            return run_pass(source, (record,), device=device).results[0]["sums"]
+
+        reading = _timed(partial(passed, record=counted), "cpu", repeats)[0]
+        flops = 2.0 * feature_map.n_columns * feature_map.n_frequencies * len(X)
+        least = max(reading, limits.seconds(X.nbytes, flops))
+        return _speed("a pass over a store", passed, gpu, repeats, least)
+
+
+def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The weighted sums of all features of a block. Operands: "feature_map"."""
+    return {"sums": feature_sums(block.X, block.weights, operands["feature_map"])[:, :, 0]}
+
+
+def _rows_of_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The number of rows, of a block that had to be read for it."""
+    return {"sums": np.array(float(block.X.shape[0]))}
 
 
 def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> DeviceLimits:

@@ -123,6 +123,13 @@ def candidate_deviation(
     ------
     ValueError
         If a number is out of its range.
+
+    Examples
+    --------
+    >>> from dkl.bounds import candidate_deviation
+    >>> few, many = (candidate_deviation(n, rho=1.0) for n in (1e4, 1e6))
+    >>> many.value < few.value
+    True
     """
     _check(2.0, rho, k, feature_norm, eps)
     if not n_candidates >= 1:
@@ -248,6 +255,12 @@ def rademacher_bound(
     ------
     ValueError
         If a number is out of its range.
+
+    Examples
+    --------
+    >>> from dkl.bounds import rademacher_bound
+    >>> round(rademacher_bound(10_000, rho=0.0).value, 4)
+    0.0132
     """
     _check(n_rows, rho, k, feature_norm, 0.5)
     if not norm > 0.0:

@@ -45,6 +45,13 @@ class Bound:
         Of what, and under which conditions.
     excludes : str
         What a reader might take it to cover, and it does not.
+
+    Examples
+    --------
+    >>> from dkl.bounds import potential_deviation
+    >>> bound = potential_deviation(1e6, n_candidates=1_000)
+    >>> round(bound.value, 4), bound.vacuous_from
+    (0.0092, 1.0)
     """
 
     theorem: str
@@ -79,6 +86,15 @@ class Bounds(tuple[Certificate, ...]):
     bounds : iterable of Bound, LearningRate or Schedule
     why_none : str
         The reason, where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> learner = dkl.PosteriorFeatures(n_candidates=50, n_features=10, random_state=0).fit(X, X[:, 0] > 0)
+    >>> len(learner.bounds_), learner.bounds_[0].theorem
+    (3, 'Letarte et al. 2019, theorem 3 (tightened)')
     """
 
     why_none: str

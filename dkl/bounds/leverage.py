@@ -28,6 +28,13 @@ def coherence_ratio(scores: np.ndarray) -> float:
     -------
     float
         At least 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.bounds import coherence_ratio
+    >>> coherence_ratio(np.array([0.2, 0.2, 0.2])), round(coherence_ratio(np.array([0.8, 0.1, 0.1])), 3)
+    (1.0, 2.4)
     """
     return float(len(scores) * scores.max() / scores.sum())
 
@@ -110,6 +117,13 @@ class LearningRate:
     holds_from : float
         Rows from which on the theorem speaks.
     covers, excludes : str
+
+    Examples
+    --------
+    >>> from dkl.bounds import learning_rate
+    >>> small, large = (learning_rate(n, decay=2.0) for n in (1e4, 1e6))
+    >>> large.excess_risk < small.excess_risk
+    True
     """
 
     theorem: str

@@ -109,6 +109,12 @@ def played_regret(
         D, of the feasible set: C sqrt(n) for the hinge, C' n for the squared hinge with its box.
     weights : sequence of float or None
         p_t; None weighs all rounds alike.
+
+    Examples
+    --------
+    >>> from dkl.bounds import played_regret
+    >>> played_regret(steps=[1.0, 0.5], gradients=[1.0, 1.0], diameter=1.0)
+    0.875
     """
     # Zinkevich's analysis with weights: each step brings alpha closer to the best one, or the gradient was short.
     eta = np.asarray(steps, dtype=np.float64)
@@ -141,6 +147,12 @@ def played_value(
     Returns
     -------
     Bound
+
+    Examples
+    --------
+    >>> from dkl.bounds import played_value
+    >>> played_value(responses=[1.0, 2.0], regret=0.5).value
+    2.0
     """
     # max F(., lambda) is at most the mean of the responses F(alpha_t, lambda_t) plus the regret, by the definition of
     # regret.
@@ -206,6 +218,13 @@ def normalised_margins(scores: np.ndarray, signs: np.ndarray, coef: np.ndarray) 
     signs : ndarray of shape (n,)
     coef : ndarray of shape (m,)
         w on features sqrt(lambda_t) phi_t, lambda a probability: |f| / |w| is then at most 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.bounds import normalised_margins
+    >>> normalised_margins(np.array([2.0, -1.0]), np.array([1.0, 1.0]), np.array([3.0, 4.0]))
+    array([ 0.4, -0.2])
     """
     return signs * scores / max(float(np.linalg.norm(coef)), np.finfo(np.float64).tiny)
 
@@ -229,6 +248,12 @@ def kernel_complexity(
         R_lambda, of the dual measure; 1 for weights that sum to 1.
     as_printed : bool
         Without the constant: not valid for short frequencies.
+
+    Examples
+    --------
+    >>> from dkl.bounds import kernel_complexity
+    >>> kernel_complexity(frequency_norm=1.0, row_norm=1.0, n_rows=1_600)
+    0.1
     """
     # The contraction lemma takes a sine of an angle for the angle itself: a Lipschitz function that is 0 at 0.
     return float((3.0 * frequency_norm * row_norm + (not as_printed)) * np.sqrt(mass / n_rows))
@@ -337,6 +362,12 @@ def potential_deviation(n_rows: float, n_candidates: int, *, eps: float = 0.05) 
     ------
     ValueError
         If `eps` is no probability.
+
+    Examples
+    --------
+    >>> from dkl.bounds import potential_deviation
+    >>> round(potential_deviation(1e6, n_candidates=1_000).value, 4)
+    0.0092
     """
     check_eps(eps)
     return Bound(

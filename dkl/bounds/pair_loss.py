@@ -55,6 +55,14 @@ def first_order_bound(
     References
     ----------
     Letarte, Morvant & Germain 2019, corollary 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.bounds import first_order_bound
+    >>> losses, weights = np.full(10, 0.1), np.full(10, 0.1)
+    >>> round(first_order_bound(losses, weights, n_rows=10_000, t=200.0).value, 3)
+    0.227
     """
     check_losses_of_pairs(n_rows, t, eps)
     # One term for the n - 1 other rows that a row's own loss is a mean over, one for the mean over the n rows.

@@ -29,6 +29,13 @@ class Schedule:
     phi : float
         1/10 for Lipschitz losses, 1/6 for the squared error.
     covers, excludes : str
+
+    Examples
+    --------
+    >>> from dkl.bounds import schedules
+    >>> admitted = schedules(1e6, 4)
+    >>> admitted.lam[0] < admitted.lam[1], admitted.phi
+    (True, 0.16666666666666666)
     """
 
     lam: tuple[float, float]

@@ -7,17 +7,14 @@ import logging
 import signal
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from dkl.errors import ClusterError
-
-if TYPE_CHECKING:
-    from distributed import LocalCluster
 
 # So long a worker may take to end after a Ctrl-C, before it is killed: a person waits.
 END_WITHIN_S = 0.5
@@ -63,16 +60,35 @@ class Compute:
 
 @contextmanager
 def computing_on(compute: Compute) -> Iterator[None]:
-    """The Dask client that the options ask for is the default one inside the block."""
+    """The Dask client that the options ask for is the default one inside the block.
+
+    Raises
+    ------
+    ClusterError
+        No scheduler answers at the address, or it asks for certificates; the message says how to start or reach one.
+    """
     if compute.scheduler is not None and compute.workers is not None:
         raise typer.BadParameter("--scheduler names a cluster that is there, --workers starts one here: give one")
-    if compute.scheduler is not None:
-        with _connected(compute.scheduler):
+    if compute.scheduler is None:
+        with nullcontext() if compute.workers is None else local_processes(compute.workers):
             yield
-    elif compute.workers is not None:
-        with local_processes(compute.workers):
-            yield
-    else:
+        return
+    from distributed import Client
+
+    address = compute.scheduler
+    try:
+        # Dask would wait half a minute for an address where nobody answers.
+        client = Client(address, timeout="5s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"
+        ) from error
+    except TypeError as error:
+        # The address is an encrypted one (tls://), and this process has no certificates.
+        raise ClusterError(
+            f"{address!r} asks for certificates ({error}); set DASK_CONFIG to the folder of the cluster's dask.yaml"
+        ) from error
+    with client:
         yield
 
 
@@ -91,6 +107,11 @@ def local_processes(n_workers: int) -> Iterator[None]:
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
         )
+
+    async def end_workers() -> None:
+        """End all workers at once, without waiting for the blocks that they are computing on."""
+        await asyncio.gather(*(nanny.close(timeout=END_WITHIN_S) for nanny in cluster.workers.values()))
+
     with cluster, Client(cluster) as client:
         # What fails in a task is raised by the command, and the last words of a worker that ends would only disturb.
         # The method of a logger travels by the logger's name, so it acts on the one of the worker's process.
@@ -98,13 +119,8 @@ def local_processes(n_workers: int) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            cluster.sync(_end_workers, cluster)
+            cluster.sync(end_workers)
             raise
-
-
-async def _end_workers(cluster: LocalCluster) -> None:
-    """End all workers at once, without waiting for the blocks that they are computing on."""
-    await asyncio.gather(*(nanny.close(timeout=END_WITHIN_S) for nanny in cluster.workers.values()))
 
 
 @contextmanager
@@ -125,24 +141,3 @@ def _interrupts_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[None]:
-    """A client of a scheduler that is running, or an error that says how to start or to reach one."""
-    from distributed import Client
-
-    try:
-        # Dask would wait half a minute for an address where nobody answers.
-        client = Client(address, timeout="5s")
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {address!r} ({error}); start one with 'dask scheduler', or give --workers N"
-        ) from error
-    except TypeError as error:
-        # The address is an encrypted one (tls://), and this process has no certificates.
-        raise ClusterError(
-            f"{address!r} asks for certificates ({error}); set DASK_CONFIG to the folder of the cluster's dask.yaml"
-        ) from error
-    with client:
-        yield

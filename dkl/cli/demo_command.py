@@ -19,7 +19,6 @@ from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.reader import is_store
 
 if TYPE_CHECKING:
-    from dkl.data.dataset import Dataset
     from dkl.model_selection.comparison import Compared
 
 SIZES = (50, 100, 200)
@@ -126,11 +125,15 @@ def _all(
     seed: int,
 ) -> Result:
     """Every learner against plain random features of the same size."""
-    from dkl.demo import compare
+    from dkl.demo import compare, digits_dataset, own_dataset
 
-    output = rows[-1]
+    data, target, output = rows
     started = time.perf_counter()
-    dataset = _rows(*rows)
+    # The digits ship with scikit-learn, so a first run needs no network; the user's own store is only read.
+    stored = "digits.zarr" if data is None else "rows.zarr"
+    is_whole = data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data))
+    OutputFolder(output, [*([] if is_whole else [stored]), _PICTURE], inputs=[data])
+    dataset = digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
     # Two worker processes show that fits run on a cluster, which is the point of the library, also on a laptop.
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):
         result = compare(
@@ -162,17 +165,3 @@ def _all(
     ]
     summary = Text(f"{facts['dataset']}, {facts['seconds']:.1f} s in all")
     return Result(facts, Group(*tables, summary, *written(facts)))
-
-
-def _rows(data: str | None, target: str | None, output: Path) -> Dataset:
-    """The dataset, written into the output folder unless it is a store already; an earlier demo's is replaced."""
-    from dkl.demo import digits_dataset, own_dataset
-
-    if data is None:
-        # The digits ship with scikit-learn, so a first run needs no network.
-        rows = ["digits.zarr"]
-    else:
-        rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
-    # The user's own store is not written to, so only files that are ingested need a place in the folder.
-    OutputFolder(output, [*rows, _PICTURE], inputs=[data])
-    return digits_dataset(output / "digits.zarr") if data is None else own_dataset(data, target, output / "rows.zarr")

@@ -54,7 +54,9 @@ def explain(
     units of the target. With --row: what each column adds to the answer to one row (Shapley values). With --output:
     pictures, of how the predictions depend on the most important columns, too.
     """
+    from dkl.explain.contributions import contributions
     from dkl.explain.importance import importance
+    from dkl.methods.validation import checked_dataset
     from dkl.model_io import load_model
 
     names = ["importance.png", "dependence.png", *([] if row is None else ["row.png"])]
@@ -64,11 +66,29 @@ def explain(
     estimator = load_model(model)
     with computing_on(compute):
         found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
-        parts = None if row is None else _of_row(estimator, dataset, row)
+        parts = None
+        if row is not None:
+            (places,) = np.nonzero(np.asarray(dataset.row_id) == row)
+            if not len(places):
+                raise ValueError(
+                    f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
+                )
+            # Codes of categories become numbers, as in the rows that the model answers.
+            alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()
+            parts = contributions(estimator, alone, dataset.thin(_ROWS))
         pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
     ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
     facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": dict(ordered)}
-    shown: list[RenderableType] = [_bars(ordered[:most], f"change of the prediction on {dataset.n_rows:,} rows")]
+    title = f"change of the prediction on {dataset.n_rows:,} rows"
+    bars = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    bars.add_column("column")
+    bars.add_column("strength", justify="right")
+    bars.add_column("")
+    # The first column is the strongest: its bar is as long as any.
+    largest = ordered[0][1] or 1.0
+    for name, strength in ordered[:most]:
+        bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
+    shown: list[RenderableType] = [bars]
     if len(ordered) > most:
         shown.append(Text(f"and {len(ordered) - most} more columns (--most)"))
     if parts is not None:
@@ -78,20 +98,6 @@ def explain(
         facts["pictures"] = pictures
         shown += [Text(f"picture: {picture}") for picture in pictures]
     return Result(facts, Group(*shown))
-
-
-def _of_row(estimator: FittedModel, dataset: Dataset, row: int) -> Contributions:
-    """What each column adds to the answer to the row of one row_id."""
-    from dkl.explain.contributions import contributions
-    from dkl.methods.validation import checked_dataset
-
-    (places,) = np.nonzero(np.asarray(dataset.row_id) == row)
-    if not len(places):
-        raise ValueError(f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own")
-    # Codes of categories become numbers, as in the rows that the model answers.
-    place = int(places[0])
-    alone = checked_dataset(estimator, dataset).X[place : place + 1].compute()
-    return contributions(estimator, alone, dataset.thin(_ROWS))
 
 
 def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
@@ -139,15 +145,3 @@ def _pictures(
         displays["row.png"] = ContributionsDisplay(parts, output=int(np.argmax(parts.predictions[0])))
     saved = [saved_picture(display, output / name) for name, display in displays.items()]
     return [picture for picture in saved if picture is not None]
-
-
-def _bars(pairs: list[tuple[str, float]], title: str) -> Table:
-    """A row a column, with a bar as long as its strength."""
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.add_column("column")
-    table.add_column("strength", justify="right")
-    table.add_column("")
-    largest = max((strength for _, strength in pairs), default=0.0) or 1.0
-    for name, strength in pairs:
-        table.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
-    return table

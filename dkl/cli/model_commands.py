@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,8 +30,8 @@ Exposure = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. In a store it "
-        "stays a feature, too.",
+        help="With --loss poisson or gamma: the column of what targets are counted over, such as years. It is no "
+        "feature, and score, predict and report know it from fit; predict --exposure '' answers for one unit.",
     ),
 ]
 
@@ -100,6 +99,13 @@ def fit(
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
     exposure: Exposure = None,
+    interval_group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="With --conformal-fraction: intervals and sets promise their coverage for each group in this column.",
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder or URL: a fit that was broken off goes on from here when run again.")
     ] = None,
@@ -126,11 +132,25 @@ def fit(
     if checkpoint is not None:
         estimator.set_params(checkpoint=checkpoint)
     check_has_exposure(estimator, exposure)
+    if interval_group is not None and getattr(estimator, "conformal_fraction", None) is None:
+        raise ValueError(
+            "--interval-group is of rows that are held out of the fit: say how many, as in --conformal-fraction 0.1"
+        )
     # Learners and machines run many passes in several stages; a listener adds up what all of them read.
     tally = Tally()
     started = time.perf_counter()
-    with computing_on(compute), _advice_on_interruption(checkpoint), listening(tally):
-        estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+    try:
+        with computing_on(compute), listening(tally):
+            estimator.fit(dataset, **({} if exposure is None else {"exposure": exposure}))
+            if interval_group is not None:
+                estimator.conformalize_held_out(dataset, groups=interval_group)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            "no model was written; run the same command again and it goes on after the last finished pass"
+            if checkpoint
+            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
+        )
+        raise
     estimator.save(model, overwrite=overwrite)
     seconds = time.perf_counter() - started
     learned = getattr(estimator, "features_", estimator)
@@ -192,20 +212,6 @@ def metric_table(metrics: Sequence[Metric]) -> Table:
     return table
 
 
-@contextmanager
-def _advice_on_interruption(checkpoint: str | None) -> Iterator[None]:
-    """A Ctrl-C inside the block carries a note that says how to go on; the command prints it."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(
-            "no model was written; run the same command again and it goes on after the last finished pass"
-            if checkpoint
-            else "no model was written; with --resume or --checkpoint FOLDER a fit goes on where it was broken off"
-        )
-        raise
-
-
 def score(
     model: Model,
     store: Store,
@@ -217,7 +223,8 @@ def score(
     scoring: Annotated[
         list[str] | None,
         typer.Option(
-            help="accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2. May be repeated.",
+            help="accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, d2 of counts and sizes. May "
+            "be repeated.",
             show_default="all that the model has",
         ),
     ] = None,
@@ -225,7 +232,8 @@ def score(
     """Metrics of a model on held-out rows, with standard errors, beside those of an answer without the columns.
 
     For labels accuracy, balanced accuracy, log loss and the area under the ROC curve (these two need probabilities;
-    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2.
+    of several classes the mean of one against the rest); for numbers RMSE, MAE and R^2; for counts and sizes the
+    deviance and D^2, too.
     """
     from dkl.model_io import load_model
     from dkl.model_selection.held_out_scores import held_out_answers, metric_facts, scores_of
@@ -264,7 +272,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column of the files with the groups that the model promises its coverage for, each by itself.",
+            help="The column with the groups that the model promises its coverage for, each by itself.",
         ),
     ] = None,
     exposure: Exposure = None,
@@ -286,12 +294,15 @@ def predict(
     """
     from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
+    from dkl.data.exposure import exposure_of_fit
     from dkl.data.store.reader import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
     started = time.perf_counter()
-    answers = Answers(load_model(model), proba, std, interval, interval_group, exposure)
+    estimator = load_model(model)
+    counted_over = exposure_of_fit(estimator) if exposure is None else exposure or None
+    answers = Answers(estimator, proba, std, interval, interval_group, counted_over)
     answers.check(model)
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:
@@ -299,8 +310,6 @@ def predict(
     stored = data.rstrip("/").endswith(".zarr") or is_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
-    if stored and interval_group is not None:
-        raise typer.BadParameter(f"a store keeps columns encoded: --interval-group {interval_group} needs files")
     with computing_on(compute):
         if stored:
             parts = predict_store(answers, chosen_split(data, split, ""), compute)

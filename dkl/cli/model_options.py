@@ -57,7 +57,7 @@ class FeatureOptions:
         typer.Option(
             help="Scaling of the columns before anything else; quantile for heavy tails.",
             rich_help_panel=FEATURES,
-            show_default="by the rows, or standard",
+            show_default="by the rows, or standard but for sparse rows",
         ),
     ] = None
     max_rows: Annotated[
@@ -174,6 +174,33 @@ class MachineOptions:
         ),
     ] = None
 
+    @property
+    def penalty(self) -> float | str | None:
+        """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
+        if self.alpha in (None, "auto", "evidence"):
+            return self.alpha
+        try:
+            return float(self.alpha)
+        except ValueError:
+            raise typer.BadParameter(
+                f"--alpha is {self.alpha!r}; it must be a positive number, 'auto' or 'evidence'"
+            ) from None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The NAME=VALUE pairs of --set; values are JSON, anything else is taken as text."""
+        settings: dict[str, Any] = {}
+        for pair in self.set or []:
+            name, equals, text = pair.partition("=")
+            if not equals:
+                raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
+            try:
+                settings[name] = json.loads(text)
+            except json.JSONDecodeError:
+                # Texts need no quotes: `--set loss=hinge` is what people type.
+                settings[name] = text
+        return settings
+
 
 def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
@@ -249,12 +276,11 @@ def named_learner(
         parameters["n_candidates"] = 20 * size
     # Every landmark becomes a column, so for that learner the number of features is the number of landmarks.
     parameters["n_landmarks" if "n_landmarks" in known else "n_features"] = size
-    # steps have neither a family of waves nor a scale
+    # steps have neither a family of waves nor a scale, and landmarks have a kernel of their own
     if "family" in known:
-        parameters |= {
-            "family": family_from(options),
-            "scaling": None if options.scaling == "none" else options.scaling or "standard",
-        }
+        parameters["family"] = family_from(options)
+    if "scaling" in known:
+        parameters["scaling"] = None if options.scaling == "none" else options.scaling or "auto"
     return learner_class(
         device=compute.device,
         random_state=seed,
@@ -288,7 +314,7 @@ def estimator_from(
 
     given = {
         "loss": options.loss,
-        "alpha": _penalty(options.alpha),
+        "alpha": options.penalty,
         "epochs": options.epochs,
         "solver": options.solver,
         "early_stopping": options.early_stopping or None,
@@ -323,7 +349,7 @@ def estimator_from(
         elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
             # these are fitted by Newton steps whatever the features are
             parameters = {"alpha": "auto", **parameters}
-    parameters |= _settings(options.set or [])
+    parameters |= options.settings
     known = estimator.get_params(deep=True)
     for name in parameters:
         if name not in known:
@@ -336,28 +362,3 @@ def estimator_from(
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _penalty(text: str | None) -> float | str | None:
-    """The value of --alpha, "auto", "evidence" or a number, or an error that names the option."""
-    if text in (None, "auto", "evidence"):
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"--alpha is {text!r}; it must be a positive number, 'auto' or 'evidence'") from None
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs; values are JSON, anything else is taken as text."""
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
-        try:
-            settings[name] = json.loads(text)
-        except json.JSONDecodeError:
-            # Texts need no quotes: `--set loss=hinge` is what people type.
-            settings[name] = text
-    return settings

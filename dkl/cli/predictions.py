@@ -22,17 +22,17 @@ from scipy import sparse
 from dkl.cli.cluster import Compute
 from dkl.cli.output_checks import check_before
 from dkl.data.differences import Differences
-from dkl.data.exposure import checked_exposure, exposure_place
+from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
-from dkl.data.together.choosing import column_at
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
+from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ class Writer(Protocol):
 
 def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Iterator[Part]:
     """The predictions of a dataset's rows, block by block, mapped in parallel a bounded number of blocks ahead."""
+    column = ""
+    if answers.interval_group is not None:
+        dataset, column = with_stored_groups(dataset, answers.interval_group)
+    if answers.exposure is not None:
+        dataset = with_exposure_of_fit(answers.estimator, dataset, answers.exposure)
     dataset = checked_dataset(answers.estimator, dataset)
-    place = None if answers.exposure is None else exposure_place(dataset, answers.exposure)
-    operands = {"answers": answers.without_names(), "exposure": place}
+    operands = {"answers": answers.without_names(), "groups": column}
     blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
         yield part
@@ -101,8 +105,10 @@ def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Itera
 
 def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
     """The predictions of a block; runs on a worker."""
-    place = operands["exposure"]
-    return operands["answers"](block.X, block.row_id, None if place is None else column_at(block.X, place))
+    answers: Answers = operands["answers"]
+    exposure = None if answers.exposure is None else block.columns[EXPOSURE]
+    groups = GroupCodes(block.columns[operands["groups"]]) if operands["groups"] else None
+    return answers(block.X, block.row_id, exposure, groups)
 
 
 def predict_files(
@@ -361,13 +367,6 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
         writer.close()
 
 
-def _arrow_array(values: np.ndarray) -> Any:
-    """Answers as Arrow takes them: flat arrays of numbers and texts; several targets a row become lists."""
-    import pyarrow as pa
-
-    return pa.array(values if values.ndim == 1 and values.dtype.kind != "O" else values.tolist())
-
-
 class _TableWriter:
     """What the two table formats share: a schema from the first part."""
 
@@ -380,12 +379,14 @@ class _TableWriter:
     def write(self, part: Part) -> None:
         import pyarrow as pa
 
-        table = pa.table(
-            {
-                name: values if isinstance(values, pa.ChunkedArray) else _arrow_array(values)
-                for name, values in part.items()
-            }
-        )
+        columns = {}
+        for name, values in part.items():
+            if not isinstance(values, pa.ChunkedArray):
+                # Arrow takes flat arrays of numbers and texts; several targets a row become lists.
+                is_flat = values.ndim == 1 and values.dtype.kind != "O"
+                values = pa.array(values if is_flat else values.tolist())
+            columns[name] = values
+        table = pa.table(columns)
         with writing(self._location):
             if self._writer is None:
                 self._writer = self._open(table.schema)

@@ -26,29 +26,18 @@ def register(app: typer.Typer) -> None:
         epilog="First somebody agrees, then every site exports, then somebody fits. Example: [bold]dkl sums agree "
         "--help[/bold].",
     )
-    example = "dkl sums agree public.zarr agreement.zarr --site north=8 --site south=5"
+    example = "dkl sums agree public.zarr agreement.json --site north=8 --site south=5"
     command(group, "agree", epilog=f"Example: [bold]{example}[/bold]")(agree)
-    example = "dkl sums export rows.zarr north.sums --agreement agreement.zarr --site north"
+    example = "dkl sums export rows.zarr north.sums --agreement agreement.json --site north"
     command(group, "export", epilog=f"Example: [bold]{example}[/bold]")(export)
-    example = "dkl sums fit agreement.zarr model.zarr north.sums south.sums"
+    example = "dkl sums fit agreement.json model.zarr north.sums south.sums"
     command(group, "fit", epilog=f"Example: [bold]{example}[/bold]")(fit)
     app.add_typer(group, name="sums")
 
 
-def _blocks_of(given: list[str]) -> dict[str, int]:
-    """``north=8`` for each site as names and numbers of blocks."""
-    sites: dict[str, int] = {}
-    for text in given:
-        name, _, count = text.partition("=")
-        if not name or not count.isdigit() or name in sites:
-            raise typer.BadParameter(f"--site takes NAME=BLOCKS once a site, such as north=8, not {text!r}")
-        sites[name] = int(count)
-    return sites
-
-
 def agree(
     store: Store,
-    agreement: Annotated[str, typer.Argument(help="Where to write the agreement.", show_default=False)],
+    agreement: Annotated[str, typer.Argument(help="agreement.json, one file to read, or a store.", show_default=False)],
     features: FeatureOptions,
     compute: Compute,
     running: Running,
@@ -66,10 +55,20 @@ def agree(
     the squared error.
     """
     from dkl.federated.agreement import agree as agree_on
+    from dkl.federated.agreement import is_agreement_file
     from dkl.model_io import is_part_of_a_model
 
-    sites = _blocks_of(site)
-    check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
+    # `north=8` names a site and its number of blocks
+    sites: dict[str, int] = {}
+    for text in site:
+        name, _, count = text.partition("=")
+        if not name or not count.isdigit() or name in sites:
+            raise typer.BadParameter(f"--site takes NAME=BLOCKS once a site, such as north=8, not {text!r}")
+        sites[name] = int(count)
+    if agreement.endswith(".json"):
+        check_before(agreement, "agreement", overwrite=overwrite, inputs=[store], is_own=is_agreement_file)
+    else:
+        check_before(agreement, "model", overwrite=overwrite, inputs=[store], belongs=is_part_of_a_model)
     rows = chosen_split(store, None, "")
     learner = named_learner(features, seed=seed, task=rows.task, compute=compute, running=running)
     if features.learner == "tuned":

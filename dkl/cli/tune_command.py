@@ -156,11 +156,20 @@ def space_from(pairs: list[str]) -> dict[str, Any]:
     space: dict[str, Any] = {}
     for pair in pairs:
         # Names of nested parameters hold no equals sign, and values may.
-        name, equals, text = pair.partition("=")
-        values = _values(text) if equals else None
-        if values is None:
-            raise typer.BadParameter(f"--space takes NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=[...], not {pair!r}")
-        space[name] = values
+        name, _, text = pair.partition("=")
+        try:
+            if text.startswith("["):
+                space[name] = json.loads(text)
+                continue
+            low, _, rest = text.partition(":")
+            high, _, scale = rest.partition(":")
+            # Whole numbers stay whole, since `dkl.tune` takes a range between two of them for one of whole numbers.
+            ends = [int(end) if end.lstrip("+-").isdigit() else float(end) for end in (low, high)]
+        except ValueError:
+            raise typer.BadParameter(
+                f"--space takes NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=[...], not {pair!r}"
+            ) from None
+        space[name] = (*ends, scale) if scale else tuple(ends)
     return space
 
 
@@ -192,20 +201,3 @@ def default_space(estimator: Estimator, n_columns: int) -> dict[str, Any]:
         usual = math.sqrt(2.0 * n_columns)
         space[f"{prefix}family"] = [family, *(replace(family, sigma=factor * usual) for factor in _BANDWIDTHS)]
     return space
-
-
-def _values(text: str) -> list[Any] | tuple[float | str, ...] | None:
-    """A JSON list, or a range as `dkl.tune` takes it; None for a text that is neither."""
-    if text.startswith("["):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return None
-    low, _, rest = text.partition(":")
-    high, _, scale = rest.partition(":")
-    try:
-        # Whole numbers stay whole, since `dkl.tune` takes a range between two of them for one of whole numbers.
-        ends = tuple(int(end) if end.lstrip("+-").isdigit() else float(end) for end in (low, high))
-    except ValueError:
-        return None
-    return (*ends, scale) if scale else ends

@@ -111,18 +111,14 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
     """
     # Before anything follows an index: a damaged sparse matrix would have foreign memory read.
     check_sound(X)
-    if sparse.issparse(X):
-        _check_two_dimensional(X)
-        return _as_csr(X)
-    rows = plain_array(X, "X")
-    _check_two_dimensional(rows)
-    if rows.dtype == object:
-        rows = _objects_as_numbers(rows, "X")
-    return np.ascontiguousarray(rows, dtype=stored_dtype(rows.dtype))
-
-
-def _as_csr(X: sparse.spmatrix | sparse.sparray) -> sparse.csr_array:
-    """Sparse rows of any format in the one that stores and kernels take: int32 columns, sorted, none of them twice."""
+    if not sparse.issparse(X):
+        dense = plain_array(X, "X")
+        _check_two_dimensional(dense)
+        if dense.dtype == object:
+            dense = _objects_as_numbers(dense, "X")
+        return np.ascontiguousarray(dense, dtype=stored_dtype(dense.dtype))
+    _check_two_dimensional(X)
+    # Stores and kernels take one format: int32 columns, sorted, none of them twice.
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
     if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)

@@ -49,7 +49,8 @@ def as_dataset(
     ------
     ValueError
         NaN or infinity (row and column are named), shapes that do not fit, complex numbers, a single class, a label
-        that is not among `classes`, weights that are negative or all zero, `y` beside a Dataset that has its own.
+        that is not among `classes`, weights that are negative or all zero, `y` beside a Dataset that has its own, or
+        columns named as categorical that a Dataset holds as numbers.
     TypeError
         Values that are not numbers.
     """
@@ -57,17 +58,12 @@ def as_dataset(
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
     X = as_known_rows(X)
     if isinstance(X, Dataset):
-        _check_named(X, categorical)
+        rules = () if X.encoding is None else X.encoding.rules
+        known = {rule.name for rule in rules if rule.kind in ("category", "code")}
+        if others := [name for name in categorical if name not in known]:
+            raise ValueError(
+                f"categorical names {others}, which {X.source.place} does not hold as categories; say so when it is "
+                f"made: dkl.ingest(..., categorical={others}), or create_dataset(..., categorical={others}) of a frame"
+            )
         return X.used_whole(y, sample_weight, task)
     return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=looks))
-
-
-def _check_named(dataset: Dataset, categorical: Collection[str]) -> None:
-    """Raise ValueError where columns are named as categorical that the rows of a Dataset hold as numbers."""
-    rules = () if dataset.encoding is None else dataset.encoding.rules
-    known = {rule.name for rule in rules if rule.kind in ("category", "code")}
-    if others := [name for name in categorical if name not in known]:
-        raise ValueError(
-            f"categorical names {others}, which {dataset.source.place} does not hold as categories; say so when it is "
-            f"made: dkl.ingest(..., categorical={others}), or create_dataset(..., categorical={others}) of a data frame"
-        )

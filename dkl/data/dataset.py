@@ -19,6 +19,7 @@ from dkl.data.description import Description, describe_rows
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
+from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
 from dkl.data.sources.rows import RowSource, lazy_part
@@ -395,7 +396,7 @@ class Dataset:
         Raises
         ------
         ValueError
-            Targets or weights are given beside it, or its target is for another task.
+            Targets or weights are given beside it, or its target can be none of the task.
 
         Warns
         -----
@@ -409,8 +410,6 @@ class Dataset:
                 raise ValueError(
                     f"{name} was given beside a Dataset, which {has}; pass the Dataset alone, or create it with {name}="
                 )
-        if task != "auto" and self.task is not None and task != self.task:
-            raise ValueError(f"the target of {self!r} is for {self.task}, not for {task}; create it with task={task!r}")
         if self.splits:
             warnings.warn(
                 f"{self!r} has splits and is used whole, all of them together; pass ds[{self.splits[0]!r}] for one of "
@@ -418,6 +417,9 @@ class Dataset:
                 UserWarning,
                 stacklevel=3,
             )
+        if task != "auto" and self.task is not None and task != self.task:
+            # whoever asks knows the task better than the values told it
+            return self.with_rows(*with_task(self.source, self.schema, task, repr(self)))
         return self
 
     def verify(self) -> list[str]:
@@ -478,6 +480,16 @@ def open_dataset(store: str | os.PathLike[str], version: int | None = None, **st
     -----
     UserWarning
         The labels of the blocks are not mixed, which spoils stochastic fitting.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import dkl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = dkl.create_dataset(f"{folder}/rows.zarr", np.eye(4), ["a", "b", "a", "b"])
+    ...     dkl.open_dataset(f"{folder}/rows.zarr").n_rows
+    4
     """
     version = None if version is None else whole_number(version, "version")
     source, splits = open_version(Location.of(store, storage_options), version)
@@ -517,6 +529,15 @@ def from_zarr(
         A path holds nothing.
     ValueError
         Shapes that do not fit, complex numbers, NaN or infinity in y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr
+    >>> import dkl
+    >>> X = zarr.array(np.eye(4), chunks=(2, 4))
+    >>> dkl.from_zarr(X, y=["a", "b", "a", "b"]).n_rows
+    4
     """
     # Each may be a path, a URL or an open array; values in memory pass through.
     opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))

@@ -13,20 +13,19 @@ from dkl.data.checks import named_place, shown_value, spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
+from dkl.data.sources.beside_x import ColumnBesideX
 from dkl.data.sources.selected import narrowed
-from dkl.data.together.choosing import feature_values
+from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.rules import GivenColumn
 from dkl.protocols.block import Block
 
 # The row column of exposures.
-_COLUMN = "given exposure"
+EXPOSURE = "given exposure"
 
 
 class Exposure:
-    """The exposure of the rows of a fit: values, or the name of a column.
-
-    A column of a data frame is taken out of the rows, since it is no feature. A column of a Dataset is read and stays.
+    """The exposure of the rows of a fit: values, or the name of a column, which is taken out: it is no feature.
 
     Parameters
     ----------
@@ -34,17 +33,26 @@ class Exposure:
         The rows; a column is taken out of its X.
     given : str, array of shape (n,), or None
 
+    Attributes
+    ----------
+    name : str or None
+        What a fitted model keeps as `exposure_`: the name of the column, empty for values; None without exposure.
+
     Raises
     ------
     ValueError
-        If no column has the name.
+        If no column has the name, or it holds no numbers.
     """
 
     def __init__(self, beside: BesideFeatures, given: Any) -> None:
-        self.given = given
-        if isinstance(given, str) and not isinstance(beside.X, Dataset):
-            self.given = exposure_of(beside.X, given)
-            beside.leave_out(given)
+        self._given = given
+        self.name = given if isinstance(given, str) else None if given is None else ""
+        if self.name and isinstance(beside.X, Dataset):
+            beside.X = with_stored_exposure(beside.X, self.name)
+            self._given = None
+        elif self.name:
+            self._given = exposure_of(beside.X, self.name)
+            beside.leave_out(self.name)
 
     def beside(self, dataset: Dataset, has_exposure: bool, sample_weight: Any = None) -> Dataset:
         """The dataset with the exposures as a row column, where there are any.
@@ -62,14 +70,138 @@ class Exposure:
         ValueError
             If the loss has no exposure, or a value is missing or not above 0.
         """
-        if self.given is None:
-            return dataset
-        if not has_exposure:
+        if self.name is not None and not has_exposure:
             raise ValueError(
                 "exposure was given, and only the losses of counts and sizes have one: set loss='poisson' or "
                 "loss='gamma', or leave exposure out"
             )
-        return with_exposure(dataset, self.given, sample_weight)
+        return dataset if self._given is None else with_exposure(dataset, self._given, sample_weight)
+
+    def remember(self, model: Any) -> None:
+        """Leave `exposure_` on a model where its fit has an exposure, and none where it has not."""
+        vars(model).pop("exposure_", None)
+        if self.name is not None:
+            model.exposure_ = self.name
+
+
+@dataclass(frozen=True)
+class _StoredExposure:
+    """The exposures in one column of rows."""
+
+    place: int
+
+    def __call__(self, X: Any, row_id: np.ndarray) -> np.ndarray:
+        return checked_exposure(column_at(X, self.place), len(row_id), row_id)
+
+
+def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) -> Dataset:
+    """The dataset with the exposures that one of its columns holds as a row column, read block by block with X.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+    stays : bool
+        Whether the column is a feature, too; it is taken out of X otherwise.
+
+    Raises
+    ------
+    ValueError
+        If no column has the name, or values of it were missing when the rows were written.
+    """
+    place, schema, encoding = exposure_place(dataset, name), dataset.schema, dataset.encoding
+    source = ColumnBesideX(dataset.source, EXPOSURE, _StoredExposure(place), None if stays else place)
+    if stays:
+        return dataset.with_rows(source, schema)
+    if encoding is not None:
+        (rule,) = (rule for rule in encoding.rules if name in rule.output_names)
+        if rule.output_names != [name]:
+            raise ValueError(
+                f"exposure={name!r} is missing in {rule.missing:,} rows of {dataset.source.place}: every row needs its "
+                "exposure, a number above 0. Leave these rows out, and write the rows again"
+            )
+        rules = tuple(other for other in encoding.rules if other is not rule)
+        # later tables may hold it all the same
+        encoding = replace(encoding, rules=rules, ignored=(*encoding.ignored, name))
+    schema = replace(
+        schema,
+        n_columns=schema.n_columns - 1,
+        column_names=[other for other in schema.column_names or () if other != name],
+        encoding=encoding,
+        passthrough=None if schema.passthrough is None else np.delete(schema.passthrough, place),
+    )
+    return dataset.with_rows(source, schema)
+
+
+def exposure_of_fit(model: Any, given: str | None = None) -> str | None:
+    """The column of exposures that a fitted model asks further rows for; None where its fit had no exposure.
+
+    Parameters
+    ----------
+    model : fitted regressor
+    given : str or None
+        Another name for it.
+
+    Raises
+    ------
+    ValueError
+        If the fit was given values, which no column of further rows is known to hold.
+    """
+    name: str | None = getattr(model, "exposure_", None) if given is None else given
+    if name == "":
+        raise ValueError(
+            f"this {type(model).__name__} was fitted with exposures that were given as values: say what the rows were "
+            "counted over, exposure=values, or the column of it, exposure='years'"
+        )
+    return name
+
+
+def exposure_beside_fit(model: Any, X: Any, given: Any = None) -> Any:
+    """The exposures that targets of rows are compared under: those given, else the column that the fit had.
+
+    Parameters
+    ----------
+    model : fitted regressor
+    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    given : str, array of shape (n,), or None
+
+    Returns
+    -------
+    str, array of shape (n,), or None
+
+    Raises
+    ------
+    ValueError
+        If the fit had exposures, none are given, and the rows have no such column.
+    """
+    if given is not None or (name := exposure_of_fit(model)) is None:
+        return given
+    X = as_known_rows(X)
+    columns = X.column_names if isinstance(X, Dataset) else X.columns if is_frame(X) else None
+    if columns is None or name not in columns:
+        raise ValueError(
+            f"this {type(model).__name__} was fitted with exposure={name!r}, and X has no such column: give it, or one "
+            "value a row, exposure=values"
+        )
+    return name
+
+
+def with_exposure_of_fit(model: Any, dataset: Dataset, given: str | None = None) -> Dataset:
+    """The dataset with the exposures that a fitted model asks for as a row column, in place of the column of X.
+
+    A dataset without the column stays as it is, and so does any for a model without exposure.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    dataset : Dataset
+    given : str or None
+        The column, where it is not that of the fit; it has to be there.
+    """
+    name = getattr(model, "exposure_", None) if given is None else given
+    if not name or (given is None and name not in (dataset.column_names or ())):
+        return dataset
+    return with_stored_exposure(dataset, name, stays=name in getattr(model, "feature_names_in_", ()))
 
 
 def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Dataset:
@@ -78,44 +210,47 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
     Parameters
     ----------
     dataset : Dataset
-    given : array of shape (n,), or str
-        Values, or the name of a column of the dataset.
+    given : array of shape (n,)
     sample_weight : array of shape (n,) or None
         Rows of weight 0 are not in the dataset, and their exposures are left out.
     """
     source = dataset.source
-    if isinstance(given, str):
-        values = checked_exposure(exposure_values(dataset, given), dataset.n_rows)
-    else:
-        weight = dask.compute(sample_weight)[0]
-        kept = None if weight is None else np.asarray(weight).ravel() != 0
-        values = checked_exposure(given, dataset.n_rows if kept is None else len(kept))
-        values = values if kept is None else values[kept]
-    step = GivenColumn(_COLUMN, np.split(values, np.cumsum(source.block_rows)[:-1]))
+    weight = dask.compute(sample_weight)[0]
+    kept = None if weight is None else np.asarray(weight).ravel() != 0
+    values = checked_exposure(given, dataset.n_rows if kept is None else len(kept))
+    values = values if kept is None else values[kept]
+    step = GivenColumn(EXPOSURE, np.split(values, np.cumsum(source.block_rows)[:-1]))
     noted = narrowed(source, step, source.block_rows, n_classes=dataset.schema.n_classes, counts=source.counts)
     return dataset.with_rows(noted, dataset.schema)
 
 
 def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
-    """The exposures of a dataset that `with_exposure` has made, by the number of their block."""
-    return {block.index: block.columns[_COLUMN] for block in dataset.source.blocks_without_x((_COLUMN,))}
+    """The exposures of a dataset that has them as a row column, by the number of their block."""
+    return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
 
-def with_rates(dataset: Dataset, weighs: bool) -> Dataset:
-    """A dataset that `with_exposure` has made with rates ``y / e`` in place of targets.
+def with_rates(model: Any, dataset: Dataset) -> Dataset:
+    """The rows of a fit with rates ``y / e`` in place of targets; as they are for a model without exposure.
+
+    Where the loss counts exposure, a row of exposure e counts e times, the mean of all rows being 1.
 
     Parameters
     ----------
+    model : regressor
+        That has `exposure_` where the dataset has exposures as a row column.
     dataset : Dataset
-    weighs : bool
-        Whether a row of exposure e counts e times, the mean of all rows being 1.
     """
-    source, factor = dataset.source, None
-    if weighs:
-        # one over the weighted mean exposure, so that the total weight stays
-        blocks = [(block.weights, block.columns[_COLUMN]) for block in source.blocks_without_x((_COLUMN,))]
-        factor = float(sum(weight.sum() for weight, _ in blocks) / sum(weight @ part for weight, part in blocks))
-    digests = {index: dask.base.tokenize(part) for index, part in known_exposure(dataset).items()}
+    if not hasattr(model, "exposure_"):
+        return dataset
+    # one read of the exposures, of which nothing but a digest a block is kept
+    source, digests, weight, exposed = dataset.source, {}, 0.0, 0.0
+    for block in source.blocks_without_x((EXPOSURE,)):
+        exposure = block.columns[EXPOSURE]
+        digests[block.index] = dask.base.tokenize(exposure)
+        weight, exposed = weight + float(block.weights.sum()), exposed + float(block.weights @ exposure)
+    # one over the weighted mean exposure, so that the total weight stays
+    weighs = bool(model._exposure_weighs)
+    factor = weight / exposed if weighs else None
     step, schema = _Exposed(digests, factor), replace(dataset.schema, has_weight=dataset.schema.has_weight or weighs)
     return dataset.with_rows(narrowed(source, step, source.block_rows, n_classes=None), schema)
 
@@ -125,14 +260,14 @@ class _ExposedBlock:
     """Rates in place of the targets of one block, from its column of exposures."""
 
     factor: float | None
-    needs: tuple[str, ...] = (_COLUMN,)
+    needs: tuple[str, ...] = (EXPOSURE,)
     provides: tuple[str, ...] = ()
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with rates in place of targets, and their weights."""
         # rows that are not chosen may have no exposure
         exposure = np.ones(len(block.row_id))
-        exposure[chosen] = block.columns[_COLUMN][chosen]
+        exposure[chosen] = block.columns[EXPOSURE][chosen]
         y = None
         if block.y is not None:
             y = np.asarray(block.y, dtype=np.float64)
@@ -201,8 +336,8 @@ def exposure_place(dataset: Dataset, name: str) -> int:
     return names.index(name)
 
 
-def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None) -> np.ndarray:
-    """Exposures in memory, (n_rows,) float64, all above 0.
+def checked_exposure(values: Any, n_rows: int | None = None, row_id: np.ndarray | None = None) -> np.ndarray:
+    """Exposures in memory, (n_rows,) float64, all above 0; without `n_rows` as many as there are.
 
     Raises
     ------
@@ -214,6 +349,7 @@ def checked_exposure(values: Any, n_rows: int, row_id: np.ndarray | None = None)
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError("exposure holds values that are no numbers; pass one number above 0 a row") from error
+    n_rows = len(values) if n_rows is None else n_rows
     if numbers.shape != (n_rows,):
         raise ValueError(f"exposure has shape {numbers.shape}, and there are {n_rows} rows; pass one number a row")
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0.0)))
@@ -248,13 +384,8 @@ def exposure_beside(values: Any, X: Any, given: Any) -> Any:
         return checked_exposure(given, len(values))
     if hasattr(given, "to_dask_array"):
         # the chunks of a frame's column are those of its rows, whose numbers may be unknown
-        return da.map_blocks(_checked_block, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
+        return da.map_blocks(checked_exposure, given.to_dask_array(), dtype=np.float64, meta=np.empty(0))
     return da.from_array(checked_exposure(given, values.shape[0]), chunks=(values.chunks[0],))
-
-
-def _checked_block(values: np.ndarray) -> np.ndarray:
-    """The exposures of one chunk; a module-level function, since tasks name it on other processes."""
-    return checked_exposure(values, len(values))
 
 
 def _unknown(name: str, columns: list[Any]) -> str:

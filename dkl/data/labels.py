@@ -74,7 +74,29 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
     if kinds == {"booleans"}:
         return values.astype(np.bool_)
     if not kinds <= {"booleans", "numbers"}:
-        _refuse_objects(values, first_row)
+        # A missing value is named before values of a wrong kind: it is the most common.
+        places = list(np.ndindex(values.shape))
+        for place in places:
+            given = values[place]
+            is_nan = isinstance(given, Real) and given != given
+            if given is None or type(given).__name__ in ("NAType", "NaTType") or is_nan:
+                raise ValueError(
+                    f"Input y: {named_place('y', place, first_row)} is {shown_value(given)}, so its target is missing; "
+                    "give it one, or drop_missing_target=True leaves such rows out"
+                )
+        first = places[0]
+        for place in places:
+            kind, value = _kind(type(values[place])), shown_value(values[place])
+            if kind not in ("texts", "booleans", "numbers"):
+                raise ValueError(
+                    f"{named_place('y', place, first_row)} is {value}, of type {kind}; labels are texts, whole numbers "
+                    "or booleans: y.astype(str) makes texts of other values"
+                )
+            if kind != _kind(type(values[first])):
+                raise ValueError(
+                    f"y mixes kinds of values: {named_place('y', first, first_row)} is {shown_value(values[first])} "
+                    f"and {named_place('y', place, first_row)} is {value}; labels must all be texts or all be numbers"
+                )
     # One value that is not whole makes all of them floats; booleans among numbers count as 0 and 1.
     if not all(issubclass(each, Integral | np.bool_) for each in types):
         return values.astype(np.float64)
@@ -95,37 +117,6 @@ def _kind(type_of_value: type) -> str:
         if issubclass(type_of_value, types):
             return kind
     return type_of_value.__name__
-
-
-def _refuse_objects(values: np.ndarray, first_row: int) -> None:
-    """Raise the ValueError that names the first value that is missing, is no label, or is of another kind than others.
-
-    A missing one is named before the others: it is the most common.
-    """
-    places = list(np.ndindex(values.shape))
-    for place in places:
-        given = values[place]
-        is_nan = isinstance(given, Real) and given != given
-        if given is not None and type(given).__name__ not in ("NAType", "NaTType") and not is_nan:
-            continue
-        where, value = named_place("y", place, first_row), shown_value(given)
-        raise ValueError(
-            f"Input y: {where} is {value}, so its target is missing; give it one, or drop_missing_target=True "
-            "leaves such rows out"
-        )
-    first, known = places[0], ("texts", "booleans", "numbers")
-    for place in places:
-        kind, value = _kind(type(values[place])), shown_value(values[place])
-        if kind not in known:
-            raise ValueError(
-                f"{named_place('y', place, first_row)} is {value}, of type {kind}; labels are texts, whole numbers or "
-                "booleans: y.astype(str) makes texts of other values"
-            )
-        if kind != _kind(type(values[first])):
-            raise ValueError(
-                f"y mixes kinds of values: {named_place('y', first, first_row)} is {shown_value(values[first])} and "
-                f"{named_place('y', place, first_row)} is {value}; labels must all be texts or all be numbers"
-            )
 
 
 def guess_task(y: np.ndarray) -> Task:
@@ -173,7 +164,14 @@ def encode_labels(
     ValueError
         A label is not among the classes; it and its row are named.
     """
-    known, labels = _comparable(classes, y)
+    if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
+        raise ValueError(
+            f"labels have dtype {y.dtype} and the known classes have dtype {classes.dtype}: {shown_classes(classes)}"
+        )
+    known, labels = classes, y
+    if classes.dtype.kind == y.dtype.kind == "b":
+        # booleans have no order in NumPy's search
+        known, labels = classes.astype(np.uint8), y.astype(np.uint8)
     # The classes are sorted. A label beyond the last one has the position K, which is no class: it is taken for the
     # last, and found out by the comparison below.
     codes = np.minimum(np.searchsorted(known, labels), len(known) - 1)
@@ -187,15 +185,6 @@ def encode_labels(
             f"{shown_classes(classes)}"
         )
     return codes.astype(np.int64, copy=False)
-
-
-def _comparable(classes: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Classes and labels in types that compare with each other; texts and numbers do not."""
-    if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
-        raise ValueError(
-            f"labels have dtype {y.dtype} and the known classes have dtype {classes.dtype}: {shown_classes(classes)}"
-        )
-    return (classes.astype(np.uint8), y.astype(np.uint8)) if classes.dtype.kind == y.dtype.kind == "b" else (classes, y)
 
 
 def shown_classes(classes: np.ndarray, most: int = 10) -> str:

@@ -27,7 +27,17 @@ def as_known_rows(X: GivenRows) -> Any:
     if library in ("pandas", "dkl"):
         return X
     table = _arrow_table(X)
-    return X if table is None else _as_pandas(table)
+    if table is None:
+        return X
+    import pandas as pd
+    import pyarrow as pa
+
+    def stored(dtype: Any) -> Any:
+        """pandas' type for a column; None leaves it to Arrow, which makes categories of dictionaries."""
+        plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
+        return None if plain else pd.ArrowDtype(dtype)
+
+    return with_plain_texts(table).to_pandas(types_mapper=stored)
 
 
 def is_other_table(X: object) -> bool:
@@ -35,23 +45,16 @@ def is_other_table(X: object) -> bool:
     if isinstance(X, np.ndarray | list | tuple | str) or sparse.issparse(X) or dask.is_dask_collection(X):
         return False
     has_stream = hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__")
-    return (has_stream or _is_known_to_narwhals(X)) and not _is_one_column(X)
-
-
-def _is_known_to_narwhals(X: object) -> bool:
-    # Tables name their columns; what does not is not worth the import.
-    if not hasattr(type(X), "columns"):
-        return False
+    # Asked of the class: a lazy frame would look its columns up.
+    kind = type(X)
+    if not hasattr(kind, "columns"):
+        # A series and an Arrow array have a type; what has neither columns nor Arrow's stream is not worth an import.
+        return has_stream and not (hasattr(kind, "dtype") or hasattr(kind, "type"))
+    if has_stream:
+        return True
     import narwhals
 
     return isinstance(narwhals.from_native(X, pass_through=True), narwhals.DataFrame | narwhals.LazyFrame)
-
-
-def _is_one_column(X: object) -> bool:
-    """Whether it is a column (a series, an Arrow array) rather than a table."""
-    # Asked of the class: a lazy frame would look its columns up.
-    kind = type(X)
-    return not hasattr(kind, "columns") and (hasattr(kind, "dtype") or hasattr(kind, "type"))
 
 
 def arrow_batches(X: Any) -> Any:
@@ -81,7 +84,13 @@ def _arrow_table(X: Any) -> Any:
     import pyarrow as pa
 
     if hasattr(X, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(X).read_all()
+        try:
+            return pa.RecordBatchReader.from_stream(X).read_all()
+        except pa.ArrowInvalid as error:
+            raise TypeError(
+                f"a column is of a type that this pyarrow {pa.__version__} does not have ({error}); cast it to a "
+                "number of 64 bits or to text"
+            ) from error
     if hasattr(X, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(X)])
     import narwhals
@@ -90,35 +99,20 @@ def _arrow_table(X: Any) -> Any:
     return (known.collect() if isinstance(known, narwhals.LazyFrame) else known).to_arrow()
 
 
-def _as_pandas(table: Any) -> Any:
-    """An Arrow table as a pandas frame that holds the same columns."""
-    import pandas as pd
-    import pyarrow as pa
-
-    def stored(dtype: Any) -> Any:
-        """pandas' type for a column; None leaves it to Arrow, which makes categories of dictionaries."""
-        plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
-        return None if plain else pd.ArrowDtype(dtype)
-
-    return with_plain_texts(table).to_pandas(types_mapper=stored)
-
-
 def with_plain_texts(table: Any) -> Any:
     """The table with texts as texts, whether they came as views or as a dictionary."""
     import pyarrow as pa
 
-    columns = {}
+    if len(set(table.column_names)) < table.num_columns:
+        twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+        raise ValueError(f"column names must differ; found more than once: {twice}")
+    columns, texts = {}, pa.large_string()
     for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        is_text = any(test(values) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
-        columns[name] = pa.chunked_array(map(_plain_texts, column.chunks), pa.large_string()) if is_text else column
+        is_coded = pa.types.is_dictionary(column.type)
+        values = column.type.value_type if is_coded else column.type
+        if any(test(values) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+            # Arrow cannot look up views, so that a dictionary is cast before its codes are.
+            chunks = [c.dictionary.cast(texts).take(c.indices) if is_coded else c.cast(texts) for c in column.chunks]
+            column = pa.chunked_array(chunks, texts)
+        columns[name] = column
     return pa.table(columns)
-
-
-def _plain_texts(chunk: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(chunk.type):
-        # Arrow cannot look up views.
-        return chunk.dictionary.cast(pa.large_string()).take(chunk.indices)
-    return chunk.cast(pa.large_string())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import google_crc32c
@@ -99,6 +99,32 @@ class SplitSet:
         counts = RowCounts(self.rows[:, code], self.weights[:, code], classes)
         return narrowed(source, SplitStep(self, code), counts.rows, n_classes=n_classes, counts=counts)
 
+    def joined_by(self, counts: RowCounts, name: str | None) -> SplitSet:
+        """This set after the blocks of a further store, whose rows are all in the split `name` (None: in none)."""
+        code = NO_SPLIT if name is None else self.names.index(name)
+        n_old, n_blocks = len(self.rows), len(counts.rows)
+        # All counts of the new blocks go to this one split, and zeros to the others.
+        is_joined = np.arange(len(self.names)) == code
+        classes = None
+        if self.class_weights is not None and counts.class_weights is not None:
+            classes = np.concatenate([self.class_weights, counts.class_weights[:, None, :] * is_joined[:, None]])
+        return replace(
+            self,
+            rows=np.concatenate([self.rows, counts.rows[:, None] * is_joined]),
+            weights=np.concatenate([self.weights, counts.weights[:, None] * is_joined]),
+            class_weights=classes,
+            whole={**self.whole, **dict.fromkeys(range(n_old, n_old + n_blocks), code)},
+        )
+
+    def recounted(self, blocks: np.ndarray, table: np.ndarray) -> SplitSet:
+        """This set after rows were dropped from some `blocks`, (b,), whose new counts `table` has: `split_table`."""
+        rows, weights = self.rows.copy(), self.weights.copy()
+        rows[blocks], weights[blocks] = table[:, :, 0].astype(np.int64), table[:, :, 1]
+        classes = None if self.class_weights is None else self.class_weights.copy()
+        if classes is not None:
+            classes[blocks] = table[:, :, 2:]
+        return replace(self, rows=rows, weights=weights, class_weights=classes)
+
 
 @dataclass(frozen=True, eq=False)
 class SplitStep:
@@ -143,8 +169,12 @@ def assign(
         crc = google_crc32c.extend(crc, codes[-1].tobytes())
     table = np.array(tables).reshape(source.n_blocks, len(names), -1)
     rows = table[:, :, 0].astype(np.int64)
-    _refuse_empty(names, rows.sum(axis=0))
-    digest = f"{crc:08x} {rows.sum(axis=0).tolist()}"
+    in_all = rows.sum(axis=0).tolist()
+    for name, count in zip(names, in_all, strict=True):
+        # whatever is fitted or scored on a split without rows would fail later
+        if not count:
+            raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
+    digest = f"{crc:08x} {in_all}"
     return SplitSet(names, rows, table[:, :, 1], table[:, :, 2:] if n_classes else None, digest, codes=codes)
 
 
@@ -159,13 +189,6 @@ def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int |
         cells = codes * n_classes + np.asarray(block.y)[inside]
         figures += list(np.bincount(cells, weights, n_splits * n_classes).reshape(n_splits, n_classes).T)
     return np.stack(figures, axis=1).astype(np.float64)
-
-
-def _refuse_empty(names: tuple[str, ...], rows: np.ndarray) -> None:
-    """Refuse a set of splits in which one has no rows: whatever is fitted or scored on it would fail later."""
-    for name, count in zip(names, rows, strict=True):
-        if not count:
-            raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
 
 
 def split_rule(given: Any, n_rows: int, *, seed: int, n_classes: int | None) -> tuple[tuple[str, ...], Assign]:
@@ -304,30 +327,27 @@ def by_rows(given: Mapping[str, Any], n_rows: int) -> tuple[tuple[str, ...], Ass
         Masks of another length, row numbers out of range, or a row in two splits.
     """
     codes = np.full(n_rows, NO_SPLIT, np.uint8)
-    for code, (name, rows) in enumerate(given.items()):
-        chosen = _row_numbers(name, np.asarray(rows), n_rows)
+    for code, (name, values) in enumerate(given.items()):
+        rows = np.asarray(values)
+        if rows.dtype == bool:
+            if rows.shape != (n_rows,):
+                raise ValueError(
+                    f"the mask of split {name!r} has shape {rows.shape}; expected ({n_rows},), one value a row"
+                )
+            chosen = np.flatnonzero(rows)
+        elif rows.dtype.kind not in "iu" or rows.ndim != 1:
+            raise TypeError(
+                f"split {name!r} must be a fraction, a boolean mask or row numbers, not {rows.dtype} {rows.shape}"
+            )
+        elif len(rows) and (rows.min() < 0 or rows.max() >= n_rows):
+            raise ValueError(f"split {name!r} has row numbers outside 0 .. {n_rows - 1}")
+        else:
+            chosen = np.unique(rows)
         taken = chosen[codes[chosen] != NO_SPLIT]
         if len(taken):
             raise ValueError(f"row {taken[0]} is in two splits, {list(given)[codes[taken[0]]]!r} and {name!r}")
         codes[chosen] = code
     return tuple(given), _in_order(codes)
-
-
-def _row_numbers(name: str, rows: np.ndarray, n_rows: int) -> np.ndarray:
-    """The sorted numbers of the rows that a mask or a list of row numbers names."""
-    if rows.dtype == bool:
-        if rows.shape != (n_rows,):
-            raise ValueError(
-                f"the mask of split {name!r} has shape {rows.shape}; expected ({n_rows},), one value a row"
-            )
-        return np.flatnonzero(rows)
-    if rows.dtype.kind not in "iu" or rows.ndim != 1:
-        raise TypeError(
-            f"split {name!r} must be a fraction, a boolean mask or row numbers, not {rows.dtype} {rows.shape}"
-        )
-    if len(rows) and (rows.min() < 0 or rows.max() >= n_rows):
-        raise ValueError(f"split {name!r} has row numbers outside 0 .. {n_rows - 1}")
-    return np.unique(rows)
 
 
 def by_values(values: Any, n_rows: int) -> tuple[tuple[str, ...], Assign]:

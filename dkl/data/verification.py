@@ -11,7 +11,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.data.checks import check_rows
-from dkl.data.sources.rows import RowReader, RowSource
+from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -66,6 +66,11 @@ def store_faults(location: Location) -> Iterator[str]:
 def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
     """Every check of a store that could be opened; each raises what is wrong, so that one does not hide the next."""
     location, blocks = store.location, range(len(store.manifest.rows))
+
+    def keep(name: str, index: int, parts: dict[str, np.ndarray]) -> None:
+        """Read one array's part of a block, checked; what was whole is kept in `parts`."""
+        parts[name] = store.values(name, index)
+
     yield partial(check_group, location)
     yield store.check_nodes
     if store.schema.is_sparse:
@@ -73,7 +78,7 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
     for index in blocks:
         parts: dict[str, np.ndarray] = {}
         for name in (*array_names(store.schema), *row_column_names(store.schema)):
-            yield partial(_read_part, store, name, index, parts)
+            yield partial(keep, name, index, parts)
         # Parts that are whole, each by itself, may still not fit together.
         if parts.keys() >= set(CSR_PARTS):
             yield partial(store.csr_rows, index, *(parts[name] for name in CSR_PARTS))
@@ -91,11 +96,6 @@ def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
 def _is_used(folder: Location) -> bool:
     """Whether anything is kept in a group; a writer that was killed may leave a folder with nothing that is seen."""
     return bool(folder.folders()) or folder.read("zarr.json") is not None
-
-
-def _read_part(store: OpenStore, name: str, index: int, parts: dict[str, np.ndarray]) -> None:
-    """Read one array's part of a block, checked; what was whole is kept in `parts`."""
-    parts[name] = store.values(name, index)
 
 
 def check_group(location: Location) -> None:
@@ -123,13 +123,13 @@ def check_group(location: Location) -> None:
 def row_faults(source: RowSource) -> Iterator[str]:
     """What is wrong with rows that have no checksums: values that no dataset may hold."""
     reader = source.reader()
-    yield from _failures(partial(_check_block, source, reader, int(i)) for i in np.flatnonzero(source.block_rows))
 
+    def check(index: int) -> None:
+        """Read one block, or compute it, and check its values."""
+        ticket = source.ticket(index)
+        check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
 
-def _check_block(source: RowSource, reader: RowReader, index: int) -> None:
-    """Read one block, or compute it, and check its values."""
-    ticket = source.ticket(index)
-    check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
+    yield from _failures(partial(check, int(index)) for index in np.flatnonzero(source.block_rows))
 
 
 def _failures(checks: Iterable[Callable[[], object]]) -> Iterator[str]:

@@ -1,27 +1,52 @@
-"""What a fit does about columns of codes: one pass for sums, then rows of numbers; and the same of rows to predict."""
+"""What a fit does about columns of codes: passes for sums, then rows of numbers; and the same of rows to predict."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.fitted import FittedEncoding, code_places, named_rules
+from dkl.encodings.gains import centred_gains, clear_gain, cross_gains
+from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.source import CategorySource
-from dkl.encodings.sums import category_sums
-from dkl.encodings.target_means import CategoryFolds, by_time, fold_tables, new_table
+from dkl.encodings.stored import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
+from dkl.encodings.sums import CategorySum, category_sums
+from dkl.encodings.target_means import (
+    CategoryFolds,
+    FoldTotals,
+    best_priors,
+    by_time,
+    fold_deviations,
+    fold_numbers,
+    new_numbers,
+    prior_losses,
+)
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
+from dkl.passes.memory import allowed_bytes
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
-# Of the sums of one pass, which a worker has of several blocks at a time.
-_MOST_BYTES = 64 * 2**20
+# Of the sums of one pass, which a worker has of several blocks at a time: at most so much, and less where a process may
+# hold little.
+_MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
+# Sums and tables above this share of what a process may hold go to files.
+_SHARE_IN_MEMORY = 4
+# Crosses and centred numbers are tried from so many rows on, so many of each, of so many values at most, whose sums
+# take so many bytes; what a memory limit says has no part in it. So many are kept.
+_FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
+_MOST_KEPT = 4
+# Arrays of as many numbers as there are sums that gains and tables are made by, at most.
+_WORKED_ON = 32
 
 
-def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True) -> Dataset:
     """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
 
     Parameters
@@ -30,7 +55,9 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     held_out : HeldOut
         Whatever judges rows of the fit: their targets enter the codes of no other row.
     run : Run
-        How the one pass over the rows is run.
+        How the passes over the rows are run.
+    centres : bool
+        Whether numbers less the mean of their category may become further columns.
 
     Returns
     -------
@@ -39,39 +66,378 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     """
     if not dataset.schema.has_codes:
         return dataset
-    folds = CategoryFolds(held_out)
-    records = sums_records(dataset, folds)
-    sums: dict[str, np.ndarray] = {}
-    for record in records:
-        sums |= run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results[0]
-    is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
-    outputs, fitted, tables = _outputs(dataset), [], []
-    for c in range(len(records[0].operands["columns"])):
-        weight = sums[f"weight {c}"]
-        means = [sums[f"target {c} {t}"] for t in range(len(outputs) - 1)]
-        targets = np.stack(means) if means else np.empty((0, *weight.shape))
-        # rows are float32 or float64, and so are the numbers that they get
-        tables.append(fold_tables(weight, targets, by_time=is_by_time).astype(dataset.source.dtype))
-        fitted.append(new_table(weight, targets))
-    return _numbered(dataset, FittedEncoding(dataset.encoding, outputs, tuple(fitted)), tuple(tables), folds)
+    backend = choose_backend()
+    try:
+        allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
+    finally:
+        backend.close()
+    return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run).numbered()
 
 
-def planned_categories(dataset: Dataset) -> tuple[Dataset, list[BlockSum], dict[str, int]]:
-    """What a plan needs: the rows as later passes see them, the record of each first pass, and bytes of tables."""
+def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
+    """What a plan needs: the rows as later passes see them, the records of each first pass, bytes held and in files.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    allowed : int
+        Bytes that a process may hold.
+    """
     if not dataset.schema.has_codes:
-        return dataset, [], {}
-    folds = CategoryFolds(HeldOut(0.1))
-    records, outputs = sums_records(dataset, folds), _outputs(dataset)
-    sizes, width = records[0].operands["sizes"], len(outputs)
-    zero = np.zeros(1)
-    fitted = FittedEncoding(dataset.encoding, outputs, tuple(np.broadcast_to(zero, (size, width)) for size in sizes))
-    tables = tuple(np.broadcast_to(zero, (folds.count, size, width)) for size in sizes)
-    # sums, tables in float64 while one column is worked on, and those of all columns in the dtype of the rows
-    held = sum(record.result_bytes for record in records) + sum(sizes) * width * (
-        8 + folds.count * dataset.source.dtype.itemsize
-    )
-    held += 2 * 8 * max(sizes) * width * folds.count
-    return _numbered(dataset, fitted, tables, folds), records, {"tables of categories": held}
+        return dataset, [], {}, 0
+    return CategoryFit(dataset, CategoryFolds(HeldOut(0.1)), True, allowed, Run()).planned()
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryFit:
+    """How codes become numbers in one fit.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With columns of codes.
+    folds : CategoryFolds
+    centres : bool
+    allowed : int
+        Bytes that a process may hold.
+    run : Run
+    """
+
+    dataset: Dataset
+    folds: CategoryFolds
+    centres: bool
+    allowed: int
+    run: Run
+    _sums: dict[str, Rows] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """What is learned of each value, by name: a class each, less one; the mean of each target; the count."""
+        dataset = self.dataset
+        if dataset.classes is not None:
+            means = [f"share of {label}" for label in dataset.classes[1:].tolist()]
+        elif dataset.task is None:
+            means = []
+        else:
+            several = dataset.schema.n_targets
+            means = ["mean target"] if several is None else [f"mean target {t}" for t in range(several)]
+        return (*means, "log count")
+
+    @property
+    def n_targets(self) -> int:
+        return len(self.outputs) - 1
+
+    @cached_property
+    def codes(self) -> dict[str, CategoryKey]:
+        """The columns of codes, by name."""
+        parts = category_parts(self.dataset.encoding)
+        return {name: CategoryKey((part,)) for name, part in parts.items() if part.is_code}
+
+    @cached_property
+    def tried_crosses(self) -> dict[tuple[str, str], CategoryKey]:
+        """Pairs of a column of codes and another column of categories, those of the fewest pairs of values first."""
+        parts = category_parts(self.dataset.encoding)
+        names = list(parts)
+        pairs = [
+            CategoryKey((parts[first], parts[second]))
+            for first in self.codes
+            for second in names
+            if second != first and (not parts[second].is_code or names.index(first) < names.index(second))
+        ]
+        by_start = {part.start: name for name, part in parts.items()}
+        fits: dict[tuple[str, str], CategoryKey] = {}
+        held = 0
+        for key in sorted(pairs, key=lambda key: key.size):
+            held += 8 * self.folds.count * key.size * len(self.outputs)
+            if key.size > min(_MOST_VALUES, self.dataset.n_rows) or held > _TRIED_BYTES or len(fits) == _MOST_TRIED:
+                break
+            first, second = (by_start[part.start] for part in key.parts)
+            fits[first, second] = key
+        return fits if self._tries else {}
+
+    @cached_property
+    def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:
+        """Columns of codes and columns of numbers in their order, with the place of these and about their mean."""
+        fits: dict[tuple[str, str], tuple[int, float]] = {}
+        numbers, start, held = [], 0, 0
+        for rule in self.dataset.encoding.rules:
+            if rule.kind == "number":
+                numbers.append((rule.name, start, float(rule.filling or 0.0)))
+            start += len(rule.output_names)
+        for name, key in self.codes.items():
+            for number, place, shift in numbers if key.size <= min(_MOST_VALUES, self.dataset.n_rows) else ():
+                held += 8 * self.folds.count * key.size
+                if held <= _TRIED_BYTES and len(fits) < _MOST_TRIED:
+                    fits[name, number] = place, shift
+        return fits if self._tries and self.centres else {}
+
+    @property
+    def _tries(self) -> bool:
+        return self.dataset.n_rows >= _FEWEST_ROWS and self.n_targets > 0
+
+    @cached_property
+    def own_sums(self) -> list[CategorySum]:
+        """Weights and targets by value and fold of all columns of codes, and of each fold."""
+        sums = [CategorySum("weight", None, 0, 1)]
+        for t in range(self.n_targets):
+            sums += [
+                CategorySum(f"target {t} power {power}", None, 0, 1, target=t, target_power=power) for power in (1, 2)
+            ]
+        return sums + [each for key in self.codes.values() for each in self._sums_of(key)]
+
+    @cached_property
+    def tried_sums(self) -> list[CategorySum]:
+        """Those that say which crosses and centred numbers gain."""
+        sums = [each for key in self.tried_crosses.values() for each in self._sums_of(key)]
+        for (name, _), (place, shift) in self.tried_numbers.items():
+            key = self.codes[name]
+            sums.append(CategorySum(f"number {place} of {key}", key, 0, key.size, power=1, number=place, shift=shift))
+        # the moments of a number itself, once, whatever categories it is tried with
+        for place, shift in dict.fromkeys(self.tried_numbers.values()):
+            of_number = CategorySum("", None, 0, 1, number=place, shift=shift)
+            sums += [replace(of_number, name=f"number {place} power {power}", power=power) for power in (1, 2)]
+            sums += [
+                replace(of_number, name=f"number {place} target {t}", power=1, target=t, target_power=1)
+                for t in range(self.n_targets)
+            ]
+        return sums
+
+    def _sums_of(self, key: CategoryKey) -> list[CategorySum]:
+        """The weight and the targets of each code of a key."""
+        sums = [CategorySum(f"weight of {key}", key, 0, key.size)]
+        return sums + [
+            CategorySum(f"target {t} of {key}", key, 0, key.size, target=t, target_power=1)
+            for t in range(self.n_targets)
+        ]
+
+    def records(self, sums: list[CategorySum]) -> list[BlockSum]:
+        """The sums in one pass, or in several of bounded size.
+
+        A pass holds the sums of several blocks at a time, so that those of a million values are made one after the
+        other, and in parts where little memory is allowed. No bit depends on the parts.
+        """
+        a_code = 8 * self.folds.count
+        most = max(min(_MOST_BYTES, self.allowed // _SHARE_OF_A_PASS) // a_code, 1)
+        parts: list[list[CategorySum]] = [[]]
+        held = 0
+        for each in sums:
+            for first in range(0, each.last, most):
+                piece = replace(each, first=first, last=min(first + most, each.last))
+                held += piece.width
+                if held > most and parts[-1]:
+                    parts.append([])
+                    held = piece.width
+                parts[-1].append(piece)
+        return [
+            BlockSum(
+                name="sums of categories",
+                function=category_sums,
+                accumulators={each.name: Accumulator((self.folds.count, each.width)) for each in part},
+                operands={"sums": tuple(part), "folds": self.folds, "n_classes": self.dataset.schema.n_classes},
+                cost=_SumCost(len(part), len({each.key for each in part})),
+            )
+            for part in parts
+            if part
+        ]
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of all sums and tables by fold, if all that fits were kept."""
+        a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
+        keys = [*self.codes.values(), *self.tried_crosses.values()]
+        numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
+        return sum(key.size for key in keys) * a_code + 2 * numbers
+
+    @property
+    def in_files(self) -> bool:
+        """Whether sums and tables by fold are kept in files."""
+        return self.bytes * _SHARE_IN_MEMORY > self.allowed
+
+    @property
+    def _make(self) -> MakesRows:
+        return RowsInFile if self.in_files else rows_in_memory
+
+    def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
+        """See `planned_categories`; as many crosses and centred numbers as a fit keeps at most."""
+        crosses, centred = tuple(self.tried_crosses)[:_MOST_KEPT], tuple(self.tried_numbers)[:_MOST_KEPT]
+        encoding, width = self.dataset.encoding, len(self.outputs)
+        places = code_places(encoding, width, centred, crosses)
+        widths = [width + len(places.centred_by(k)) for k in range(len(places.keys))]
+        zero, dtype = np.zeros(1), self.dataset.source.dtype
+        tables: list[Rows] = [
+            RowsInMemory(np.broadcast_to(zero.astype(dtype), (self.folds.count * key.size, columns)))
+            for key, columns in zip(places.keys, widths, strict=True)
+        ]
+        fitted = FittedEncoding(
+            encoding,
+            self.outputs,
+            tuple(np.broadcast_to(zero, (key.size, columns)) for key, columns in zip(places.keys, widths, strict=True)),
+            (),
+            centred,
+            crosses,
+        )
+        # what new rows get is a part of the model; a range of values is worked on at a time
+        largest = min(max(key.size for key in [*self.codes.values(), *self.tried_crosses.values()]), _MOST_VALUES)
+        held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
+        held += 0 if self.in_files else self.bytes
+        records = [*self.records(self.own_sums), *self.records(self.tried_sums)]
+        numbered = _with_encoding(self.dataset, fitted, tuple(tables), self.folds)
+        return numbered, records, {"tables of categories": held}, self.bytes if self.in_files else 0
+
+    def numbered(self) -> Dataset:
+        """The rows of the fit with numbers in place of codes."""
+        self._sum(self.own_sums)
+        priors = {key: self._priors(key) for key in self.codes.values()}
+        self._sum(self.tried_sums)
+        crosses, centred = self._gaining_crosses(priors), self._gaining_numbers(priors)
+        priors |= {self.tried_crosses[pair]: prior for pair, prior in crosses.items()}
+        tables, fitted, chosen = [], [], []
+        for key in [*self.codes.values(), *(self.tried_crosses[pair] for pair in crosses)]:
+            of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
+            width = len(self.outputs) + len(of_key)
+            table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
+            new = np.empty((key.size, width))
+            self._fill(key, priors[key], of_key, table, new)
+            tables.append(table)
+            fitted.append(new)
+            chosen.append(np.concatenate([priors[key], *of_key.values()]))
+        encoding = FittedEncoding(
+            self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), tuple(centred), tuple(crosses)
+        )
+        return _with_encoding(self.dataset, encoding, tuple(tables), self.folds)
+
+    def _sum(self, sums: list[CategorySum]) -> None:
+        """Run the passes for sums, and keep each as rows (V, F)."""
+        for each in sums:
+            self._sums[each.name] = self._make((each.width, self.folds.count), np.dtype(np.float64))
+        for record in self.records(sums):
+            run = self.run
+            (found,) = run_pass(
+                self.dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit
+            ).results
+            for each in record.operands["sums"]:
+                self._sums[each.name].write(each.first, found[each.name].T)
+
+    def _read(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
+        """A sum, (F, last - first)."""
+        return np.ascontiguousarray(self._sums[name].read(first, last).T)
+
+    def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Weights (F, V) and targets (T, F, V) of a range of codes."""
+        weight = self._read(f"weight of {key}", first, last)
+        targets = [self._read(f"target {t} of {key}", first, last) for t in range(self.n_targets)]
+        return weight, np.stack(targets) if targets else np.empty((0, *weight.shape))
+
+    @property
+    def _at_once(self) -> int:
+        """How many codes are worked on at a time; it follows from the targets alone, since sums are added up by it."""
+        return max((1 << 17) // len(self.outputs), 1)
+
+    def _ranges(self, key: CategoryKey) -> Iterator[tuple[int, int]]:
+        """The codes of a key in ranges."""
+        for first in range(0, key.size, self._at_once):
+            yield first, min(first + self._at_once, key.size)
+
+    @cached_property
+    def totals(self) -> FoldTotals:
+        """The targets of each fold."""
+        T = range(self.n_targets)
+        sums = [np.array([self._read(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
+        targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
+        source = self.dataset.source
+        is_by_time = by_time(next(block.held_with for block in source.blocks_without_x() if block.n_rows))
+        return FoldTotals(self._read("weight")[:, 0], targets, squares, is_by_time)
+
+    def _totals_of(self, place: int) -> FoldTotals:
+        """Those of a column of numbers, in place of a target."""
+        sums, squares = (self._read(f"number {place} power {power}")[:, 0] for power in (1, 2))
+        return replace(self.totals, targets=sums[None], squares=squares[None])
+
+    def _priors(self, key: CategoryKey) -> np.ndarray:
+        """The prior weight of each target, (T,)."""
+        losses = [
+            prior_losses(*self._cells(key, first, last), self.totals, first=first) for first, last in self._ranges(key)
+        ]
+        return best_priors(np.sum(losses, axis=0))
+
+    def _deviations(self, key: CategoryKey, priors: np.ndarray) -> np.ndarray:
+        """The deviations of all codes of a key for rows of each fold, (F, T, V)."""
+        return fold_deviations(*self._cells(key, 0, key.size), self.totals, priors, first=0)
+
+    def _gaining_crosses(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+        """The pairs of columns that gain most on held-out rows, with their priors."""
+        gains, of_pairs = {}, {}
+        for pair, key in self.tried_crosses.items():
+            weight, targets = self._cells(key, 0, key.size)
+            own = []
+            for place, column in enumerate(pair):
+                if column in self.codes:
+                    own.append(self._deviations(self.codes[column], priors[self.codes[column]]))
+                    continue
+                # a one-hot column: its sums are those of the pairs, added up over the values of the other one
+                shape = (*weight.shape[:1], key.parts[0].n_values, key.parts[1].n_values)
+                N = np.insert(weight[:, 1:].reshape(shape).sum(axis=2 - place), 0, 0.0, axis=1)
+                S = np.insert(targets[:, :, 1:].reshape(-1, *shape).sum(axis=3 - place), 0, 0.0, axis=2)
+                own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
+            of_pairs[pair] = best_priors(prior_losses(weight, targets, self.totals, first=0))
+            crossed = fold_deviations(weight, targets, self.totals, of_pairs[pair], first=0)
+            per_target = [
+                cross_gains(weight, targets[t], (own[0][:, t], own[1][:, t]), crossed[:, t], self.totals.only(t))
+                for t in range(self.n_targets)
+            ]
+            gains[pair] = clear_gain(np.mean(per_target, axis=0))
+        return {pair: of_pairs[pair] for pair in _largest(gains)}
+
+    def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+        """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
+        gains, of_means = {}, {}
+        for (name, number), (place, _) in self.tried_numbers.items():
+            key, totals = self.codes[name], self._totals_of(place)
+            weight, targets = self._cells(key, 0, key.size)
+            sums = self._read(f"number {place} of {key}", 0, key.size)
+            losses = [
+                prior_losses(weight[:, first:last], sums[None, :, first:last], totals, first=first)
+                for first, last in self._ranges(key)
+            ]
+            of_means[name, number] = best_priors(np.sum(losses, axis=0))
+            mean = fold_deviations(weight, sums[None], totals, of_means[name, number], first=0)[:, 0]
+            deviation = self._deviations(key, priors[key])
+            per_target = []
+            for t in range(self.n_targets):
+                of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
+                of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
+                per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
+            gains[name, number] = clear_gain(np.mean(per_target, axis=0))
+        return {pair: of_means[pair] for pair in _largest(gains)}
+
+    def _fill(
+        self,
+        key: CategoryKey,
+        prior: np.ndarray,
+        centred: dict[tuple[int, float], np.ndarray],
+        table: Rows,
+        new: np.ndarray,
+    ) -> None:
+        """Write the numbers of a key for rows of each fold, and those for new rows."""
+        for first, last in self._ranges(key):
+            weight, targets = self._cells(key, first, last)
+            of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
+            of_new = [new_numbers(weight, targets, self.totals, prior, first=first)]
+            for (place, shift), of_mean in centred.items():
+                totals, sums = self._totals_of(place), self._read(f"number {place} of {key}", first, last)[None]
+                deviation = fold_deviations(weight, sums, totals, of_mean, first=first)
+                of_folds.append(shift + totals.mean[0] + deviation.swapaxes(1, 2))
+                means = new_numbers(weight, sums, totals, of_mean, first=first)[:, :1]
+                of_new.append(shift + totals.mean_of_all[0] + means)
+            new[first:last] = np.concatenate(of_new, axis=1)
+            for fold, numbers in enumerate(np.concatenate(of_folds, axis=2)):
+                table.write(fold * key.size + first, numbers)
+
+
+def _largest(gains: dict[tuple[str, str], float]) -> list[tuple[str, str]]:
+    """The pairs with the largest gains, of those with any, in the order in which they were tried."""
+    best = sorted((pair for pair in gains if gains[pair] > 0), key=lambda pair: -gains[pair])[:_MOST_KEPT]
+    return [pair for pair in gains if pair in best]
 
 
 def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
@@ -90,7 +456,7 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
             f"the columns {names} of {dataset.source.place} hold codes of categories, and the rows of fit had none; "
             "fit these rows, or hand over rows as those of fit were"
         )
-    return _numbered(dataset, encoding, encoding.tables_for(dataset.encoding), None)
+    return _with_encoding(dataset, encoding, encoding.tables_for(dataset.encoding), None)
 
 
 def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
@@ -103,74 +469,14 @@ def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
         )
 
 
-def refuse_target_means(encoding: Any, written: str) -> None:
-    """Raise TypeError for a model with target means, which what is to be `written` does not hold."""
-    if isinstance(encoding, FittedEncoding):
-        names = [rule.name for rule in encoding.table.rules if rule.kind == "code"]
-        raise TypeError(
-            f"the columns {names} have become target means and counts of their values, which {written} does not hold "
-            "yet; model.save(store) keeps them, and model.predictor() answers rows in this process"
-        )
-
-
-def sums_records(dataset: Dataset, folds: CategoryFolds) -> list[BlockSum]:
-    """The sums of weights and targets by value and fold of all columns of codes: one pass, or several of bounded size.
-
-    A pass holds the sums of several blocks at a time, so that those of a million values are made one after the other.
-    """
-    encoding = dataset.encoding
-    sizes = tuple(len(rule.categories) + 1 for rule in encoding.rules if rule.kind == "code")
-    n_targets = len(_outputs(dataset)) - 1
-    names = [
-        (name, size)
-        for c, size in enumerate(sizes)
-        for name in (f"weight {c}", *(f"target {c} {t}" for t in range(n_targets)))
-    ]
-    parts: list[dict[str, Accumulator]] = [{}]
-    held = 0
-    for name, size in names:
-        held += 8 * folds.count * size
-        if held > _MOST_BYTES and parts[-1]:
-            parts.append({})
-            held = 8 * folds.count * size
-        parts[-1][name] = Accumulator((folds.count, size))
-    told = {
-        "columns": code_places(encoding, 1).columns,
-        "sizes": sizes,
-        "folds": folds,
-        "n_classes": dataset.schema.n_classes,
-    }
-    return [
-        BlockSum(
-            name="sums of categories",
-            function=category_sums,
-            accumulators=part,
-            operands={**told, "names": tuple(part)},
-            cost=_SumCost(len(part), len(sizes)),
-        )
-        for part in parts
-    ]
-
-
-def _outputs(dataset: Dataset) -> tuple[str, ...]:
-    """What is learned of each value, by name: a class each, less one; the mean of each target; the count."""
-    if dataset.classes is not None:
-        means = [f"share of {label}" for label in dataset.classes[1:].tolist()]
-    elif dataset.task is None:
-        means = []
-    else:
-        several = dataset.schema.n_targets
-        means = ["mean target"] if several is None else [f"mean target {t}" for t in range(several)]
-    return (*means, "log count")
-
-
-def _numbered(
-    dataset: Dataset, encoding: FittedEncoding, tables: tuple[np.ndarray, ...], folds: CategoryFolds | None
+def _with_encoding(
+    dataset: Dataset, encoding: FittedEncoding, tables: tuple[Rows, ...], folds: CategoryFolds | None
 ) -> Dataset:
     """The dataset with numbers in place of codes: rows of a fit by their folds, others by the first."""
     # The codes lie where the dataset's own encoding has them, which may know other values than that of the fit.
-    places = code_places(dataset.encoding, len(encoding.outputs))
-    names = [name for rule in named_rules(dataset.encoding, encoding.outputs) for name in rule.output_names]
+    made = encoding.centred, encoding.crosses
+    places = code_places(dataset.encoding, len(encoding.outputs), *made)
+    names = [name for rule in named_rules(dataset.encoding, encoding.outputs, *made) for name in rule.output_names]
     schema = replace(
         dataset.schema,
         n_columns=places.n_made,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,30 +10,41 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.encodings.sums import codes_of
+from dkl.encodings.keys import CategoryKey, dense_columns
+from dkl.encodings.stored import Rows
 
 
 @dataclass(frozen=True)
 class CodePlaces:
-    """Columns of codes, each of which becomes `width` columns in its place.
+    """Columns of codes, in whose place come their numbers, then numbers centred by them, then those of their crosses.
 
     Parameters
     ----------
-    columns : tuple of int
-        Those of X that hold codes, ascending.
+    keys : tuple of CategoryKey
+        The columns of codes in their order, then the crosses, each of which starts with a column of codes.
     n_columns : int
         Of X.
     width : int
+        Numbers of each key.
+    centred : tuple of (int, int)
+        Columns of codes, by their place among the keys, and columns of X whose numbers become those less the mean of
+        the row's category.
     """
 
-    columns: tuple[int, ...]
+    keys: tuple[CategoryKey, ...]
     n_columns: int
     width: int
+    centred: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The columns of X that hold codes, ascending."""
+        return tuple(key.parts[0].start for key in self.keys if len(key.parts) == 1)
 
     @property
     def n_made(self) -> int:
         """Columns afterwards."""
-        return self.n_columns + len(self.columns) * (self.width - 1)
+        return len(self.source)
 
     @cached_property
     def kept(self) -> np.ndarray:
@@ -40,31 +52,51 @@ class CodePlaces:
         return np.setdiff1d(np.arange(self.n_columns), self.columns)
 
     @cached_property
+    def _order(self) -> list[tuple[int, slice]]:
+        """The numbers that are made, in the order of their columns: of which key, and which of its numbers."""
+        order = []
+        for k, column in enumerate(self.columns):
+            order.append((k, slice(self.width + len(self.centred_by(k)))))
+            crosses = range(len(self.columns), len(self.keys))
+            order += [(p, slice(self.width)) for p in crosses if self.keys[p].parts[0].start == column]
+        return order
+
+    @cached_property
     def source(self) -> np.ndarray:
         """For each column afterwards: its place where those that stay come first and the made ones follow."""
         widths = np.ones(self.n_columns, np.int64)
-        widths[list(self.columns)] = self.width
+        for column in self.columns:
+            own = [numbers.stop for k, numbers in self._order if self.keys[k].parts[0].start == column]
+            widths[column] = sum(own)
         is_made = np.repeat(np.isin(np.arange(self.n_columns), self.columns), widths)
-        place = np.empty(self.n_made, np.int64)
+        place = np.empty(len(is_made), np.int64)
         place[~is_made] = np.arange(len(self.kept))
         place[is_made] = len(self.kept) + np.arange(is_made.sum())
         return place
 
-    def with_numbers(self, X: Any, tables: tuple[np.ndarray, ...], fold: np.ndarray | None) -> Any:
+    def centred_by(self, key: int) -> list[int]:
+        """The columns of X that are centred by one column of codes."""
+        return [column for by, column in self.centred if by == key]
+
+    def with_numbers(self, X: Any, tables: Sequence[Rows], fold: np.ndarray | None) -> Any:
         """Rows (n, d) with the numbers of their codes: (n, n_made), dense or CSR as they come, in their dtype.
 
         Parameters
         ----------
-        tables : tuple of ndarray of shape (F, V, width)
-            One a column of codes.
+        tables : sequence of Rows
+            One a key: the numbers of code c in fold f are row f V + c; those of centred columns are means.
         fold : ndarray of shape (n,) or None
             None takes the first fold of each table.
         """
-        codes = codes_of(X, self.columns)
-        made = np.empty((X.shape[0], len(self.columns) * self.width), X.dtype)
-        for c, table in enumerate(tables):
-            numbers = table[0][codes[:, c]] if fold is None else table[fold, codes[:, c]]
-            made[:, c * self.width : (c + 1) * self.width] = numbers
+        numbers = []
+        for k, (key, table) in enumerate(zip(self.keys, tables, strict=True)):
+            codes = key.codes(X)
+            # rows are float32 or float64, and so are the numbers that they get
+            of_key = table.take(codes if fold is None else fold * key.size + codes).astype(X.dtype)
+            for place, column in enumerate(self.centred_by(k), self.width):
+                of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
+            numbers.append(of_key)
+        made = np.hstack([numbers[k][:, part] for k, part in self._order])
         if sparse.issparse(X):
             rows = sparse.hstack([X[:, self.kept], sparse.csr_array(made)], format="csr")[:, self.source]
             rows.sort_indices()

@@ -14,6 +14,8 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.columns import CodePlaces
+from dkl.encodings.keys import CategoryKey, category_parts
+from dkl.encodings.stored import RowsInMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +28,26 @@ class FittedEncoding:
         How raw columns become those of the dataset that was fitted on, codes among them.
     outputs : tuple of str
         What is learned of each value: the T names of means, and the count.
-    tables : tuple of ndarray of shape (V + 1, T + 1), float64
-        One a column of codes: the numbers of each code for new rows, those of an unknown value first.
+    tables : tuple of ndarray of shape (V + 1, T + 1 + centred numbers), float64
+        One a column of codes, then one a cross: the numbers of each code for new rows, those of an unknown value first.
+    priors : tuple of ndarray of shape (T + centred numbers,)
+        For each table the weight, in rows, of the mean of all rows in that of each value; empty in older models.
+    centred : tuple of (str, str)
+        Columns of codes, and encoded columns of numbers that become those less their mean in the row's category too.
+    crosses : tuple of (str, str)
+        Columns of codes, and other columns of categories, whose pairs of values have a table.
     """
 
     table: TableEncoding
     outputs: tuple[str, ...]
     tables: tuple[np.ndarray, ...]
+    priors: tuple[np.ndarray, ...] = ()
+    centred: tuple[tuple[str, str], ...] = ()
+    crosses: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = [len(rule.categories) + 1 for rule in self.table.rules if rule.kind == "code"]
-        shapes = [(size, len(self.outputs)) for size in sizes]
+        places = self.places
+        shapes = [(key.size, len(self.outputs) + len(places.centred_by(k))) for k, key in enumerate(places.keys)]
         if [np.shape(table) for table in self.tables] != shapes:
             raise ValueError(
                 f"the tables of categories have the shapes {[np.shape(table) for table in self.tables]}; their columns "
@@ -46,7 +57,7 @@ class FittedEncoding:
     @cached_property
     def rules(self) -> tuple[ColumnRule, ...]:
         """Those of the table, with the names of the columns that codes became."""
-        return named_rules(self.table, self.outputs)
+        return named_rules(self.table, self.outputs, self.centred, self.crosses)
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -91,7 +102,7 @@ class FittedEncoding:
     @cached_property
     def places(self) -> CodePlaces:
         """Where the columns of codes are."""
-        return code_places(self.table, len(self.outputs))
+        return code_places(self.table, len(self.outputs), self.centred, self.crosses)
 
     def transform(
         self,
@@ -105,53 +116,127 @@ class FittedEncoding:
         rows = self.table.transform(frame, first_row=first_row, dtype=dtype, differences=differences)
         return self.places.with_numbers(rows, self.stacked, None)
 
-    @property
-    def stacked(self) -> tuple[np.ndarray, ...]:
+    @cached_property
+    def stacked(self) -> tuple[RowsInMemory, ...]:
         """The tables as those of a single fold."""
-        return tuple(table[None] for table in self.tables)
+        return tuple(RowsInMemory(table) for table in self.tables)
 
-    def tables_for(self, other: TableEncoding) -> tuple[np.ndarray, ...]:
-        """The tables by the codes of another dataset, (1, V' + 1, T + 1) each: its values are found by their names.
+    def tables_for(self, other: TableEncoding) -> tuple[RowsInMemory, ...]:
+        """The tables by the codes of another dataset, (V' + 1, ...) each: its values are found by their names.
 
         Raises
         ------
         ValueError
             A column of codes is none there.
         """
-        theirs = {rule.name: rule.categories for rule in other.rules if rule.kind == "code"}
-        made = []
-        for rule, table in zip((r for r in self.table.rules if r.kind == "code"), self.tables, strict=True):
-            if rule.name not in theirs:
+        ours = {rule.name: rule for rule in self.table.rules}
+        theirs = {rule.name: rule for rule in other.rules}
+        for name in [rule.name for rule in self.table.rules if rule.kind == "code"]:
+            if name not in theirs or theirs[name].kind != "code":
                 raise ValueError(
-                    f"column {rule.name!r} holds codes of {len(rule.categories):,} values in the rows of fit, and not "
+                    f"column {name!r} holds codes of {len(ours[name].categories):,} values in the rows of fit, and not "
                     "in these; ingest them together, or hand them over as a data frame, which the model encodes itself"
                 )
-            if theirs[rule.name] == rule.categories:
-                made.append(table[None])
+        singles = [(rule.name,) for rule in self.table.rules if rule.kind == "code"]
+        made = []
+        for names, table in zip([*singles, *self.crosses], self.tables, strict=True):
+            if all(theirs[name].categories == ours[name].categories for name in names):
+                made.append(RowsInMemory(table))
                 continue
-            known: Mapping[str, int] = {text: 1 + place for place, text in enumerate(rule.categories)}
-            made.append(table[[0, *(known.get(text, 0) for text in theirs[rule.name])]][None])
+            # our code of each of their values, then of each pair of these; 0 is no value in either
+            rows = np.zeros(1, np.int64)
+            for place, name in enumerate(names):
+                known: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
+                own = np.array([0, *(known.get(text, 0) for text in theirs[name].categories)])
+                if place == 0:
+                    rows = own
+                else:
+                    pairs = 1 + (rows[1:, None] - 1) * len(known) + own[None, 1:] - 1
+                    is_known = (rows[1:, None] > 0) & (own[None, 1:] > 0)
+                    rows = np.append(0, np.where(is_known, pairs, 0).ravel())
+            made.append(RowsInMemory(table[rows]))
         return tuple(made)
 
     def describe(self) -> str:
         """The rules of the table, and what became of codes."""
-        learned = ", ".join(repr(name) for name in self.outputs)
-        return f"{self.table.describe()}\nof codes the fit made {learned}: {self.n_columns} columns"
+        return f"{self.table.describe()}\n{self.told}: {self.n_columns} columns"
+
+    @property
+    def told(self) -> str:
+        """What became of codes, in words."""
+        means = ", ".join(repr(name) for name in self.outputs)
+        names = [rule.name for rule in self.table.rules if rule.kind == "code"]
+        crosses = [" x ".join(cross) for cross in self.crosses]
+        # the priors of the means of targets; those of centred numbers follow them
+        shown = [
+            f"{name} {_spoken(prior[: len(self.outputs) - 1])}"
+            for name, prior in zip([*names, *crosses], self.priors, strict=False)
+        ]
+        parts = [f"of codes the fit made {means}"]
+        if shown and len(self.outputs) > 1:
+            parts.append(f"the mean of all rows counts as so many rows: {', '.join(shown)}")
+        if crosses:
+            parts.append(f"crosses that gain on held-out rows: {', '.join(crosses)}")
+        if self.centred:
+            less = [f"{number} by {name}" for name, number in self.centred]
+            parts.append(f"numbers less their mean in a category, which gain: {', '.join(less)}")
+        return "; ".join(parts)
 
 
-def named_rules(encoding: TableEncoding, outputs: tuple[str, ...]) -> tuple[ColumnRule, ...]:
+def category_reasons(encoding: object) -> tuple[str, ...]:
+    """What a fit made of codes, as a sentence among the reasons of a machine; nothing where no column holds codes."""
+    return (f"Categories: {encoding.told}.",) if isinstance(encoding, FittedEncoding) else ()
+
+
+def _spoken(priors: np.ndarray) -> str:
+    """One number, or the least and the largest of several."""
+    least, largest = priors.min(), priors.max()
+    return f"{least:g}" if least == largest else f"{least:g} to {largest:g}"
+
+
+def named_rules(
+    encoding: TableEncoding,
+    outputs: tuple[str, ...],
+    centred: tuple[tuple[str, str], ...] = (),
+    crosses: tuple[tuple[str, str], ...] = (),
+) -> tuple[ColumnRule, ...]:
     """The rules of a table encoding, with names for the columns that codes become."""
-    return tuple(
-        replace(rule, outputs=tuple(f"{rule.name}: {name}" for name in outputs)) if rule.kind == "code" else rule
-        for rule in encoding.rules
+
+    def names(rule: ColumnRule) -> tuple[str, ...]:
+        own = [f"{rule.name}: {name}" for name in outputs]
+        own += [f"{number} less its mean by {rule.name}" for by, number in centred if by == rule.name]
+        pairs = [" x ".join(cross) for cross in crosses if cross[0] == rule.name]
+        return (*own, *(f"{pair}: {name}" for pair in pairs for name in outputs))
+
+    return tuple(replace(rule, outputs=names(rule)) if rule.kind == "code" else rule for rule in encoding.rules)
+
+
+def code_places(
+    encoding: TableEncoding,
+    width: int,
+    centred: tuple[tuple[str, str], ...] = (),
+    crosses: tuple[tuple[str, str], ...] = (),
+) -> CodePlaces:
+    """Where the columns of codes of a table encoding are, each of which becomes `width` columns and more.
+
+    Raises
+    ------
+    ValueError
+        A column of a cross, or one to be centred, is not there.
+    """
+    parts, columns = category_parts(encoding), encoding.column_names
+    missing = [name for cross in crosses for name in cross if name not in parts]
+    missing += [number for _, number in centred if number not in columns]
+    if missing:
+        raise ValueError(
+            f"the columns {missing} are none of these rows; the model has crosses or centred numbers of them"
+        )
+    codes = [name for name, part in parts.items() if part.is_code]
+    keys = [CategoryKey((parts[name],)) for name in codes]
+    keys += [CategoryKey((parts[first], parts[second])) for first, second in crosses]
+    return CodePlaces(
+        tuple(keys),
+        len(columns),
+        width,
+        tuple((codes.index(name), columns.index(number)) for name, number in centred),
     )
-
-
-def code_places(encoding: TableEncoding, width: int) -> CodePlaces:
-    """Where the columns of codes of a table encoding are, each of which becomes `width` columns."""
-    columns, start = [], 0
-    for rule in encoding.rules:
-        if rule.kind == "code":
-            columns.append(start)
-        start += len(rule.output_names)
-    return CodePlaces(tuple(columns), start, width)

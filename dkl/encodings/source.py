@@ -13,6 +13,7 @@ import numpy as np
 from dkl.data.counts import RowCounts
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.encodings.columns import CodePlaces
+from dkl.encodings.stored import AT_ONCE, Rows
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.block import Block
 from dkl.protocols.source import WrappedSource
@@ -24,7 +25,7 @@ class CategoryReader:
 
     base: RowReader
     places: CodePlaces
-    tables: tuple[np.ndarray, ...]
+    tables: tuple[Rows, ...]
     folds: CategoryFolds | None
 
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
@@ -44,14 +45,14 @@ class CategorySource(WrappedSource[RowSource]):
     ----------
     base : RowSource
     places : CodePlaces
-    tables : tuple of ndarray of shape (F, V, width)
-        One a column of codes.
+    tables : tuple of Rows
+        One a key of `places`, of F V rows: see `CodePlaces.with_numbers`.
     folds : CategoryFolds or None
         None for rows that are new to the tables, which have one fold.
     """
 
     def __init__(
-        self, base: RowSource, places: CodePlaces, tables: tuple[np.ndarray, ...], folds: CategoryFolds | None
+        self, base: RowSource, places: CodePlaces, tables: tuple[Rows, ...], folds: CategoryFolds | None
     ) -> None:
         super().__init__(base)
         self.places, self.tables, self.folds = places, tables, folds
@@ -101,7 +102,9 @@ class CategorySource(WrappedSource[RowSource]):
     def _identity(self) -> str:
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
         for table in self.tables:
-            digest.update(np.ascontiguousarray(table).view(np.uint8).data)
+            digest.update(repr((table.shape, table.dtype.str)).encode())
+            for first in range(0, table.shape[0], AT_ONCE):
+                digest.update(np.ascontiguousarray(table.read(first, min(first + AT_ONCE, table.shape[0]))).data)
         return digest.hexdigest()
 
     def reader(self) -> CategoryReader:

@@ -1,45 +1,82 @@
-"""The sums that target means are made of: weights and targets by category and fold, of one block."""
+"""The sums that numbers of categories are made of: by category and fold, of one block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
+from dkl.encodings.keys import CategoryKey, dense_columns
 from dkl.protocols.block import Block
 
 
+@dataclass(frozen=True)
+class CategorySum:
+    """The sum of w x^power y^target_power over the rows of each fold that hold each of the values `first` to `last`.
+
+    Parameters
+    ----------
+    name : str
+        Of the sum.
+    key : CategoryKey or None
+        What the rows are told apart by; None is their fold alone.
+    first, last : int
+        The codes that are summed: `first` and those after it, without `last`.
+    target, target_power : int
+        Which of the T targets, and its power; 0 is no target.
+    number, power, shift : int, int, float
+        Which column of X, and the power of its numbers less `shift`; 0 is no column.
+    """
+
+    name: str
+    key: CategoryKey | None
+    first: int
+    last: int
+    target: int = 0
+    target_power: int = 0
+    number: int = 0
+    power: int = 0
+    shift: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """How many codes are summed."""
+        return self.last - self.first
+
+
 def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weights and weighted targets of the rows of each fold that hold each value of each column of codes.
+    """Weights, or weighted targets or numbers, of the rows of each fold that hold each code of a key.
 
     Parameters
     ----------
     block : Block
     operands : mapping
-        "columns": those of X that hold codes, a tuple of C numbers; "sizes": one more than the values of each, for the
-        rows without a known value; "folds": ``folds(held_with)`` and ``folds.count``, F; "n_classes": K or None;
-        "names": those of the sums that are wanted.
+        "sums": a tuple of `CategorySum`; "folds": ``folds(held_with)`` and ``folds.count``, F; "n_classes": K or None.
 
     Returns
     -------
     dict
-        For column c ``weight c`` of shape (F, sizes[c]) and, for each of the T targets, ``target c t`` of that shape:
-        for K classes the weight of class t + 1.
+        For each sum its name and an array of shape (F, width). Of K classes target t is 1 for class t + 1, else 0.
     """
-    fold, weight = operands["folds"](block.held_with), block.weights
+    fold, n_folds = operands["folds"](block.held_with), operands["folds"].count
     targets = target_columns(block.y, operands["n_classes"])
-    sums, wanted = {}, operands["names"]
-    codes = codes_of(block.X, operands["columns"])
-    for c, size in enumerate(operands["sizes"]):
-        shape = operands["folds"].count, size
-        place = fold * size + codes[:, c]
-        if f"weight {c}" in wanted:
-            sums[f"weight {c}"] = np.bincount(place, weight, shape[0] * size).reshape(shape)
-        for t, values in enumerate(targets.T):
-            if f"target {c} {t}" in wanted:
-                sums[f"target {c} {t}"] = np.bincount(place, weight * values, shape[0] * size).reshape(shape)
+    codes = {key: key.codes(block.X) for key in dict.fromkeys(each.key for each in operands["sums"]) if key is not None}
+    sums = {}
+    for each in operands["sums"]:
+        values = block.weights
+        if each.target_power:
+            values = values * targets[:, each.target] ** each.target_power
+        if each.power:
+            numbers = dense_columns(block.X, each.number, each.number + 1)[:, 0].astype(np.float64)
+            values = values * (numbers - each.shift) ** each.power
+        place = fold * each.width
+        if each.key is not None:
+            code = codes[each.key]
+            inside = (each.first <= code) & (code < each.last)
+            place, values = (place + code - each.first)[inside], values[inside]
+        sums[each.name] = np.bincount(place, values, n_folds * each.width).reshape(n_folds, each.width)
     return sums
 
 
@@ -50,9 +87,3 @@ def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
     if n_classes is not None:
         return (y[:, None] == np.arange(1, n_classes)).astype(np.float64)
     return np.asarray(y, np.float64).reshape(len(y), -1)
-
-
-def codes_of(X: np.ndarray | sparse.csr_array, columns: tuple[int, ...]) -> np.ndarray:
-    """The codes of rows, (n, C) int64; 0 where a value is missing or unknown."""
-    part: Any = X[:, list(columns)]
-    return np.asarray(part.toarray() if sparse.issparse(part) else part).astype(np.int64)

@@ -4,19 +4,22 @@ A row of fold f whose category is c gets (S - m N) / (N + a) and log(1 + N r): N
 target of the rows with this category in all other folds but the held-out one, m is the mean target of all rows that
 are not held out, so that the first is the mean (S + a m) / (N + a) less m, and r is the weight of all rows over that
 of those folds. Rows that are new get the same of all rows: an unseen category is (0, 0).
+
+The prior weight a is chosen by validation: of `PRIORS` the one with the least squared error of these means as
+predictions of the rows of each fold that is not held out. That error follows from the sums by category and fold alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dkl.linear.minibatches import HeldOut
 from dkl.protocols.held_together import are_times
 
-PRIOR = 10.0
-"""a, in rows: the mean of all rows counts in that of each category as so many rows would."""
+PRIORS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""What a may be, in rows: the mean of all rows counts in that of each category as so many rows would."""
 FOLDS = 5
 
 
@@ -43,53 +46,129 @@ class CategoryFolds:
         return np.where(fraction < share, 0, 1 + np.clip((FOLDS * beyond).astype(np.int64), 0, FOLDS - 1))
 
 
-def fold_tables(weight: np.ndarray, targets: np.ndarray, *, by_time: bool, prior: float = PRIOR) -> np.ndarray:
-    """The numbers of each code for rows of each fold of a fit.
+@dataclass(frozen=True, eq=False)
+class FoldTotals:
+    """What is known of each fold, whatever the categories of its rows.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (F,)
+    targets, squares : ndarray of shape (T, F)
+        Weighted sums of the targets and of their squares.
+    by_time : bool
+        Rows get what older rows say, which are in later folds, and nothing of newer ones.
+    """
+
+    weight: np.ndarray
+    targets: np.ndarray
+    squares: np.ndarray
+    by_time: bool = False
+
+    @property
+    def mean(self) -> np.ndarray:
+        """m, (T,): the mean target of the rows that are not held out."""
+        return self.targets[:, 1:].sum(axis=1) / max(self.weight[1:].sum(), np.finfo(np.float64).tiny)
+
+    @property
+    def mean_of_all(self) -> np.ndarray:
+        """The mean target of all rows, (T,)."""
+        return self.targets.sum(axis=1) / max(self.weight.sum(), np.finfo(np.float64).tiny)
+
+    def only(self, t: int) -> FoldTotals:
+        """Those of one target."""
+        return replace(self, targets=self.targets[t : t + 1], squares=self.squares[t : t + 1])
+
+    def others(self, fold: int) -> list[int]:
+        """The folds whose rows say what those of `fold` get."""
+        return [g for g in range(1, len(self.weight)) if (g > fold if self.by_time else g != fold)]
+
+    def ratio(self, fold: int) -> float:
+        """r: the weight of all rows over that of the other folds; the oldest rows have none before them, nor counts."""
+        weight = self.weight[self.others(fold)].sum()
+        return float(self.weight.sum() / weight) if weight else 1.0
+
+
+def deviations(weight: np.ndarray, targets: np.ndarray, mean: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """The shrunk mean of each category less that of all rows, (T, V): (S - m N) / (N + a).
+
+    Parameters
+    ----------
+    weight : ndarray of shape (V,)
+        N.
+    targets : ndarray of shape (T, V)
+        S.
+    mean, prior : ndarray of shape (T,)
+        m and a.
+    """
+    return (targets - mean[:, None] * weight) / (weight + prior[:, None])
+
+
+def fold_deviations(
+    weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int
+) -> np.ndarray:
+    """The deviations for rows of each fold, (F, T, V); the code 0 has none.
 
     Parameters
     ----------
     weight : ndarray of shape (F, V)
-        N by fold and code; code 0 is no category.
     targets : ndarray of shape (T, F, V)
-        S.
-    by_time : bool
-        Rows get what older rows say, which are in later folds, and nothing of newer ones.
-    prior : float
-        a.
-
-    Returns
-    -------
-    ndarray of shape (F, V, T + 1), float64
-        T means less m, then the logarithm of the count.
+    totals : FoldTotals
+    prior : ndarray of shape (T,)
+    first : int
+        The code of the first of the V categories.
     """
-    n_folds = len(weight)
-    mean = _mean(weight[1:], targets[:, 1:])
-    tables = np.empty((*weight.shape, len(targets) + 1))
-    for fold in range(n_folds):
+    made = np.empty((len(weight), len(targets), weight.shape[1]))
+    for fold in range(len(weight)):
         # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
-        others = [g for g in range(1, n_folds) if (g > fold if by_time else g != fold)]
-        N, S = weight[others].sum(axis=0), targets[:, others].sum(axis=1)
-        # the oldest rows have none before them, and no counts
-        ratio = weight.sum() / N.sum() if N.any() else 1.0
-        tables[fold] = _numbers(N, S, mean, prior, ratio)
-    return tables
+        others = totals.others(fold)
+        made[fold] = deviations(weight[others].sum(axis=0), targets[:, others].sum(axis=1), totals.mean, prior)
+    if first == 0:
+        made[:, :, 0] = 0.0
+    return made
 
 
-def new_table(weight: np.ndarray, targets: np.ndarray, *, prior: float = PRIOR) -> np.ndarray:
-    """The numbers of each code for new rows, (V, T + 1): all rows of the fit count; see `fold_tables`."""
-    return _numbers(weight.sum(axis=0), targets.sum(axis=1), _mean(weight, targets), prior, 1.0)
+def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *, first: int) -> np.ndarray:
+    """What each prior adds to the squared error of the mean as a prediction, (P, T), over the rows of folds 1 to 5.
+
+    sum over rows w (y - m - d)^2 - w (y - m)^2 is N d^2 - 2 d (S - m N) for the rows of one category and fold, whose
+    deviation d is that of the other folds; see `fold_deviations` for the arguments.
+    """
+    losses = np.empty((len(PRIORS), len(targets)))
+    surplus = targets[:, 1:] - totals.mean[:, None, None] * weight[1:]
+    for place, prior in enumerate(PRIORS):
+        d = fold_deviations(weight, targets, totals, np.full(len(targets), prior), first=first)[1:].swapaxes(0, 1)
+        losses[place] = (weight[1:] * d**2 - 2.0 * d * surplus).sum(axis=(1, 2))
+    return losses
 
 
-def _mean(weight: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """m, (T,): the mean target of all rows of these folds, those without a category among them."""
-    return targets.sum(axis=(1, 2)) / max(weight.sum(), np.finfo(np.float64).tiny)
+def best_priors(losses: np.ndarray) -> np.ndarray:
+    """The prior of least loss of each target, (T,); of equal ones the largest. Losses are (P, T)."""
+    return np.asarray(PRIORS)[len(PRIORS) - 1 - np.argmin(losses[::-1], axis=0)]
 
 
-def _numbers(N: np.ndarray, S: np.ndarray, mean: np.ndarray, prior: float, ratio: float) -> np.ndarray:
-    """(V, T + 1): the shrunk means less m, and log(1 + N r); no category is 0 in all of them."""
-    table = np.column_stack([*((S - mean[:, None] * N) / (N + prior)), np.log1p(N * ratio)])
-    table[0] = 0.0
-    return table
+def fold_numbers(
+    weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int
+) -> np.ndarray:
+    """The numbers of each code for rows of each fold of a fit, (F, V, T + 1): T deviations, the logarithm of the count.
+
+    See `fold_deviations` for the arguments.
+    """
+    of_means = fold_deviations(weight, targets, totals, prior, first=first)
+    counts = np.stack([np.log1p(weight[totals.others(f)].sum(axis=0) * totals.ratio(f)) for f in range(len(weight))])
+    if first == 0:
+        counts[:, 0] = 0.0
+    return np.concatenate([of_means, counts[:, None]], axis=1).swapaxes(1, 2)
+
+
+def new_numbers(
+    weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int
+) -> np.ndarray:
+    """The numbers of each code for new rows, (V, T + 1): all rows of the fit count; see `fold_numbers`."""
+    N, S = weight.sum(axis=0), targets.sum(axis=1)
+    numbers = np.vstack([deviations(N, S, totals.mean_of_all, prior), np.log1p(N)])
+    if first == 0:
+        numbers[:, 0] = 0.0
+    return numbers.T
 
 
 def by_time(held_with: np.ndarray) -> bool:

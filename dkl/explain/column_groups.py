@@ -124,7 +124,11 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
             given[rule.name] = list(range(start, start + len(rule.output_names)))
             start += len(rule.output_names)
     else:
-        given = {str(name): _numbers(members, encoded) for name, members in groups.items()}
+        given, alone = {}, Columns(tuple(encoded), (), tuple(encoded))
+        for name, named in groups.items():
+            if isinstance(named, str) or not len(named):
+                raise ValueError(f"groups: {named!r} is no list of columns; give their numbers or names")
+            given[str(name)] = [alone.position(member) for member in named]
     # An encoded column belongs to one group at most; those in none stand by themselves, and all are ordered by their
     # first column.
     taken = [member for members in given.values() for member in members]
@@ -135,14 +139,6 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
     ordered = sorted(every.items(), key=lambda item: item[1][0])
     members = tuple(np.array(members) for _, members in ordered)
     return Columns(tuple(name for name, _ in ordered), members, tuple(encoded))
-
-
-def _numbers(members: Sequence[int | str], encoded: list[str]) -> list[int]:
-    """The numbers of the encoded columns of a group, which are given by number or name."""
-    alone = Columns(tuple(encoded), (), tuple(encoded))
-    if isinstance(members, str) or not len(members):
-        raise ValueError(f"groups: {members!r} is no list of columns; give their numbers or names")
-    return [alone.position(member) for member in members]
 
 
 def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:

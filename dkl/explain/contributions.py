@@ -67,6 +67,16 @@ class Contributions:
         Names of the K outputs where there are several.
     standard_errors : ndarray of shape (n, G, K) or None
         Of values that are means over draws; None where values are exact.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> parts = dkl.explain.contributions(model, X[:3], X)
+    >>> bool(np.allclose(parts.base + parts.values.sum(axis=1)[:, 0], model.predict(X[:3]), atol=1e-5))
+    True
     """
 
     columns: Columns
@@ -205,6 +215,15 @@ class Background:
     base : ndarray of shape (K,)
         The mean prediction.
     outputs : tuple of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> dkl.explain.background_of(model, X).base.shape
+    (1,)
     """
 
     def __init__(self, columns: Columns, base: np.ndarray, outputs: tuple[str, ...]) -> None:
@@ -258,43 +277,49 @@ def background_of(
     ------
     NotFittedError, TypeError, ValueError
         As `dkl.explain.importance`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> background = dkl.explain.background_of(model, X)
+    >>> [dkl.explain.contributions(model, X[i : i + 1], background).values.shape for i in range(2)]
+    [(1, 2, 1), (1, 2, 1)]
     """
     scorer, columns = model_of(model), columns_of(model, names, groups)
     dataset, reading = rows_to_explain(model, X, sample_weight), RowsToExplain(progress, memory_limit, device_of(model))
     results = reading.run(dataset, *background_records(scorer, columns))
-    known = zip(parts_of(scorer), results, strict=True)
-    parts = [_background(part, columns, output_labels(model), result, random_state) for part, result in known]
+    outputs = output_labels(model)
+    parts: list[Background] = []
+    # Features of each kind have a background of their own, from the result of their record.
+    for part, result in zip(parts_of(scorer), results, strict=True):
+        a = wave_amplitudes(part)
+        if (steps := StepFactors.of(part, columns)) is not None:
+            parts.append(_Products(columns, outputs, steps, steps.means(result), part.intercept))
+        elif a is not None:
+            parts.append(_Waves(columns, outputs, _parts(part, columns), wave_means(result), a, part.intercept))
+        elif part.feature_map.activation == "identity":
+            parts.append(_Linear(columns, outputs, part, result["first"] / result["weight"]))
+        else:
+            parts.append(_Draws(columns, outputs, part, result, random_state))
     return parts[0] if len(parts) == 1 else _Sum(columns, parts)
-
-
-def _background(
-    scorer: Scorer, columns: Columns, outputs: tuple[str, ...], result: Any, random_state: int
-) -> Background:
-    """What contributions of features of one kind are measured against, from the result of their record."""
-    a = wave_amplitudes(scorer)
-    if (steps := StepFactors.of(scorer, columns)) is not None:
-        return _Products(columns, outputs, steps, steps.means(result), scorer.intercept)
-    if a is not None:
-        return _Waves(columns, outputs, _parts(scorer, columns), wave_means(result), a, scorer.intercept)
-    if scorer.feature_map.activation == "identity":
-        return _Linear(columns, outputs, scorer, result["first"] / result["weight"])
-    return _Draws(columns, outputs, scorer, result, random_state)
 
 
 def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
     """What the pass of `background_of` computes: a record for each of the model's `parts_of`."""
-    return tuple(_background_record(part, columns) for part in parts_of(scorer))
-
-
-def _background_record(scorer: Scorer, columns: Columns) -> Record:
-    """What the pass computes for features of one kind."""
-    if wave_amplitudes(scorer) is not None:
-        return wave_record(_parts(scorer, columns), scorer.dtype)
-    if (steps := StepFactors.of(scorer, columns)) is not None:
-        return steps.record()
-    if scorer.feature_map.activation == "identity":
-        return column_record(scorer.feature_map.scaler, scorer.feature_map.n_columns)
-    return ROWS
+    records: list[Record] = []
+    for part in parts_of(scorer):
+        if wave_amplitudes(part) is not None:
+            records.append(wave_record(_parts(part, columns), part.dtype))
+        elif (steps := StepFactors.of(part, columns)) is not None:
+            records.append(steps.record())
+        elif part.feature_map.activation == "identity":
+            records.append(column_record(part.feature_map.scaler, part.feature_map.n_columns))
+        else:
+            records.append(ROWS)
+    return tuple(records)
 
 
 def _parts(scorer: Scorer, columns: Columns) -> list[ColumnWaves]:

@@ -13,7 +13,7 @@ import numpy as np
 from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
-from dkl.kernels.blas import in_one_blas_thread
+from dkl.kernels.blas import one_blas_thread
 from dkl.methods.prediction import Scorer
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
@@ -49,6 +49,16 @@ class PartialDependence:
         What each of the axes' rows stands for, of sum 1.
     outputs : tuple of str
         Names of the K outputs where there are several.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> curve, pair = dkl.explain.partial_dependence(model, X, [0, (0, 1)], resolution=10)
+    >>> curve.values.shape, pair.interaction.shape
+    ((10, 1), (10, 10, 1))
     """
 
     axes: tuple[Axis, ...]
@@ -156,7 +166,19 @@ def partial_dependence(
         most = resolution if len(positions) == 1 else min(resolution, _MAP_RESOLUTION)
         axes = tuple(axis_on(known, g, sample.columns(known.members[g]), most) for g in positions)
         members = [known.members[g] for g in positions]
-        dependences.append(_dependence(means, axes, members, sample.shares, output_labels(model)))
+        with one_blas_thread():
+            # No column set: the mean prediction itself.
+            mean = means(np.empty(0, np.int64), np.empty((1, 0)))[0]
+            values, interaction = means(members[0], axes[0].patterns), None
+            if len(axes) == 2:
+                first, second = values, means(members[1], axes[1].patterns)
+                pairs = np.array([np.concatenate(pair) for pair in product(*(axis.patterns for axis in axes))])
+                values = means(np.concatenate(members), pairs).reshape(len(first), len(second), -1)
+                # What the two columns do together: the joint dependence is the mean if neither has an effect, and the
+                # sum of the two curves less the mean if each acts by itself.
+                interaction = values - first[:, None] - second[None] + mean
+        outputs = output_labels(model)
+        dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, outputs))
     return dependences if isinstance(columns, list) else dependences[0]
 
 
@@ -184,28 +206,6 @@ def positions_of(columns: Sequence[Column], known: Columns) -> list[tuple[int, .
         else:
             positions.append((known.position(column[0]), known.position(column[1])))
     return positions
-
-
-@in_one_blas_thread
-def _dependence(
-    means: _Summed | _Averaged,
-    axes: tuple[Axis, ...],
-    members: list[np.ndarray],
-    shares: np.ndarray,
-    outputs: tuple[str, ...],
-) -> PartialDependence:
-    """The dependence on one or two axes, of the mean predictions that `means` gives for encoded columns and values."""
-    # No column set: the mean prediction itself.
-    mean = means(np.empty(0, np.int64), np.empty((1, 0)))[0]
-    if len(axes) == 1:
-        return PartialDependence(axes, means(members[0], axes[0].patterns), mean, None, shares, outputs)
-    first, second = (means(own, axis.patterns) for own, axis in zip(members, axes, strict=True))
-    pairs = np.array([np.concatenate(pair) for pair in product(*(axis.patterns for axis in axes))])
-    joint = means(np.concatenate(members), pairs).reshape(len(first), len(second), -1)
-    # What the two columns do together: the joint dependence is the mean if neither has an effect, and the sum of the
-    # two curves less the mean if each acts by itself.
-    interaction = joint - first[:, None] - second[None] + mean
-    return PartialDependence(axes, joint, mean, interaction, shares, outputs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,6 +20,7 @@ from dkl.features.projections import formed
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
+from dkl.methods.prediction import Scorer
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 
@@ -52,6 +54,8 @@ class Effect:
         a.
     outputs : tuple of str
         What the K outputs are where they are several, or the logarithm of a mean.
+    bag_coefficients : ndarray of shape (bags, m, K) or None
+        Those of each bag, of a working model that is the mean of several (`StepFeatures(bags=8)`).
 
     Examples
     --------
@@ -74,22 +78,46 @@ class Effect:
     means: np.ndarray
     coefficients: np.ndarray
     outputs: tuple[str, ...] = ()
+    bag_coefficients: np.ndarray | None = None
 
     def __call__(self, *values: object) -> np.ndarray:
         """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
 
         The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
         """
+        return self._values(self.coefficients, values)
+
+    def deviations(self, *values: object) -> np.ndarray:
+        """How far the effect differs between bags: the standard deviation over the bags at values as of a call.
+
+        Bags share most of their rows, so that this is less than the deviation between models of new rows.
+
+        Raises
+        ------
+        ValueError
+            If the model is none of several bags.
+        """
+        bags = self.bag_coefficients
+        if bags is None:
+            raise ValueError(
+                "effects differ between the bags of a working model only; fit dkl.StepFeatures(bags=8) and explain its "
+                "machine_"
+            )
+        each = self._values(np.concatenate(list(bags), axis=1), values)
+        return each.reshape(*each.shape[:-1], len(bags), -1).std(axis=-2, ddof=1)
+
+    def _values(self, coefficients: np.ndarray, values: Sequence[object]) -> np.ndarray:
+        """The effect with these coefficients, (m, L): an array of shape (..., L)."""
         wide = [self._encoded(position, value) for position, value in enumerate(values)]
         # Values of several columns span a grid by NumPy's rules of broadcasting.
         shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
         rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
-        out = np.empty((len(rows[0]), self.coefficients.shape[1]))
+        out = np.empty((len(rows[0]), coefficients.shape[1]))
         for tile in spans(len(out), _TILE):
             product = np.ones(1)
             for part, psi, own in zip(self.factors, self.means.T, rows, strict=True):
                 product = product * (part.values(own[tile]) - psi)
-            out[tile] = (product @ self.coefficients).real
+            out[tile] = (product @ coefficients).real
         return out.reshape(*shape, -1)
 
     def _encoded(self, position: int, values: object) -> np.ndarray:
@@ -163,7 +191,11 @@ def effects(
     """
     scorer = model_of(model)
     known = columns_of(model, names, groups)
-    parts = [(part, wave_amplitudes(part), StepFactors.of(part, known)) for part in parts_of(scorer)]
+    bags = _bags_of(model, scorer)
+    parts = [
+        (part, wave_amplitudes(part), StepFactors.of(part, known, part.coef if bags is None else bags))
+        for part in parts_of(scorer)
+    ]
     unknown = [part.feature_map.activation for part, a, steps in parts if a is None and steps is None]
     if unknown:
         raise TypeError(
@@ -175,12 +207,27 @@ def effects(
     with one_blas_thread():
         found: dict[tuple[int, ...], list[Effect]] = {}
         for part, a, steps in parts:
-            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns)
+            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns, len(part.coef))
             if a is not None:
                 of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
             for effect in of_part:
                 found.setdefault(effect.columns, []).append(effect)
-        every = [_together(effects, known, rows) for effects in found.values()]
+        every = []
+        for effects in found.values():
+            effect = effects[0]
+            if len(effects) > 1:
+                # Several kinds of features have effects in the same columns, which add up.
+                factors = zip(*(one.factors for one in effects), strict=True)
+                total = replace(
+                    effect,
+                    factors=tuple(ColumnFunctions(parts) for parts in factors),
+                    means=np.concatenate([one.means for one in effects]),
+                    coefficients=np.concatenate([one.coefficients for one in effects]),
+                )
+                own = [rows[:, known.members[c]] for c in effect.columns]
+                values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
+                effect = replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
+            every.append(effect)
     outputs = output_labels(model)
     return [replace(effect, outputs=outputs) for effect in sorted(every, key=lambda effect: -effect.strength)]
 
@@ -217,19 +264,34 @@ def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect
     return replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
 
 
-def _step_effects(steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
-    """The effects of a model on steps, by the factors of its columns at dense rows (n, d)."""
+def _bags_of(model: FittedModel, scorer: Scorer) -> np.ndarray | None:
+    """The coefficients of a working model and behind them those of its bags, (K + bags K, m); None of other models."""
+    features: Any = getattr(model, "features_", None)
+    bags = getattr(features, "bag_coef_", None)
+    # a machine that was fitted on the features has coefficients of its own, which no bag has a part in
+    if bags is None or len(bags) < 2 or not np.array_equal(scorer.coef, features.coef_):
+        return None
+    return np.concatenate([features.coef_, *bags])
+
+
+def _step_effects(
+    steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int, n_outputs: int
+) -> list[Effect]:
+    """The effects of a model on steps, by the factors of its columns at dense rows (n, d); of bags behind outputs."""
     factors = steps.values(rows)
     means = factors.mean(axis=0)
     centred, every = factors - means, []
-    for columns, (numbers, coefficients) in steps.terms(means, most_columns).items():
+    for columns, (numbers, every_coefficient) in steps.terms(means, most_columns).items():
+        coefficients, of_bags = np.split(every_coefficient, [n_outputs], axis=1)
+        bags = of_bags.reshape(len(numbers), -1, n_outputs).swapaxes(0, 1)
         values = np.zeros((len(rows), coefficients.shape[1]))
         for tile in spans(len(rows), _TILE):
             values[tile] = centred[tile][:, numbers].prod(axis=2) @ coefficients
         strength = float(np.sqrt(values.var(axis=0).sum()))
         parts = tuple(steps.of_column(own, known.members[c]) for c, own in zip(columns, numbers.T, strict=True))
         of_columns = tuple(known.names[c] for c in columns)
-        every.append(Effect(columns, of_columns, strength, parts, means[numbers], coefficients))
+        effect = Effect(columns, of_columns, strength, parts, means[numbers], coefficients)
+        every.append(replace(effect, bag_coefficients=bags) if len(bags) else effect)
     return every
 
 
@@ -239,9 +301,20 @@ def _wave_effects(
     """The effects of a model on waves, by the waves of its columns at dense rows (n, d)."""
     rows = scale_rows(sample, feature_map.scaler, "float64")
     own = [rows[:, members] for members in known.members]
-    by_columns = _groups_of(feature_map, a, known, own, most_columns)
+    by_columns = _Group.all_of(feature_map, a, known, own, most_columns)
+    # Variances of all outputs together, by the sums over the rows of each effect's values and of their squares.
+    n, sums = len(rows), dict[tuple[int, ...], np.ndarray]()
+    for tile in spans(n, _TILE):
+        values: dict[tuple[int, ...], np.ndarray] = {}
+        for group in by_columns:
+            for columns, share in group.shares(own, tile):
+                # Frequencies on different columns may share an effect: their shares add up before they are squared.
+                values[columns] = values.get(columns, 0.0) + share
+        for columns, value in values.items():
+            sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
     every = []
-    for columns, strength in _strengths(by_columns, own).items():
+    for columns, (first, second) in sums.items():
+        strength = float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
         # f_T gets a part of every frequency that moves in all columns of T, also of those that move in further ones:
         # their waves in these are replaced by the means.
         parts = [group for group in by_columns if group.holds(columns)]
@@ -294,6 +367,30 @@ class _Group:
     psi: np.ndarray
     a: np.ndarray
 
+    @classmethod
+    def all_of(
+        cls, feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
+    ) -> list[_Group]:
+        """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
+        # Encoded columns that are one count as one: a frequency moves in it if any of the encoded ones has an entry.
+        W = sparse.csr_array(formed(feature_map.projection))
+        members = sparse.csr_array(
+            (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
+        )
+        groups = []
+        for columns, index in supports(abs(W) @ members.T).items():
+            if not 0 < len(columns) <= most_columns:
+                continue
+            w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
+            # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
+            psi = np.zeros((len(index), len(columns)), complex)
+            for position, c in enumerate(columns):
+                for tile in spans(len(rows[c]), _TILE):
+                    psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
+                psi[:, position] /= len(rows[c])
+            groups.append(cls(columns, index, w, psi, a[index]))
+        return groups
+
     def holds(self, columns: tuple[int, ...]) -> bool:
         return set(columns) <= set(self.columns)
 
@@ -318,46 +415,3 @@ class _Group:
                     product = product * waves[position]
                 a = self.part(columns)[1]
                 yield columns, product.real @ a.real - product.imag @ a.imag
-
-
-def _groups_of(
-    feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
-) -> list[_Group]:
-    """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
-    # Encoded columns that are one count as one: a frequency moves in a column if any of the encoded ones has an entry.
-    W = sparse.csr_array(formed(feature_map.projection))
-    members = sparse.csr_array(
-        (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
-    )
-    groups = []
-    for columns, index in supports(abs(W) @ members.T).items():
-        if not 0 < len(columns) <= most_columns:
-            continue
-        w = tuple(W[index][:, known.members[c]].toarray().astype(np.float64) for c in columns)
-        # psi_c(w), the characteristic function of column c: the mean of exp(i w . x_c).
-        psi = np.zeros((len(index), len(columns)), complex)
-        for position, c in enumerate(columns):
-            for tile in spans(len(rows[c]), _TILE):
-                psi[:, position] += unit_waves(rows[c][tile] @ w[position].T).sum(axis=0)
-            psi[:, position] /= len(rows[c])
-        groups.append(_Group(columns, index, w, psi, a[index]))
-    return groups
-
-
-def _strengths(groups: Sequence[_Group], rows: Sequence[np.ndarray]) -> dict[tuple[int, ...], float]:
-    """The standard deviation of each effect over the rows."""
-    sums: dict[tuple[int, ...], np.ndarray] = {}
-    n = len(rows[0])
-    for tile in spans(n, _TILE):
-        values: dict[tuple[int, ...], np.ndarray] = {}
-        for group in groups:
-            for columns, share in group.shares(rows, tile):
-                # Frequencies on different columns may share an effect: their shares add up before they are squared.
-                values[columns] = values.get(columns, 0.0) + share
-        for columns, value in values.items():
-            sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
-    # Variances of all outputs together, by the sums of the values and of their squares.
-    return {
-        columns: float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
-        for columns, (first, second) in sums.items()
-    }

@@ -46,6 +46,16 @@ class Importance:
     measure : {"slope", "replacement"}
     outputs : tuple of str
         Names of the K outputs where there are several.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> found = dkl.explain.importance(model, X)
+    >>> found.names[found.order[0]], found.measure
+    ('column 0', 'slope')
     """
 
     names: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -124,9 +124,9 @@ def output_labels(estimator: FittedModel) -> tuple[str, ...]:
     classes = getattr(estimator, "classes_", None)
     if classes is not None:
         return tuple(map(str, classes)) if len(classes) > 2 else ()
-    n_outputs, link = len(cast(Explainable, estimator)._scorer.coef), getattr(estimator, "_link", "")
-    if link == "log":
+    n_outputs = len(cast(Explainable, estimator)._scorer.coef)
+    if getattr(estimator, "_link", "") == "log":
         return tuple(f"log mean of target {t}" for t in range(n_outputs)) if n_outputs > 1 else ("log mean",)
-    if link == "sorted":
-        return tuple(f"quantile {quantile:g}" for quantile in cast(Any, estimator).quantiles)
+    if quantiles := getattr(estimator, "_quantiles", ()):
+        return tuple(f"quantile {quantile:g}" for quantile in quantiles)
     return tuple(f"target {t}" for t in range(n_outputs)) if n_outputs > 1 else ()

@@ -60,8 +60,8 @@ class StepFactors:
     coef: np.ndarray
 
     @classmethod
-    def of(cls, scorer: Scorer, known: Columns) -> Self | None:
-        """Of a model on steps; None for one on other features."""
+    def of(cls, scorer: Scorer, known: Columns, coef: np.ndarray | None = None) -> Self | None:
+        """Of a model on steps, with its coefficients or others (K, m); None for one on other features."""
         feature_map, steps = scorer.feature_map, scorer.feature_map.projection
         if not isinstance(steps, StepProjection):
             return None
@@ -83,7 +83,7 @@ class StepFactors:
             feature_map.scaler,
             column_of[distinct.columns[:, 0]],
             index,
-            (scorer.coef * feature_map.amplitudes).T.astype(np.float64),
+            ((scorer.coef if coef is None else coef) * feature_map.amplitudes).T.astype(np.float64),
         )
 
     def values(self, rows: Rows) -> np.ndarray:

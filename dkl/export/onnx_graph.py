@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
-from dkl.encodings.categories import refuse_target_means
+from dkl.encodings.fitted import FittedEncoding
 from dkl.export.kernel_columns import graph_columns
 from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
@@ -53,7 +53,6 @@ def to_onnx(
             f"{onnx.__version__} knows them up to {newest}"
         )
     check_is_fitted(model, getattr(model, "_fitted_by", None))
-    refuse_target_means(getattr(model, "encoding_", None), "an ONNX graph")
     posterior: CoefficientPosterior | None = getattr(model, "posterior_", None) if std else None
     if std and posterior is None:
         raise ValueError(
@@ -79,11 +78,15 @@ def to_onnx(
     features = _features(xp, rows, feature_map, compute)
     outputs = _answers(xp, model, features, compute) if hasattr(model, "_fitted_by") else {"features": features}
     if posterior is not None:
-        outputs["std"] = _deviations(xp, features, posterior, compute, vector=model._has_one_target())
+        # noise sqrt(1 + |(phi - center) R^-1|^2), in double precision up to the root
+        whitened = xp.matmul(xp.asarray(features, np.dtype(np.float64)) - posterior.center, posterior.inverse_factor())
+        relative = xp.asarray(xp.sqrt(xp.sum(whitened * whitened, axis=1) + 1.0), compute)
+        vector = model._has_one_target()
+        outputs["std"] = relative * posterior.noise[0] if vector else relative[:, None] * posterior.noise
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
         raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
-    made = _model_proto(onnx, inputs, outputs, opset)
+    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
         with written_whole(path) as hidden:
@@ -114,25 +117,79 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
     return xp.concat(mapped(xp, scaled, unscaled_map, dtype), axis=1)
 
 
-def _rows(encoding: TableEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
+def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
-    if encoding is None or takes_columns_as_they_are(encoding):
+    table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
+    if table is None or encoding is None or takes_columns_as_they_are(table):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    check_no_times(encoding)
+    check_no_times(table)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
     # precision where the column's rule keeps it.
     inputs = []
-    for rule in encoding.rules:
+    for rule in table.rules:
         number = np.dtype(np.float64) if rule.double else dtype
-        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind == "category" else number))
+        inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind in ("category", "code") else number))
     xp = SymbolNamespace(inputs[0])
-    parts = [
-        part
-        for rule, column in zip(encoding.rules, inputs, strict=True)
-        for part in _encoded(xp, rule, column, encoding)
-    ]
-    return inputs, xp.concat(parts, axis=1)
+    encoded = {
+        rule.name: _encoded(xp, rule, column, table)
+        for rule, column in zip(table.rules, inputs, strict=True)
+        if rule.kind != "code"
+    }
+    if isinstance(encoding, FittedEncoding):
+        encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
+    return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
+
+
+def _numbers_of_codes(
+    xp: SymbolNamespace, encoding: FittedEncoding, inputs: list[Symbol], encoded: dict[str, list[Symbol]]
+) -> dict[str, list[Symbol]]:
+    """What columns of codes become, by name: see `CodePlaces.with_numbers`, whose order this is."""
+    width, rules = len(encoding.outputs), encoding.table.rules
+    if encoding.unknown == "error":
+        raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
+    codes = {
+        rule.name: _code(xp, rule, column)
+        for rule, column in zip(rules, inputs, strict=True)
+        if rule.kind in ("code", "category")
+    }
+    names = [(rule.name,) for rule in rules if rule.kind == "code"]
+    made: dict[str, list[Symbol]] = {}
+    for pair, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
+        code = codes[pair[0]]
+        if len(pair) == 2:
+            other = codes[pair[1]]
+            count = next(len(rule.categories) for rule in rules if rule.name == pair[1])
+            has_both = xp.asarray((code > 0) & (other > 0), code.dtype)
+            code = ((code - 1) * count + other) * has_both
+        numbers = xp.take(table.astype(encoding.dtype), code)
+        # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
+        centred = [number for by, number in encoding.centred if (by,) == pair]
+        made.setdefault(pair[0], []).append(xp.take(numbers, np.arange(width), axis=1))
+        for place, number in enumerate(centred, width):
+            made[pair[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
+    return made
+
+
+def _code(xp: SymbolNamespace, rule: ColumnRule, column: Symbol) -> Symbol:
+    """The place of the text of each row among the values of a column, from 1; 0 for others: (n,) int64."""
+    _check_empty_texts(rule)
+    attributes = {
+        "keys_strings": list(rule.categories),
+        "values_int64s": list(range(1, len(rule.categories) + 1)),
+        "default_int64": 0,
+    }
+    code = Symbol("LabelEncoder", [column], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
+    return xp.reshape(code, (ROWS,))
+
+
+def _check_empty_texts(rule: ColumnRule) -> None:
+    """Raise TypeError for a column with both missing texts and empty ones."""
+    if rule.missing and "" in rule.categories:
+        raise TypeError(
+            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
+            "empty texts before fit"
+        )
 
 
 def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: TableEncoding) -> list[Symbol]:
@@ -150,11 +207,7 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
 
 def _one_hot(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, *, strict: bool) -> Symbol:
     """A column for each category of a raw column of texts, 1 where a row has it."""
-    if rule.flags_missing and "" in rule.categories:
-        raise TypeError(
-            f"column {rule.name!r} has both missing texts and empty ones, which a graph cannot tell apart; replace the "
-            "empty texts before fit"
-        )
+    _check_empty_texts(rule)
     # A graph has no missing text, so the empty one stands for it. Where missing texts are filled they have a column of
     # the encoder here, which is dropped again below: such a row has zeros in all categories.
     names = list(rule.categories)
@@ -174,46 +227,31 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
     scores = xp.matmul(features, scorer.coef.T.astype(dtype)) + scorer.intercept
     if not hasattr(model, "classes_"):
         has_one, link = model._has_one_target(), model._link
-        if link:
-            scores = xp.exp(scores) if link == "log" else _in_order(xp, scores)
+        if link == "log":
+            scores = xp.exp(scores)
+        elif link == "sorted":
+            # The columns of each row in ascending order, by exchanges of neighbours: they are few.
+            columns = [scores[:, k] for k in range(scores.shape[1])]
+            for last in range(len(columns) - 1, 0, -1):
+                for k in range(last):
+                    pair = [columns[k], columns[k + 1]]
+                    columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
+            scores = xp.stack(columns, axis=1)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
-    answers = {"label": _labels(xp, scores, model.classes_)}
-    if hasattr(model, "predict_proba"):
-        answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
-    return {**answers, "scores": scores}
-
-
-def _in_order(xp: SymbolNamespace, scores: Symbol) -> Symbol:
-    """The columns of each row in ascending order, by exchanges of neighbours: they are few."""
-    columns = [scores[:, k] for k in range(scores.shape[1])]
-    for last in range(len(columns) - 1, 0, -1):
-        for k in range(last):
-            pair = [columns[k], columns[k + 1]]
-            columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
-    return xp.stack(columns, axis=1)
-
-
-def _deviations(
-    xp: SymbolNamespace, features: Symbol, posterior: CoefficientPosterior, dtype: np.dtype, *, vector: bool
-) -> Symbol:
-    """The deviation of a new target: noise sqrt(1 + |(phi - center) R^-1|^2), in double precision up to the root."""
-    centred = xp.asarray(features, np.dtype(np.float64)) - posterior.center
-    whitened = xp.matmul(centred, posterior.inverse_factor())
-    relative = xp.asarray(xp.sqrt(xp.sum(whitened * whitened, axis=1) + 1.0), dtype)
-    return relative * posterior.noise[0] if vector else relative[:, None] * posterior.noise
-
-
-def _labels(xp: SymbolNamespace, scores: Symbol, classes: np.ndarray) -> Symbol:
-    """The class of the largest score, or of the sign where two classes share one score."""
+    # The class of the largest score, or of the sign where two classes share one score.
     if scores.shape[1] == 1:
         code = xp.asarray(xp.reshape(scores, (ROWS,)) > 0, np.dtype("int64"))
     else:
         code = Symbol("ArgMax", [scores], (ROWS,), np.dtype("int64"), {"axis": 1, "keepdims": 0})
     # Graphs know texts, booleans, and numbers of 64 bits.
-    if classes.dtype.kind in "OU":
-        return xp.take(np.array([str(label) for label in classes], dtype=object), code)
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
-    return xp.take(classes.astype(kinds[classes.dtype.kind]), code)
+    classes = model.classes_
+    is_text = classes.dtype.kind in "OU"
+    labels = np.array([str(c) for c in classes], dtype=object) if is_text else classes.astype(kinds[classes.dtype.kind])
+    answers = {"label": xp.take(labels, code)}
+    if hasattr(model, "predict_proba"):
+        answers["probabilities"] = _probabilities(xp, scores, model._multiplier)
+    return {**answers, "scores": scores}
 
 
 def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
@@ -235,33 +273,6 @@ def _sigmoid(x: Symbol) -> Symbol:
     return Symbol("Sigmoid", [x], x.shape, x.dtype)
 
 
-def _model_proto(onnx: ModuleType, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
-    """The nodes of the outputs in their order, behind the inputs."""
-    writer = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()})
-    # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
-    for symbol in needed(list(outputs.values())):
-        writer.write(symbol)
-    graph = onnx.helper.make_graph(
-        writer.nodes,
-        "dkl",
-        [_value_info(onnx, symbol.name, symbol) for symbol in inputs],
-        [_value_info(onnx, name, symbol) for name, symbol in outputs.items()],
-        initializer=writer.constants,
-    )
-    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
-    made = onnx.helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
-    # The oldest version that has these operations: older runtimes can read the file.
-    made.ir_version = onnx.helper.find_min_ir_version_for(opsets)
-    return made
-
-
-def _value_info(onnx: ModuleType, name: str, symbol: Symbol) -> Any:
-    """The name, type and shape of an input or output; the number of rows is left open."""
-    shape = ["rows" if size == ROWS else size for size in symbol.shape]
-    kind = onnx.TensorProto.STRING if symbol.dtype.kind in "OU" else onnx.helper.np_dtype_to_tensor_dtype(symbol.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, shape)
-
-
 class _Writer:
     """Symbols as nodes; each known array is written once."""
 
@@ -270,6 +281,33 @@ class _Writer:
         self._written: dict[int, tuple[str, np.ndarray]] = {}
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+
+    def model(self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
+        """The whole graph: the nodes of the outputs in their order, behind the inputs."""
+        helper = self._onnx.helper
+        # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
+        for symbol in needed(list(outputs.values())):
+            self.write(symbol)
+
+        def typed(name: str, symbol: Symbol) -> Any:
+            """The name, type and shape of an input or output; the number of rows is left open."""
+            shape = ["rows" if size == ROWS else size for size in symbol.shape]
+            is_text = symbol.dtype.kind in "OU"
+            kind = self._onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(symbol.dtype)
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        graph = helper.make_graph(
+            self.nodes,
+            "dkl",
+            [typed(symbol.name, symbol) for symbol in inputs],
+            [typed(name, symbol) for name, symbol in outputs.items()],
+            initializer=self.constants,
+        )
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
+        made = helper.make_model(graph, opset_imports=opsets, producer_name="dkl", producer_version=__version__)
+        # The oldest version that has these operations: older runtimes can read the file.
+        made.ir_version = helper.find_min_ir_version_for(opsets)
+        return made
 
     def write(self, symbol: Symbol) -> None:
         """The node of a symbol whose inputs have theirs."""

@@ -16,13 +16,13 @@ from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, SGDClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, TargetEncoder
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
-from dkl.encodings.categories import refuse_target_means
+from dkl.encodings.fitted import FittedEncoding
 from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
@@ -38,27 +38,21 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     check_is_fitted(model, getattr(model, "_fitted_by", None))
     feature_map = model.feature_map_
     for part, _ in feature_map.split(np.ones(feature_map.n_features)):
-        _check_known(part)
+        lacking = "scaling='quantile'" if part.scaler is not None and part.scaler.kind == "quantile" else None
+        if part.activation in ("arc-cosine", "harmonics"):
+            lacking = f"{part.activation} features"
+        if lacking:
+            raise TypeError(
+                f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
+                "model.predictor() answers rows in this process"
+            )
     encoding = getattr(model, "encoding_", None)
-    refuse_target_means(encoding, "a pipeline of scikit-learn")
     steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
     if encoding is not None and not takes_columns_as_they_are(encoding):
-        return Pipeline([("columns", _columns(encoding)), *steps])
+        return Pipeline([*_columns(encoding), *steps])
     if hasattr(model, "feature_names_in_"):
         steps[0][1].feature_names_in_ = model.feature_names_in_
     return Pipeline(steps)
-
-
-def _check_known(feature_map: FeatureMap) -> None:
-    """Raise TypeError for features, or a scaling of their rows, that scikit-learn has no transformer for."""
-    lacking = "scaling='quantile'" if feature_map.scaler is not None and feature_map.scaler.kind == "quantile" else None
-    if feature_map.activation in ("arc-cosine", "harmonics"):
-        lacking = f"{feature_map.activation} features"
-    if lacking:
-        raise TypeError(
-            f"scikit-learn has no transformer that computes {lacking}; model.to_onnx(path) writes every model, and "
-            "model.predictor() answers rows in this process"
-        )
 
 
 def _machine(model: ScoringModel) -> list[tuple[str, Any]]:
@@ -117,11 +111,24 @@ class _LinearStep:
     intercept: np.ndarray
 
     def fitted(self) -> Any:
-        """The estimator with its coefficients; which one it is follows from what the machine answers."""
+        """The estimator with its coefficients; which one it is follows from what the machine answers.
+
+        Raises
+        ------
+        TypeError
+            For several quantiles, which no model of scikit-learn sorts, and several counts, of which it has none.
+        """
         coef, intercept, classes = self.coef, self.intercept, getattr(self.model, "classes_", None)
         linear: Any
-        if classes is None and self.model._link:
-            linear = self._linked()
+        if classes is None and self.model._link and not self.model._has_one_target():
+            raise TypeError(
+                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
+                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
+            )
+        if classes is None and self.model._link == "log":
+            # Predictions are means exp(f). Of one row of zeros: coefficients and intercept are set below.
+            linear = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
+            linear.fit(np.zeros((1, coef.shape[1])), [1.0])
         elif classes is None:
             linear = LinearRegression()
         elif not hasattr(self.model, "predict_proba"):
@@ -140,23 +147,6 @@ class _LinearStep:
         if classes is not None:
             linear.classes_ = classes
         return linear
-
-    def _linked(self) -> Any:
-        """The unfitted state of a regressor whose predictions are means exp(f).
-
-        Raises
-        ------
-        TypeError
-            For several outputs, of which scikit-learn has no such model, and for quantiles, which it does not sort.
-        """
-        if self.model._link == "sorted" or not self.model._has_one_target():
-            raise TypeError(
-                "scikit-learn has no linear model of several quantiles in order, nor of several counts; "
-                "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
-            )
-        regressor: Any = PoissonRegressor() if self.model._settings.loss == "poisson" else GammaRegressor()
-        # One row of zeros: coefficients and intercept are set afterwards.
-        return regressor.fit(np.zeros((1, self.coef.shape[1])), [1.0])
 
 
 def _transformers(feature_map: FeatureMap) -> list[tuple[str, Any]]:
@@ -225,20 +215,50 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     return [*steps, ("kernel", kernel)]
 
 
-def _columns(encoding: TableEncoding) -> ColumnTransformer:
-    """The encoding of raw columns, fitted on a table made up of what each rule knows."""
-    check_no_times(encoding)
-    transformers = [
-        (f"column {place}", _column_transformer(rule, strict=encoding.unknown == "error"), [rule.name])
-        for place, rule in enumerate(encoding.rules)
-    ]
-    # Two rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
-    # since an imputer adds flags only for columns in which it saw one.
-    table: dict[str, list[Any]] = {
-        rule.name: [rule.categories[0]] * 2 if rule.kind == "category" else [0.0, np.nan if rule.flags_missing else 0.0]
-        for rule in encoding.rules
+def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
+    """The encoding of raw columns as steps, fitted on a table made up of what each rule knows.
+
+    Raises
+    ------
+    TypeError
+        For columns that scikit-learn's transformers would encode otherwise, or have nothing for.
+    """
+    table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
+    check_no_times(table)
+    fitted = encoding if isinstance(encoding, FittedEncoding) else None
+    if fitted is not None and fitted.crosses:
+        crosses = ", ".join(" x ".join(pair) for pair in fitted.crosses)
+        raise TypeError(
+            f"scikit-learn has no transformer for the target means of crosses ({crosses}); model.to_onnx(path) writes "
+            "every model, and model.predictor() answers rows in this process"
+        )
+    transformers = []
+    for place, rule in enumerate(table.rules):
+        made = _column_transformer(rule, strict=table.unknown == "error")
+        transformers.append((f"column {place}", made, [rule.name]))
+    # Few rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
+    # since an imputer adds flags only for columns in which it saw one; an encoder of targets wants three classes twice.
+    rows: dict[str, list[Any]] = {
+        rule.name: 3 * ([rule.categories[0]] * 2 if rule.categories else [0.0, np.nan if rule.flags_missing else 0.0])
+        for rule in table.rules
     }
-    return ColumnTransformer(transformers).fit(pd.DataFrame(table))
+    columns = ColumnTransformer(transformers).fit(pd.DataFrame(rows), [0, 0, 1, 1, 2, 2])
+    if fitted is None:
+        return [("columns", columns)]
+    coded = [place for place, rule in enumerate(table.rules) if rule.kind == "code"]
+    for place, numbers in zip(coded, fitted.tables, strict=True):
+        # Several numbers of a value are what the encoder has for several classes; unknown values get those of code 0.
+        encoder = columns.named_transformers_[f"column {place}"]
+        encoder.classes_, encoder.target_mean_ = np.arange(numbers.shape[1]), numbers[0]
+        encoder.encodings_ = list(numbers[1:].T)
+    if not fitted.centred:
+        return [("columns", columns)]
+    # a number less its mean: the mean was looked up, the number is another column
+    centring, names = np.eye(fitted.n_columns), fitted.column_names
+    for by, number in fitted.centred:
+        made_of = names.index(f"{number} less its mean by {by}")
+        centring[made_of, made_of], centring[names.index(number), made_of] = -1.0, 1.0
+    return [("columns", columns), ("centring", linear_map(centring, np.zeros(len(centring))))]
 
 
 def check_no_times(encoding: TableEncoding) -> None:
@@ -253,6 +273,11 @@ def check_no_times(encoding: TableEncoding) -> None:
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
     """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
+    if rule.kind == "code":
+        _check_categories(rule)
+        if strict:
+            raise TypeError(f"column {rule.name!r} has target means, and scikit-learn's encoder takes unknown values")
+        return TargetEncoder(categories=[np.array(rule.categories, dtype=object)], target_type="multiclass", cv=2)
     if rule.kind == "category":
         _check_categories(rule)
         # A missing text that is filled has zeros in all columns, as an unknown one has.

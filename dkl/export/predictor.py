@@ -220,7 +220,15 @@ class Forms:
         """Of a fitted linear model on single linear forms of a row, as `dkl.explain.model.model_of` makes it."""
         feature_map, coef = scorer.feature_map, scorer.coef.astype(np.float64)
         intercept = scorer.intercept.astype(np.float64)
-        parts = [_mixed(part, own) for part, own in feature_map.split(coef)]
+        parts = []
+        for part, own in feature_map.split(coef):
+            projection = part.projection
+            if isinstance(projection, NystromProjection):
+                # K features that are the decision values: k(x, Z) (A coef^T) takes K products a landmark, not m.
+                mixing = projection.whitening @ (own * part.amplitudes).T
+                mixed = replace(projection, whitening=mixing)
+                part, own = replace(part, projection=mixed, amplitudes=np.ones(len(own))), np.eye(len(own))
+            parts.append((part, own))
         feature_map = parts[0][0] if len(parts) == 1 else combined_map([part for part, _ in parts])
         coef = np.concatenate([own for _, own in parts], axis=1)
         if feature_map.activation in ("harmonics", "steps", "nystrom", "combined"):
@@ -264,7 +272,11 @@ class Forms:
             x = scale_dense(np.atleast_2d(_finite(x)), self.scaler, np.dtype(np.float64)).reshape(x.shape)
         z = _finite(x @ self.matrix + self.offset)
         if self.activation in ("cos", "cos-sin"):
-            return _waves(z, 2 if self.activation == "cos-sin" else 1)
+            # NumPy's cosines take ten times as long; with two columns a frequency the sines stand behind.
+            width, n_columns = z.shape[-1], 2 if self.activation == "cos-sin" else 1
+            out = np.empty((*z.shape[:-1], n_columns * width))
+            write_waves(z.reshape(-1, width), np.ones(width), 0, out.reshape(-1, n_columns * width), n_columns == 2)
+            return out
         return ramp(np, z, self.order) if self.activation == "arc-cosine" else z
 
 
@@ -273,27 +285,6 @@ def _finite(numbers: np.ndarray) -> np.ndarray:
     if not np.isfinite(numbers).all():
         raise ValueError("a row holds NaN or infinity, or numbers too large for the model")
     return numbers
-
-
-def _waves(z: np.ndarray, n_columns: int) -> np.ndarray:
-    """Cosines of angles, for two columns a frequency with their sines behind them; NumPy's take ten times as long."""
-    width = z.shape[-1]
-    out = np.empty((*z.shape[:-1], n_columns * width))
-    write_waves(z.reshape(-1, width), np.ones(width), 0, out.reshape(-1, n_columns * width), n_columns == 2)
-    return out
-
-
-def _mixed(feature_map: FeatureMap, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
-    """A map of kernels at landmarks as one whose K features are the decision values; any other map as it is.
-
-    k(x, Z) (A coef^T) takes K products a landmark, not m.
-    """
-    projection = feature_map.projection
-    if not isinstance(projection, NystromProjection):
-        return feature_map, coef
-    mixing = projection.whitening @ (coef * feature_map.amplitudes).T
-    mixed = replace(feature_map, projection=replace(projection, whitening=mixing), amplitudes=np.ones(len(coef)))
-    return mixed, np.eye(len(coef))
 
 
 def linear_forms(feature_map: FeatureMap) -> tuple[np.ndarray, np.ndarray, Scaler | None]:

@@ -38,7 +38,10 @@ def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
         Of kind "quantile", with q knots a column.
     """
     knots = np.asarray(scaler.knots)
-    scores, knots = normal_scores(len(knots)), _padded(knots)
+    scores = normal_scores(len(knots))
+    # column by column, filled up with infinities to one less than a power of two, which halving needs: (d, 2^k - 1)
+    length = (1 << len(knots).bit_length()) - 1
+    knots = np.pad(knots.T, ((0, 0), (0, length - len(knots))), constant_values=np.inf)
     last = len(scores) - 1
     # the knots of column j stand at j * length of one flat table
     flat, base = knots.ravel(), np.arange(len(knots)) * knots.shape[1]
@@ -56,12 +59,6 @@ def quantile_scores(xp: Any, X: Any, scaler: Scaler) -> Any:
     tied = 0.5 * (stop + xp.take(scores, xp.clip(right - 1, 0, last)))
     scaled = xp.where(right > left, tied, between)
     return xp.where(scaler.passthrough[None, :], X, scaled)
-
-
-def _padded(knots: np.ndarray) -> np.ndarray:
-    """The knots (q, d) column by column, filled up with infinities to one less than a power of two: (d, 2^k - 1)."""
-    length = (1 << len(knots).bit_length()) - 1
-    return np.pad(knots.T, ((0, 0), (0, length - len(knots))), constant_values=np.inf)
 
 
 def _count(xp: Any, X: Any, flat: np.ndarray, base: np.ndarray, length: int, *, strict: bool) -> Any:

@@ -13,6 +13,7 @@ from dkl.data.ingest.dates import DATE_KINDS
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.ingest.precision import EXACT
 from dkl.data.other_frames import as_known_rows
+from dkl.encodings.fitted import FittedEncoding
 from dkl.explain.wave_pass import dense
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -28,6 +29,33 @@ class _Rule(NamedTuple):
     places: int | dict[str, int]
     fill: float | None
     flag: int | None
+    start: int
+
+    def sets(self, out: np.ndarray, value: object, is_strict: bool) -> bool:
+        """Write the columns of one value; False where it is not plain."""
+        if self.kind in DATE_KINDS:
+            return False
+        # A missing value is None or NaN, the only number that differs from itself.
+        if value is None or (isinstance(value, _NUMBERS) and value != value):
+            if self.flag is not None:
+                out[self.flag] = 1.0
+            if isinstance(self.places, int):
+                out[self.places] = self.fill or 0.0
+            return self.fill is not None
+        if isinstance(self.places, int):
+            # Numbers beyond float32, and whole ones that a double cannot hold exactly, are refused by the table.
+            if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
+                return False
+            is_inexact = isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT
+            if is_inexact or (self.kind == "boolean" and value not in (0, 1)):
+                return False
+            out[self.places] = value
+            return True
+        if not isinstance(value, str) or (is_strict and value not in self.places):
+            return False
+        if value in self.places:
+            out[self.places[value]] = 1.0
+        return True
 
 
 class RowEncoder:
@@ -47,14 +75,17 @@ class RowEncoder:
     array([40.,  0.,  1.], dtype=float32)
     """
 
-    def __init__(self, encoding: TableEncoding) -> None:
+    def __init__(self, encoding: TableEncoding | FittedEncoding) -> None:
         self.encoding = encoding
+        self._table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
         self._rules, start = [], 0
-        for rule in encoding.rules:
-            places = {text: start + place for place, text in enumerate(rule.categories)}
+        for rule in self._table.rules:
+            # the column of each text of a one-hot rule, or its code
+            first = 1 if rule.kind == "code" else start
+            places = {text: first + place for place, text in enumerate(rule.categories)}
             flag = start + rule.n_values if rule.flags_missing else None
-            place = places if rule.kind == "category" else start
-            self._rules.append(_Rule(rule.name, rule.kind, place, rule.fill, flag))
+            place = places if rule.categories else start
+            self._rules.append(_Rule(rule.name, rule.kind, place, rule.fill, flag, start))
             start += len(rule.output_names)
 
     def __call__(self, rows: object) -> np.ndarray:
@@ -76,16 +107,15 @@ class RowEncoder:
 
     def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
         """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
-        out, is_strict = np.zeros(self.encoding.n_columns, self.encoding.dtype), self.encoding.unknown == "error"
-        # Target means are looked up with the texts of a table, and so are their codes.
-        if any(rule.kind == "code" for rule in self.encoding.rules):
-            return None
+        out, is_strict = np.zeros(self._table.n_columns, self._table.dtype), self._table.unknown == "error"
         # Further or missing columns are for the table, which names them in its error.
         if len(row) != len(self._rules):
             return None
         for rule in self._rules:
-            if rule.name not in row or not _is_set(out, rule, row[rule.name], is_strict):
+            if rule.name not in row or not rule.sets(out, row[rule.name], is_strict):
                 return None
+        if isinstance(self.encoding, FittedEncoding):
+            return self.encoding.places.with_numbers(out[None], self.encoding.stacked, None)[0]
         return out
 
 
@@ -112,5 +142,9 @@ def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> boo
     if not isinstance(value, str) or (is_strict and value not in rule.places):
         return False
     if value in rule.places:
-        out[rule.places[value]] = 1.0
+        place = rule.places[value]
+        if rule.kind == "code":
+            out[rule.start] = place
+        else:
+            out[place] = 1.0
     return True

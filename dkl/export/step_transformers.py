@@ -48,10 +48,13 @@ def step_transformers(feature_map: FeatureMap) -> tuple[list[tuple[str, Any]], n
     parts: list[tuple[str, Any]] = []
     if of_steps:
         thresholds = np.array([t for _, t, _ in of_steps])
+        # 1 where a number is above 0
+        binarizer = Binarizer()
+        binarizer.n_features_in_ = len(of_steps)
         above = [
             ("columns", _chosen(of_steps, feature_map.n_columns)),
             ("less thresholds", affine_scaler(thresholds, np.ones(len(thresholds)))),
-            ("above", _binarizer(len(of_steps))),
+            ("above", binarizer),
         ]
         parts.append(("steps", Pipeline(above)))
     if of_hinges:
@@ -93,13 +96,6 @@ def _clipped(start: np.ndarray, length: np.ndarray) -> MinMaxScaler:
     scaler.n_features_in_ = len(start)
     scaler.n_samples_seen_ = 1
     return scaler
-
-
-def _binarizer(width: int) -> Binarizer:
-    """1 where a number is above 0."""
-    binarizer = Binarizer()
-    binarizer.n_features_in_ = width
-    return binarizer
 
 
 def affine_scaler(mean: np.ndarray | None, scale: np.ndarray) -> StandardScaler:

@@ -199,6 +199,14 @@ class Laplacian(_Fourier):
         No other: the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
         As of `Gaussian`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> dkl.Laplacian(sigma=1.0).kernel(np.array([[0.0, 0.0], [1.0, 1.0]])).round(3)
+    array([[1.   , 0.135],
+           [0.135, 1.   ]])
     """
 
     sigma: Bandwidth = "median"
@@ -226,6 +234,14 @@ class Cauchy(_Fourier):
         No other: the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
         As of `Gaussian`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> dkl.Cauchy(sigma=1.0).kernel(np.array([[0.0, 0.0], [1.0, 1.0]])).round(3)
+    array([[1.  , 0.25],
+           [0.25, 1.  ]])
     """
 
     sigma: Bandwidth = "median"
@@ -257,6 +273,14 @@ class Matern(_Fourier):
         Smoothness, positive.
     sigma, sampling, pairing
         As of `Gaussian`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> dkl.Matern(nu=0.5, sigma=1.0).kernel(np.array([[0.0, 0.0], [3.0, 4.0]])).round(4)
+    array([[1.    , 0.0067],
+           [0.0067, 1.    ]])
     """
 
     nu: float
@@ -308,6 +332,14 @@ class ArcCosine(_Drawn):
     order : {0, 1, 2}
     sampling : {"iid", "orthogonal", "structured"}
         As of `Gaussian`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> dkl.ArcCosine(order=1).kernel(np.array([[1.0, 0.0], [0.0, 1.0]])).round(3)
+    array([[1.   , 0.318],
+           [0.318, 1.   ]])
     """
 
     order: int = 1
@@ -355,6 +387,14 @@ class Coordinates:
     """phi(x) = x_w, w uniform on the columns: the linear kernel k(x, y) = x.y, sparse rows included.
 
     Sinha & Duchi 2016, section 4.2. ``n_frequencies=None`` takes each column once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> bool(np.allclose(dkl.Coordinates().kernel(X), X @ X.T))
+    True
     """
 
     @property

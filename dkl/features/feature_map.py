@@ -43,6 +43,15 @@ class FeatureMap:
         For "arc-cosine" alone: 0, 1 or 2.
     scaler : Scaler or None
         Applied to raw rows first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> drawn = dkl.RandomFeatures(n_features=20, random_state=0).fit(X).feature_map_
+    >>> drawn.activation, drawn.n_frequencies, drawn.n_features
+    ('cos-sin', 10, 20)
     """
 
     activation: Activation

@@ -10,6 +10,8 @@ import numpy as np
 from dkl.errors import refuse_non_finite
 
 ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
+ScalingChoice = ScalingKind | Literal["auto"]
+"""What learners take: "auto" is "standard", and no scaling of sparse rows."""
 
 
 @dataclass(frozen=True, eq=False)

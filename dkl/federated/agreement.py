@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,15 +16,22 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import spoken_names, whole_number
 from dkl.data.dataset import Dataset
 from dkl.data.schema import Schema
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import written_whole
 from dkl.encodings.categories import refuse_codes
+from dkl.errors import StoreError
 from dkl.methods.fit_context import FitContext
 from dkl.methods.updating import Updated
-from dkl.model_io import content_hash, load_model, save
+from dkl.model_io import as_json, content_hash, from_json, load_model, save
 from dkl.passes.tree_sum import Node, count_nodes
 from dkl.version import __version__
 
 # A learner that keeps sums takes one pass of block sums; where it would keep them does not matter here.
 _SUMMING = "an agreement"
+# What a file begins with.
+_ABOUT = {"kind": "dkl agreement", "format": 1}
+# Settings that each site has for itself.
+_OF_THE_PLACE = ("sums", "checkpoint", "progress", "memory_limit", "device")
 # What the fit that an agreement is made by says of its own rows.
 _OF_THE_ROWS = ("stats_", "provenance_", "total_weight_")
 
@@ -44,6 +52,17 @@ class Agreement:
         How many blocks each site has, in the order of their block numbers.
     version : str
         Of dkl: another one may round otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> public = dkl.create_dataset("known_to_all.zarr", X, np.where(X[:, 0] > 0, "yes", "no"))
+    >>> learner = dkl.AlignedFeatures(n_candidates=50, n_features=10, random_state=0)
+    >>> settled = dkl.agree(learner, public, {"north": 8, "south": 4})
+    >>> settled.n_blocks, list(settled.sites)
+    (12, ['north', 'south'])
     """
 
     learner: Any
@@ -102,11 +121,14 @@ class Agreement:
         return replace(self, sites=_checked_sites(sites))
 
     def save(self, store: str | Path, *, overwrite: bool = False, **storage_options: Any) -> None:
-        """Write the agreement to a store, for all sites to read; see `Agreement.load`.
+        """Write the agreement, for all sites to read: one file to show and to mail, or a store; see `Agreement.load`.
 
         Parameters
         ----------
         store : str or Path
+            A local name that ends in ``.json`` is a file of JSON: sites, columns, classes and settings in words first,
+            and numbers bit by bit behind (an array is its dtype, its shape and its bytes in base64). Anything else is a
+            store, the smaller form of many frequencies, for URLs, too.
         overwrite : bool
         **storage_options
             For fsspec.
@@ -116,7 +138,32 @@ class Agreement:
         FileExistsError
             If something is there and `overwrite` is False.
         """
-        save(self, store, overwrite=overwrite, **storage_options)
+        if Path(store).suffix != ".json":
+            save(self, store, overwrite=overwrite, **storage_options)
+            return
+        if Path(store).exists() and not (overwrite and is_agreement_file(Path(store))):
+            what = "" if is_agreement_file(Path(store)) else ", which is no agreement"
+            raise FileExistsError(f"{str(store)!r} exists{what}; choose another name, or overwrite an agreement")
+        facts = {**_ABOUT, "digest": self.digest, "agreed": self.summary(), **as_json(self)}
+        with written_whole(store) as hidden:
+            hidden.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def summary(self) -> dict[str, Any]:
+        """What is agreed as JSON values that a person reads: sites, columns, classes, settings."""
+        settings = {name: repr(value) for name, value in self.learner.get_params(deep=False).items()}
+        first, numbers = 0, {}
+        for site, count in self.sites.items():
+            numbers[site] = f"blocks {first} to {first + count - 1}"
+            first += count
+        names, classes = self.schema.column_names, self.schema.classes
+        return {
+            "sites": numbers,
+            "columns": list(names) if names is not None else self.schema.n_columns,
+            "classes": None if classes is None else classes.tolist(),
+            "learner": type(self.learner).__name__,
+            "settings": {name: text for name, text in settings.items() if name not in _OF_THE_PLACE},
+            "dkl": self.version,
+        }
 
     @classmethod
     def load(cls, store: str | Path, **storage_options: Any) -> Agreement:
@@ -132,7 +179,11 @@ class Agreement:
         ------
         ValueError
             If something else of dkl is there.
+        StoreError
+            If the file or the store is damaged, or words and numbers of a file say different things.
         """
+        if Path(store).suffix == ".json":
+            return _of_file(Path(store))
         found = load_model(store, **storage_options)
         if not isinstance(found, Agreement):
             raise ValueError(f"{str(store)!r} holds a {type(found).__name__}, not what dkl.agree(...).save wrote")
@@ -206,6 +257,31 @@ def agree(learner: BaseEstimator, rows: Dataset, sites: Mapping[str, int]) -> Ag
     # the schema of the sites' rows says what columns are; where these rows came from is no part of it
     schema = replace(rows.schema, provenance={}, has_weight=False, row_columns={}, held_by=None, shuffle_seed=None)
     return Agreement(settled, schema, _checked_sites(sites), __version__)
+
+
+def is_agreement_file(path: Path) -> bool:
+    """Whether a file is one that `Agreement.save` wrote."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(facts, dict) and all(facts.get(name) == text for name, text in _ABOUT.items())
+
+
+def _of_file(path: Path) -> Agreement:
+    """The agreement in a file of JSON, whose words are those of its numbers."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no agreement at {str(path)!r}")
+    if not is_agreement_file(path):
+        raise ValueError(f"{str(path)!r} is not what dkl.agree(...).save wrote")
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    found = from_json(facts, Location.of(path))
+    if not isinstance(found, Agreement) or (found.digest, found.summary()) != (facts["digest"], facts["agreed"]):
+        raise StoreError(
+            f"{str(path)!r} does not say what was agreed: its digest or its words are not those of its numbers; ask "
+            "for the file again"
+        )
+    return found
 
 
 def _check_learner(learner: BaseEstimator) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
-from functools import cache, wraps
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial, wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -23,22 +26,41 @@ from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
 from dkl.kernels.tiles import checked_dtype, checked_weights, spans
+from dkl.process import after_fork
 from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.block import Block
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 # "mixed": each process of a cluster takes what it has
 Device = Literal["cpu", "gpu", "mixed"]
 
 # Bytes of one array of a tile on a GPU, and of the smallest one that is tried where memory runs out.
 _TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
+# Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
+_ARRAYS_OF_A_TILE = 6
 # Rows that a thread adds up in the precision of the tile before its sum goes into float64.
 _PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for: with more of them it would run out of registers.
 _WEIGHT_COLUMNS = 8
 _THREADS = 128
-# What CUDA and its libraries call an allocation that failed.
-_ALLOCATION_FAILED = ("cudaErrorMemoryAllocation", "_ALLOC_FAILED")
+# Rows of a stochastic fit whose products are made at once: as many as threads share a model.
+_BATCH_ROWS = GROUP**2
+# What CUDA and its libraries call an allocation that failed; those that find no room for their workspace say that they
+# are not initialized.
+_ALLOCATION_FAILED = (
+    *("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "_ALLOC_FAILED"),
+    *("CUBLAS_STATUS_NOT_INITIALIZED", "CUSOLVER_STATUS_NOT_INITIALIZED", "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES"),
+)
+# Where launchers say which of the processes of a machine this one is.
+_LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
+# Processes that share one GPU at most, as far as they count each other.
+_MOST_SHARING = 64
 
+_claiming = threading.Lock()
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
 KERNEL_SOURCE = r"""
@@ -125,6 +147,66 @@ def why_no_gpu() -> str | None:
         return f"CuPy finds no usable GPU ({error})"
 
 
+def own_gpu() -> int:
+    """Which of several GPUs this process computes on: the first that no other process of dkl on this machine has.
+
+    A process locks a file of the machine's temporary folder for the GPU that it takes; the operating system unlocks it
+    when the process ends, however it does. Workers that were started side by side so spread over the GPUs, and the
+    process that drives them takes one that is left; where none is, each gets one process more. A rank that a launcher
+    gave says where to begin, and of the GPUs only those count that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+
+    Returns
+    -------
+    int
+        CuPy's number of the device, in the order of the visible ones.
+    """
+    # Of threads that begin at the same time one takes a GPU for all.
+    with _claiming:
+        return _claimed_gpu()
+
+
+@cache
+def _claimed_gpu() -> int:
+    """`own_gpu`, once a process."""
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    rank = next((int(os.environ[name]) for name in _LOCAL_RANKS if os.environ.get(name, "").isdecimal()), 0)
+    order = [(rank + place) % count for place in range(count)]
+    if count < 2 or fcntl is None:
+        return order[0]
+    # What is visible differs between processes, and so do numbers: the place on the bus is the same for all.
+    names = [cupy.cuda.runtime.deviceGetPCIBusId(gpu).replace(":", "-") for gpu in order]
+    for turn in range(_MOST_SHARING):
+        for gpu, name in zip(order, names, strict=True):
+            if _locked(Path(tempfile.gettempdir()) / f"dkl-gpu-{name}-{turn}.lock"):
+                return gpu
+    # No file can be locked there.
+    return order[os.getpid() % count]
+
+
+@after_fork
+def _claim_anew() -> None:
+    """A process that was forked has no GPU yet, and none of the threads that were about to take one."""
+    global _claiming
+    _claiming = threading.Lock()
+    _claimed_gpu.cache_clear()
+
+
+def _locked(path: Path) -> bool:
+    """Whether this process has locked a file, which it then keeps open for as long as it lives."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
 def place(block: Block, device: Device) -> Block:
     """The block with its rows X on `device`; everything else stays on the host.
 
@@ -149,6 +231,8 @@ def rows_on(X: Rows, device: Device) -> Any:
         return X
     import cupy
 
+    # Which GPU is the current one, each thread has for itself.
+    cupy.cuda.Device(own_gpu()).use()
     if sparse.issparse(X):
         from cupyx.scipy.sparse import csr_matrix
 
@@ -163,16 +247,22 @@ def is_on_gpu(x: object) -> bool:
 
 
 def array_module(x: object) -> Any:
-    """The namespace of an array: numpy, or cupy for arrays on a GPU."""
+    """The namespace of an array: numpy, or cupy for arrays on a GPU, which becomes this thread's current one."""
+    there: Any = x
     if is_on_gpu(x):
         import cupy
 
+        # Sparse rows of cupyx do not say where they are, their values do.
+        (there.data if hasattr(there, "toarray") else there).device.use()
         return cupy
     return np
 
 
 def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The function again, with smaller tiles and a warning, where the memory of the GPU does not suffice."""
+    """The function again, with smaller tiles and a warning, where the memory of the GPU does not suffice.
+
+    Its first argument are rows, or a block of them.
+    """
 
     @wraps(compute)
     def computed(*args: Any) -> Any:
@@ -181,11 +271,11 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
         except (MemoryError, RuntimeError) as error:
             # CuPy's own allocator raises MemoryError; CUDA and cuBLAS, which allocate beside it, name it in their text.
             no_memory = isinstance(error, MemoryError) or any(name in str(error) for name in _ALLOCATION_FAILED)
-            if not no_memory or _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(args[0]):
+            if not no_memory or _tile_bytes.get() <= _LEAST_TILE_BYTES or not is_on_gpu(getattr(args[0], "X", args[0])):
                 raise
             # The warning and the second try come after this block, where the error no longer holds on to the memory.
             smaller, reason = _tile_bytes.get() // 8, str(error)
-            generic.forget_matrices()
+        _give_memory_back()
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
             "whose sums differ in the last bits; give the GPU to fewer processes",
@@ -199,6 +289,14 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
             _tile_bytes.reset(token)
 
     return computed
+
+
+def _give_memory_back() -> None:
+    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it."""
+    import cupy
+
+    generic.forget_matrices()
+    cupy.get_default_memory_pool().free_all_blocks()
 
 
 @in_smaller_tiles
@@ -322,37 +420,103 @@ def _compiled(source: str, name: str) -> Callable[..., None]:
 
 def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
     """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; the models are on the host."""
-    xp, (n, m), K = array_module(X), X.shape, len(models.intercept)
+    xp, n = array_module(X), X.shape[0]
+    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, rule.step_lengths(models.clock, n))]
+    kernel = partial(_compiled, sgd_source(rule, np.dtype(X.dtype.name)))
+    if rule.penalties[0]:
+        return _sgd_row_by_row(xp, X, by_row, models, rule, kernel("sgd_rows"))
+    return _sgd_in_batches(xp, X, by_row, models, rule, kernel("sgd_shares"))
+
+
+def _sgd_in_batches(
+    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
+) -> SGDModels:
+    """All rows a batch at a time: their products with each other and with the models, by the whole GPU, come first."""
+    n, K = X.shape[0], len(models.intercept)
+    coef, mean = (xp.asarray(values, dtype=xp.float64) for values in (models.coef, models.average_coef))
+    # Intercepts, their means, and the number of the next step of each model.
+    state = xp.asarray(np.stack([models.intercept, models.average_intercept, np.full(K, models.clock)]))
+    numbers = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
+    for rows in spans(n, _BATCH_ROWS):
+        x = xp.asarray(X[rows], dtype=xp.float64)
+        size = x.shape[0]
+        products = [xp.ascontiguousarray(xp.matmul(x, other.T)) for other in (coef, x)]
+        shares, factors = xp.zeros((K, 2, size)), xp.empty((3, K))
+        # One thread block a model: it takes the steps in order, on numbers of rows and not of columns.
+        kernel(
+            (K,),
+            (GROUP**2,),
+            (
+                *(*products, *(xp.ascontiguousarray(values[rows]) for values in by_row), shares, factors, state),
+                *(np.int32(size), np.int32(K), *numbers),
+            ),
+        )
+        kept, held, mixed = (factors[number][:, None] for number in range(3))
+        if rule.average:
+            mean = held * mean + mixed * coef + xp.matmul(shares[:, 1], x)
+        coef = kept * coef + xp.matmul(shares[:, 0], x)
+    b, mean_b, _ = on_host(state)
+    coef, mean = (on_host(values).astype(X.dtype.name) for values in (coef, mean))
+    return SGDModels(coef, b, mean, mean_b, models.clock + n)
+
+
+def _sgd_row_by_row(
+    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
+) -> SGDModels:
+    """Each row by itself through all coefficients, which the l1 penalty stops at 0 one by one; nothing is averaged."""
+    (n, m), K = X.shape, len(models.intercept)
     # Copies: the kernel writes the new models over them.
-    coef, mean = (xp.array(values, dtype=X.dtype, order="C") for values in (models.coef, models.average_coef))
-    intercepts = xp.array(np.stack([models.intercept, models.average_intercept]), dtype=xp.float64)
-    step_lengths = rule.step_lengths(models.clock, n)
-    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, step_lengths)]
-    sizes, numbers = (n, m, K), (*rule.penalties, rule.epsilon, rule.intercept_rate, models.clock, rule.average)
+    coef, b = xp.array(models.coef, dtype=X.dtype, order="C"), xp.array(models.intercept, dtype=xp.float64)
+    numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate)
     # One thread block a model: each goes through all rows in order, as a step depends on the one before.
-    _compiled(sgd_source(rule, np.dtype(X.dtype.name)), "sgd_rows")(
+    kernel(
         (K,),
         (GROUP**2,),
         (
-            *(xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts),
-            *(*map(np.int32, sizes), *map(np.float64, numbers)),
+            *(xp.ascontiguousarray(X), *by_row, coef, xp.zeros_like(coef), b),
+            *(*map(np.int32, (n, m, K)), *map(np.float64, numbers)),
         ),
     )
-    b, mean_b = on_host(intercepts)
-    return SGDModels(on_host(coef), b, on_host(mean), mean_b, models.clock + n)
+    mean = np.asarray(models.average_coef, dtype=X.dtype.name)
+    return SGDModels(on_host(coef), on_host(b), mean, models.average_intercept, models.clock + n)
 
 
 def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    widest = max(feature_map.n_columns, feature_map.n_angles)
-    # Rows of a tile: a multiple of the rows of a partial sum, and so few that one array of the tile stays within the
-    # bytes.
-    step = max(_PARTIAL_ROWS, _tile_bytes.get() // (widest * dtype.itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
-    for rows in spans(X.shape[0], step):
+    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, feature_map.n_angles), dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def gpu_bytes(operands: object, rows: int, columns: int) -> int:
+    """Bytes at most of the tiles and matrices that one block of so many rows takes on a GPU beside itself.
+
+    The feature maps among the operands of a pass, and in the objects there, decide.
+    """
+    feature_maps = list({id(one): one for one in _feature_maps(operands)}.values())
+    widest = max([columns, *(max(one.n_angles, one.n_features) for one in feature_maps)])
+    tiles = _ARRAYS_OF_A_TILE * 8 * widest * min(rows, tile_rows(widest, 8))
+    # Frequencies lie there written out, in float64 at most.
+    return tiles + sum(max(8 * one.n_angles * one.n_columns, 2 * one.projection.nbytes) for one in feature_maps)
+
+
+def _feature_maps(value: Any) -> Iterator[FeatureMap]:
+    """The feature maps in nested objects."""
+    if isinstance(value, FeatureMap):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (one for part in value.values() for one in _feature_maps(part))
+    elif isinstance(value, tuple | list):
+        yield from (one for part in value for one in _feature_maps(part))
+    elif is_dataclass(value):
+        yield from (one for part in fields(value) for one in _feature_maps(getattr(value, part.name)))
+
+
+def tile_rows(width: int, itemsize: int) -> int:
+    """Rows of a tile so wide: a multiple of those of a partial sum, and so few that one array is within the bytes."""
+    return max(_PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
 
 
 def _host(x: Array) -> np.ndarray:

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.projections import ColumnProjection, Projection, StructuredProjection
+from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
 from dkl.kernels.harmonic_tiles import harmonic_values
@@ -21,7 +21,8 @@ from dkl.kernels.scale import linear_part, normal_scores
 from dkl.protocols.arrays import Array
 
 # The matrices of projections that are on a device: they stay as long as the feature map that they belong to, which on
-# a worker is as long as a pass, and longer where the next pass has the same map.
+# a worker is as long as a pass, and longer where the next pass has the same map. Maps that arrive anew with each pass
+# are not told by what they hold: to read a matrix for that takes longer than to send it.
 _placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
 
 
@@ -33,8 +34,19 @@ def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> A
     matrices = _placed.setdefault(projection, {})
     kind = f"{xp.__name__} {dtype}"
     if kind not in matrices:
-        matrices[kind] = xp.asarray(projection.dense(), dtype=dtype)
+        matrices[kind] = _written_out(xp, projection, dtype)
     return matrices[kind]
+
+
+def _written_out(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
+    """W where `xp` computes. Of frequencies with few entries these alone are sent to a GPU, and written out there."""
+    if xp.__name__ != "cupy" or not isinstance(projection, SparseProjection):
+        return xp.asarray(projection.dense(), dtype=dtype)
+    W = xp.zeros((projection.n_frequencies, projection.n_columns), dtype=dtype)
+    rows = np.repeat(np.arange(projection.n_frequencies), np.diff(projection.indptr))
+    # A projection stores no entry twice.
+    W[xp.asarray(rows), xp.asarray(projection.indices)] = xp.asarray(projection.data, dtype=dtype)
+    return W
 
 
 def forget_matrices() -> None:

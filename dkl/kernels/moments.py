@@ -10,7 +10,6 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from dkl.kernels.device import rows_on
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -191,7 +190,7 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
 @np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`column_sums` of one block, on the host."""
-    return column_sums(rows_on(block.X, "cpu"), block.weights, operands.get("scaled"))
+    return column_sums(block.X, block.weights, operands.get("scaled"))
 
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:
@@ -210,4 +209,5 @@ def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum
         accumulators=accumulators,
         operands={} if scaled is None else {"scaled": scaled},
         cost=cost,
+        on_host=True,
     )

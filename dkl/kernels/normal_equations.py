@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numba
 import numpy as np
 from scipy import sparse
-from scipy.linalg import blas
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
 from dkl.kernels.maps import map_rows, map_spans
 from dkl.kernels.moments import sum_in_order
+from dkl.kernels.newton.gram import GramSum, packed_size
+from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
@@ -32,6 +33,8 @@ _LEAST_ROWS, _MOST_ROWS = 1024, 8192
 _STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
+# A tile of fewer numbers goes into double precision by a copy.
+_FEW_NUMBERS = 1 << 18
 # Sparse rows that are multiplied at once: scores of all models are written out for them.
 _SPARSE_ROWS = 8_192
 
@@ -95,28 +98,57 @@ class NewtonOptions:
     quantiles: tuple[float, ...] | None = None
 
 
-def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of the design matrix: mapped rows with a last column of ones. Each is written over the one before."""
+def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+    """Row tiles of the design matrix: mapped rows with a last column of ones, where the rows are.
+
+    On the host each is written over the one before.
+    """
+    if is_on_gpu(X):
+        for rows, phi in mapped_tiles(X, feature_map, dtype):
+            xp = array_module(phi)
+            yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
+        return
     room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
     for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
         yield rows, room[: rows.stop - rows.start]
 
 
-def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of mapped rows, of the size that products of columns want. Each is written over the one before."""
+def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+    """Row tiles of mapped rows, of the size that products of columns want; those of a GPU are mapped there, and stay.
+
+    On the host each is written over the one before.
+    """
+    if is_on_gpu(X):
+        # As many rows as a product in float32 may add up; a copy in float64 fits beside them.
+        for rows in spans(X.shape[0], min(_MOST_ROWS, tile_rows(feature_map.n_features, 8))):
+            yield rows, map_rows(X[rows], feature_map, dtype)
+        return
     # Memory that is fresh for each tile would cost a fifth of the time of a map.
     step = newton_tile(feature_map.n_features, dtype)
     room = np.empty((min(step, X.shape[0]), feature_map.n_features), dtype)
     yield from map_spans(X, feature_map, dtype, step, room)
 
 
-def placed_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
-    """`mapped_tiles` where the rows are: those of a GPU are mapped there, and stay."""
-    if not is_on_gpu(X):
-        yield from mapped_tiles(X, feature_map, dtype)
-        return
-    for rows in spans(X.shape[0], newton_tile(feature_map.n_features, dtype)):
-        yield rows, map_rows(X[rows], feature_map, dtype)
+def model_scores(phi: Any, models: np.ndarray) -> np.ndarray:
+    """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g): the product is made where the rows are."""
+    xp = array_module(phi)
+    return on_host(phi @ xp.asarray(models[:, :-1].T.astype(phi.dtype))) + models[:, -1]
+
+
+def weighted_sums(weights: np.ndarray, phi: Any) -> np.ndarray:
+    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), made where they are.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (..., n)
+    phi : array of shape (n, m), sparse, or on a GPU
+
+    Returns
+    -------
+    ndarray of shape (..., m + 1)
+    """
+    sums = on_host(array_module(phi).asarray(weights.astype(phi.dtype)) @ phi)
+    return np.concatenate([sums, weights.sum(axis=-1)[..., None]], axis=-1)
 
 
 def is_plain_sparse(X: Rows, feature_map: FeatureMap) -> bool:
@@ -176,14 +208,14 @@ def loss_sums(
         Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
         what it was before, with `change`; 0 for rows of weight 0.
     """
-    wide = phi.astype(np.float64) if options.exact else phi
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
     # The products are made where the rows are; what there is of a row and a model comes to the host.
-    xp = array_module(wide)
-    start, move = (
-        on_host(wide @ xp.asarray(models[:, :-1].T.astype(wide.dtype))) + models[:, -1]
-        for models in (trial.coefficients, trial.directions)
-    )
+    models, is_large, xp = (trial.coefficients, trial.directions), options.exact and _is_large(phi), array_module(phi)
+    wide = phi if is_large or not options.exact else phi.astype(np.float64)
+    if is_large:
+        start, move = line_scores(phi, *models)
+    else:
+        start, move = (on_host(wide @ xp.asarray(one[:, :-1].T.astype(wide.dtype))) + one[:, -1] for one in models)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
@@ -195,9 +227,14 @@ def loss_sums(
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
-    pulls = on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
+    pulls = weighted_rows(descent, phi) if is_large else on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
     gradient = np.concatenate([pulls, descent.sum(axis=0)[:, None]], axis=1)
     return losses, -gradient, curvature
+
+
+def _is_large(phi: Any) -> bool:
+    """Whether mapped rows are so many that the compiled products in double precision are worth their compilation."""
+    return isinstance(phi, np.ndarray) and phi.dtype == np.float32 and phi.size >= _FEW_NUMBERS
 
 
 def _table_losses(
@@ -284,125 +321,6 @@ def _line_losses(
 _LINE = TwoForms(_few_line_losses, _many_line_losses, 5_000_000)
 
 
-def packed_size(start: int, stop: int) -> int:
-    """Numbers in columns start .. stop - 1 of an upper triangle, packed column by column down to the diagonal."""
-    return (stop * (stop + 1) - start * (start + 1)) // 2
-
-
-def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Columns of a packed triangle of float64, cut so that a panel has at most so many bytes, or one column."""
-    start = 0
-    while start < width:
-        stop = start + 1
-        while stop < width and 8 * packed_size(start, stop + 1) <= nbytes:
-            stop += 1
-        yield start, stop
-        start = stop
-
-
-def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
-    """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
-
-    Parameters
-    ----------
-    phi : ndarray of shape (n, m)
-    weight : ndarray of shape (n,)
-        Of either sign.
-    columns : (int, int)
-        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
-    out : ndarray of shape (packed_size(start, stop),), float64
-    """
-    start, stop = columns
-    m = phi.shape[1]
-    # All columns at once: a symmetric product costs half of a general one. Of a panel, only the rows down to its last
-    # column are formed.
-    if start == 0 and stop > m:
-        _add_packed(signed_products(phi, weight), start, out)
-    elif start < m:
-        weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
-        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
-    if stop > m:
-        # The column of the intercept: sums of the features, and last the sum of the weights.
-        border = weight.astype(phi.dtype) @ phi
-        out[-m - 1 : -1] += border
-        out[-1] += weight.sum()
-
-
-class GramSum:
-    """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T over tiles of rows, packed.
-
-    Rows in memory are added to the sum at once (`add_hessian`). Of rows on a GPU the products are made there in their
-    own precision and added up there in float64, and only the sum of all of them comes to the host.
-
-    Parameters
-    ----------
-    columns : (int, int)
-        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
-    out : ndarray of shape (packed_size(start, stop),), float64
-        What is added to, by `finish` at the latest.
-    """
-
-    def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
-        self._columns, self._out = columns, out
-        self._products: Any = 0.0
-        self._border: Any = 0.0
-        self._weight = 0.0
-
-    def add(self, phi: Any, weight: np.ndarray) -> None:
-        """Add the products of mapped rows (n, m), of weights (n,) of either sign."""
-        if not is_on_gpu(phi):
-            add_hessian(phi, weight, self._columns, self._out)
-            return
-        xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
-        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
-        panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
-        self._products = panel.astype(np.float64) + self._products
-        if stop > m:
-            self._border = weighted.sum(axis=0, dtype=np.float64) + self._border
-            self._weight += float(weight.sum())
-
-    def finish(self) -> None:
-        """Bring what is still on a GPU into the sum."""
-        (start, stop), products, border = self._columns, self._products, self._border
-        if is_on_gpu(products):
-            _add_packed(on_host(products), start, self._out)
-        if is_on_gpu(border):
-            m = stop - 1
-            self._out[-m - 1 : -1] += on_host(border)
-            self._out[-1] += self._weight
-        self._products = self._border = self._weight = 0.0
-
-
-def signed_products(phi: np.ndarray, weight: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    """The lower or the upper triangle of phi^T diag(weight) phi: half the work of a product of two matrices."""
-    rank_k = blas.ssyrk if phi.dtype == np.float32 else blas.dsyrk
-    products = np.zeros((phi.shape[1],) * 2, phi.dtype, order="F")
-    # BLAS multiplies with the transpose of one matrix only, so weights go in as square roots: those below zero, of rows
-    # that lost their curvature, are subtracted by a product of their own.
-    for sign in (1.0, -1.0):
-        rows = np.flatnonzero(sign * weight > 0.0)
-        if len(rows):
-            size = sign * weight[rows]
-            signed = phi if len(rows) == len(phi) else phi[rows]
-            signed = signed if np.all(size == 1.0) else signed * np.sqrt(size).astype(phi.dtype)[:, None]
-            products = rank_k(sign, signed.T, beta=1.0, c=products, overwrite_c=1, lower=upper)
-    return products.T
-
-
-def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
-    """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
-    first = 0
-    for width, row in enumerate(products, start + 1):
-        out[first : first + width] += row[:width]
-        first += width
-
-
-def rows_at(phi: Any, numbers: np.ndarray) -> Any:
-    """Some rows of mapped ones, wherever these are."""
-    xp = array_module(phi)
-    return phi[numbers] if xp is np else xp.take(phi, xp.asarray(numbers), axis=0)
-
-
 def newton_sums(
     X: Rows, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: TrialSteps, options: NewtonOptions
 ) -> dict[str, np.ndarray]:
@@ -430,7 +348,7 @@ def newton_sums(
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     stays_sparse = options.columns is None and is_plain_sparse(X, feature_map)
-    tiles = sparse_tiles if stays_sparse else placed_tiles
+    tiles = sparse_tiles if stays_sparse else mapped_tiles
     hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
     for rows, phi in tiles(X, feature_map, options.dtype):
         tile_weight = weight[rows]
@@ -440,10 +358,8 @@ def newton_sums(
             sums["gradient"] += gradient
         for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
             # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
-            curved = np.flatnonzero(curvature[:, model])
-            own = (tile_weight if weight.ndim == 1 else tile_weight[:, model])[curved] * curvature[curved, model]
-            if len(curved):
-                hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), own)
+            own = tile_weight if weight.ndim == 1 else tile_weight[:, model]
+            hessian.add(phi, own * curvature[:, model])
     for hessian in hessians:
         hessian.finish()
     return sums
@@ -484,13 +400,10 @@ def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.n
     product = np.zeros(searches.shape)
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, dtype):
-        moved = phi @ searches[:, :-1].T.astype(phi.dtype) + searches[:, -1]
-        share = weight[rows] * moved
+        share = weight[rows] * model_scores(phi, searches)
         if operands["loss"] == "squared_hinge":
-            scores = phi @ point[:, :-1].T.astype(phi.dtype) + point[:, -1]
-            share = share * (values[rows] * scores < 1.0)
-        product[:, :-1] += share.T.astype(phi.dtype) @ phi
-        product[:, -1] += share.sum(axis=0)
+            share = share * (values[rows] * model_scores(phi, point) < 1.0)
+        product += weighted_sums(share.T, phi)
     return {"product": product}
 
 

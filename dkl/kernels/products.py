@@ -1,4 +1,7 @@
-"""z = W x for tiles of rows on a CPU, whatever W and the rows are: what maps, gradients and ramps are computed from."""
+"""z = W x for tiles of rows on a CPU, whatever W and the rows are: what maps, gradients and ramps are computed from.
+
+Beside them the products of mapped rows with linear models, exact to double precision.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dkl.features.projections import ColumnProjection, SparseProjection, Structu
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.pair_sums import sparse_row_product
-from dkl.kernels.sincos import ELEMENTWISE
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles, even_step, spans
 from dkl.protocols.arrays import Rows
 
@@ -186,3 +189,88 @@ def _sparse_product(
     """out = sparse rows times columns first .. of W (d, m), row by row."""
     for i in range(len(out)):
         sparse_row_product(data, indices, indptr[i], indptr[i + 1], W, first, out[i])
+
+
+def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The scores of g models at their coefficients, and what a step of length 1 adds to them, both (n, g).
+
+    Products and sums are float64 without a copy of the rows, which would take longer than all the rest.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m), float32
+        Mapped rows; the models' intercepts count beside them.
+    coefficients, directions : ndarray of shape (g, m + 1), float64
+        The intercept last.
+    """
+    models = coefficients, directions
+    start, move = (np.tile(model[:, -1], (len(phi), 1)) for model in models)
+    # from zero every score is the intercept
+    if any(model[:, :-1].any() for model in models):
+        _add_line_scores(phi, np.ascontiguousarray(coefficients), np.ascontiguousarray(directions), start, move)
+    return start, move
+
+
+def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
+    """sum_i weights_ik phi_i for each of g models, in float64 as `line_scores`.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n, g), float64
+    phi : ndarray of shape (n, m), float32
+
+    Returns
+    -------
+    ndarray of shape (g, m)
+    """
+    sums = np.zeros((weights.shape[1], phi.shape[1]))
+    _add_weighted_rows(np.ascontiguousarray(weights), phi, sums)
+    return sums
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """x.v and x.w of x in float32 and the others in float64, in float64; v and w may be longer."""
+    first = second = 0.0
+    for j in range(len(x)):
+        wide = np.float64(x[j])
+        first += wide * v[j]
+        second += wide * w[j]
+    return first, second
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_line_scores(
+    phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray, start: np.ndarray, move: np.ndarray
+) -> None:
+    """start += phi coefficients^T and move += phi directions^T, both (n, g), row by row."""
+    for i in range(len(phi)):
+        for k in range(len(coefficients)):
+            first, second = _two_dots(phi[i], coefficients[k], directions[k])
+            start[i, k] += first
+            move[i, k] += second
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _add_four_rows(phi: np.ndarray, weights: tuple[float, float, float, float], out: np.ndarray) -> None:
+    """out += weights . phi of four rows: each sum is read and written once for all four."""
+    first, second, third, fourth = phi[0], phi[1], phi[2], phi[3]
+    a, b, c, d = weights
+    for j in range(len(out)):
+        low = np.float64(first[j]) * a + np.float64(second[j]) * b
+        high = np.float64(third[j]) * c + np.float64(fourth[j]) * d
+        out[j] += low + high
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_weighted_rows(weights: np.ndarray, phi: np.ndarray, out: np.ndarray) -> None:
+    """out += weights^T phi of weights (n, g), rows (n, m) and out (g, m)."""
+    whole = len(phi) - len(phi) % 4
+    for i in range(0, whole, 4):
+        for k in range(len(out)):
+            four = weights[i, k], weights[i + 1, k], weights[i + 2, k], weights[i + 3, k]
+            _add_four_rows(phi[i : i + 4], four, out[k])
+    for i in range(whole, len(phi)):
+        for k in range(len(out)):
+            for j in range(phi.shape[1]):
+                out[k, j] += weights[i, k] * np.float64(phi[i, j])

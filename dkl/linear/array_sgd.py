@@ -59,16 +59,19 @@ def take_steps(
     # The kernel on a GPU checks no shapes.
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")
-    Y, S = _by_model(model, on_host(y), class_weight)
-    if sample_weight is not None:
-        S = S * on_host(sample_weight)[:, None]
+    Y, S = rows_by_model(model.classes_ if is_classifier(model) else None, on_host(y), sample_weight, class_weight)
     after = sgd_rows(rows, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
-    if not (np.isfinite(after.coef).all() and np.isfinite(after.intercept).all()):
-        raise ValueError(
-            f"coefficients overflow in steps on {len(Y)} rows; scale the rows, or take a smaller eta0 or a larger alpha"
-        )
+    refuse_overflow(after, len(Y))
     _set(model, after)
     return model
+
+
+def refuse_overflow(models: SGDModels, n_rows: int) -> None:
+    """Raise ValueError where steps on so many rows have led to coefficients that are no numbers."""
+    if not (np.isfinite(models.coef).all() and np.isfinite(models.intercept).all()):
+        raise ValueError(
+            f"coefficients overflow in steps on {n_rows} rows; scale the rows, or take a smaller eta0 or a larger alpha"
+        )
 
 
 def rule_of(model: SGDModel, *, is_sparse: bool = False) -> SGDRule:
@@ -183,22 +186,33 @@ def _scores(model: SGDModel, X: np.ndarray) -> np.ndarray:
     return scores[:, 0] if coef.shape[0] == 1 else scores
 
 
-def _by_model(model: SGDModel, y: np.ndarray, class_weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and weights of each linear model, (n, K)."""
-    if not is_classifier(model):
+def rows_by_model(
+    classes: np.ndarray | None,
+    y: np.ndarray,
+    sample_weight: ArrayLike | None = None,
+    class_weight: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,).
+
+    Raises
+    ------
+    ValueError
+        If a label is not among the classes.
+    """
+    if classes is None:
         Y = np.asarray(y, dtype=np.float64).reshape(-1, 1)
-        return Y, np.ones_like(Y)
-    classes = model.classes_
-    codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
-    unknown = np.flatnonzero(classes[codes] != y)
-    if len(unknown):
-        raise ValueError(f"y[{unknown[0]}] is {y[unknown[0]]!r}, which is not among the classes {classes.tolist()}")
-    Y = signs(codes, len(classes))
-    if class_weight is None:
-        return Y, np.ones_like(Y)
-    # One class against the rest leaves the rest at weight 1, as in scikit-learn.
-    negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
-    return Y, np.where(Y > 0, positive, negative)
+    else:
+        codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
+        unknown = np.flatnonzero(classes[codes] != y)
+        if len(unknown):
+            raise ValueError(f"y[{unknown[0]}] is {y[unknown[0]]!r}, which is not among the classes {classes.tolist()}")
+        Y = signs(codes, len(classes))
+    S = np.ones_like(Y)
+    if classes is not None and class_weight is not None:
+        # One class against the rest leaves the rest at weight 1, as in scikit-learn.
+        negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
+        S = np.where(Y > 0, positive, negative)
+    return Y, S if sample_weight is None else S * on_host(sample_weight)[:, None]
 
 
 def _models(model: SGDModel) -> SGDModels:

@@ -20,9 +20,9 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 # A held-out loss counts as lower only if it falls by more than this share of the lowest so far. Without it, patience
 # would never run out on a loss that creeps down by rounding.
 _TOLERANCE = 1e-4
-# What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: a call of
-# scikit-learn's SGD takes 1.1 microseconds a row and model, and 1.6 nanoseconds a coefficient.
-_ROW_FLOPS, _COEFFICIENT_FLOPS = 1.1e5, 160.0
+# What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: .2
+# microseconds a row and model, and .36 nanoseconds a coefficient.
+_ROW_FLOPS, _COEFFICIENT_FLOPS = 2e4, 36.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class EpochProblem:
     dtype : {"float32", "float64"}
         Of mapped rows.
     row_flops : float or None
-        What stepping through one row costs; None is what scikit-learn's SGD estimators take.
+        What stepping through one row costs; None is what `dkl.linear.sgd.sgd_step` takes.
     row_bytes : int
         The bytes of a row where there is no feature map.
     """

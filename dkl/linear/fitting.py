@@ -205,7 +205,7 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
 def fit_by_epochs(
     problem: LinearProblem, source: BlockSource, run: Run, *, epochs: int | None, patience: int | None
 ) -> LinearFit:
-    """Stochastic epochs by scikit-learn's `partial_fit`, averaged.
+    """Stochastic epochs by the rule of scikit-learn's `partial_fit`, compiled and averaged.
 
     Parameters
     ----------

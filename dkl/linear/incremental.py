@@ -33,6 +33,7 @@ from dkl.data.frames import encoded_by, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import as_dask_array
+from dkl.documented import DocumentedMixin
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
@@ -88,7 +89,7 @@ def _estimator_has(method: str) -> Callable[[BlockIncremental], bool]:
     return lambda model: hasattr(getattr(model, "estimator_", model.estimator), method)
 
 
-class BlockIncremental(Incremental):
+class BlockIncremental(DocumentedMixin, Incremental):
     """Fit any estimator that has `partial_fit` on the blocks of a Dataset or of Dask arrays, in bounded memory.
 
     The interface is that of `dask_ml.wrappers.Incremental`. What differs is how rows reach the estimator: blocks come

@@ -13,7 +13,12 @@ from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonLoss, NewtonTargets, is_plain_sparse, sparse_rows
+from dkl.kernels.normal_equations import (
+    NewtonLoss,
+    NewtonTargets,
+    is_plain_sparse,
+    sparse_rows,
+)
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
@@ -81,16 +86,18 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 single = getattr(source, "one_fold", False)
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _choose_penalty(candidates, source, run)
+                if isinstance(_joint(task), SoftmaxProblem):
+                    choice = _chosen_together(candidates, choice, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
-            # a start on a share of the rows serves those whose Hessians cost much
-            subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
-            if subsample is not None:
-                # checkpoints know this stage as "rough"
-                start = _run(subsample, source, run, "rough").solution(subsample)
-                task = replace(task, start=start)
+        # a start on a share of the rows serves those whose Hessians cost much
+        subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
+        if subsample is not None:
+            # checkpoints know this stage as "rough"
+            rough = _run(subsample, source, run, "rough")
+            task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
         last = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
@@ -169,18 +176,28 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     joint = _joint(task)
     fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
     if problem.alpha != "auto":
-        return [*passes, *fits]
+        return [*passes, *_subsample_passes(task, n_rows, problem.seed), *fits]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
     candidates = penalty_problem(problem, task, summary, square_length=1.0)
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
+    if isinstance(joint, SoftmaxProblem):
+        # three penalties, each fitted for all classes together
+        choice = PenaltyChoice(float(candidates.alphas[1]), candidates.alphas, np.zeros(0), np.zeros((0, 0)))
+        for _, problems in candidates.together(choice):
+            passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
     refit = _refitted(task)
-    subsample = None if is_wide(refit) else subsample_problem(refit, n_rows, problem.seed)
     joint = _joint(refit)
     fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
-    return [*passes, *([] if subsample is None else driver.plan(subsample)), *fits]
+    return [*passes, *_subsample_passes(refit, n_rows, problem.seed), *fits]
+
+
+def _subsample_passes(task: NewtonProblem, n_rows: int, seed: int) -> Sequence[tuple[Sequence[Record], int]]:
+    """The passes of the start on a share of the rows, where there is one."""
+    subsample = None if is_wide(task) else subsample_problem(task, n_rows, seed)
+    return [] if subsample is None else driver_of(subsample).plan(subsample)
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
@@ -332,6 +349,29 @@ def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> Pe
     """Fit all candidates in the same passes, then judge them on the rows that each has not seen, in one pass more."""
     state = _run(candidates.problem, source, run, "penalty")
     return candidates.choose(state, _pass_result(candidates.judged(state), source, run))
+
+
+def _chosen_together(candidates: Candidates, choice: PenaltyChoice, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The penalty, of that chosen and those next to it, that the loss of all classes together prefers.
+
+    Each class against the rest, which is what `_choose_penalty` fits, prefers lighter or heavier ones now and then.
+    """
+    models, alphas = [], np.zeros(0)
+    for fold, problems in candidates.together(choice):
+        alphas, start = np.array([problem.alpha for problem in problems]), None
+        for number, problem in enumerate(problems):
+            # the model under a stronger penalty is near that of the next
+            state = _run(replace(problem, start=start), source, run, f"penalty-{fold}-{number}")
+            start = state.coefficients.reshape(problem.n_classes, problem.width)
+            models.append(start)
+    # (penalties, folds, K, m + 1)
+    fitted = np.stack(models).reshape(-1, len(alphas), *models[0].shape).swapaxes(0, 1)
+    flat = fitted.reshape(-1, *models[0].shape).swapaxes(0, 1)
+    sums = _pass_result(candidates.judged_together(flat), source, run)
+    losses, weight = (sums[name].reshape(fitted.shape[:2]).sum(axis=1) for name in ("loss", "weight"))
+    scores = 1.0 - losses / weight
+    best = int(np.argmax(scores))
+    return PenaltyChoice(float(alphas[best]), alphas, scores, fitted[best].mean(axis=0))
 
 
 def _run(

@@ -11,6 +11,7 @@ from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
     NewtonLoss,
     NewtonOptions,
@@ -18,8 +19,6 @@ from dkl.kernels.normal_equations import (
     TrialSteps,
     newton_block,
     newton_tile,
-    packed_panels,
-    packed_size,
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import Loss, newton_loss
@@ -65,6 +64,8 @@ class NewtonProblem:
         so float32 costs an extra step and no accuracy.
     start : ndarray of shape (g, m + 1) or None
         Where the models start, the intercept last; None is zero. Models of one target start at the same point.
+    first_gradient : ndarray of shape (g,) or None
+        The lengths of gradients that `tol` is relative to; None are those at the start.
     fixed : bool
         Hessians at the start serve all steps, where those of all targets and folds are within 64 MiB: penalties can be
         told apart by rougher steps than a model is fitted with.
@@ -87,6 +88,7 @@ class NewtonProblem:
     max_steps: int = 50
     dtype: str = "float32"
     start: np.ndarray | None = None
+    first_gradient: np.ndarray | None = None
     fixed: bool = False
     epsilon: float = 0.1
     quantiles: np.ndarray | None = None
@@ -412,8 +414,12 @@ class _NewtonCost:
         packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
         hessians = 2.0 * packed * len(self.options.hessian_of)
         itemsize = np.dtype(self.options.dtype).itemsize
-        tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + (8 if self.options.exact else 0))
-        return Cost(rows * (mapping + scores + hessians), tile + itemsize * width * min(width, 2 * packed // width + 1))
+        # mapped rows, those with curvature and these by the roots of their weights; for each Hessian as many rows as
+        # features wait, and two products are added
+        tile = 3 * newton_tile(width - 1, self.options.dtype) * width
+        waiting = 0 if self.options.columns is None else (len(self.options.hessian_of) + 1) * width**2
+        products = 2 * width * min(width, 2 * packed // width + 1)
+        return Cost(rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
 
 
 def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
@@ -454,7 +460,7 @@ def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray
     gradients[:, :-1] += state.penalties(problem)[models, None] * state.coefficients[models, :-1]
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
     first = models[state.fresh[models]]
-    state.first_gradient[first] = state.gradient[first]
+    state.first_gradient[first] = (state.gradient if problem.first_gradient is None else problem.first_gradient)[first]
     return gradients
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,8 +11,10 @@ from scipy import special
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
+from dkl.linear.softmax_driver import SoftmaxProblem
 from dkl.linear.sums import held_out_block
 from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
@@ -68,6 +70,29 @@ class Folds:
 
 
 @dataclass(frozen=True, eq=False)
+class SeenRows:
+    """Which rows the models of one fold see, of those that count at all.
+
+    Parameters
+    ----------
+    folds : Folds
+    fold : int
+    kept : callable or None
+        As of `NewtonTargets`.
+    """
+
+    folds: Folds
+    fold: int
+    kept: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, held_with: np.ndarray) -> np.ndarray:
+        """A mask (n,) of rows by what they are held out with."""
+        folds = self.folds(held_with)
+        seen = (folds > -2) & (folds != self.fold)
+        return seen if self.kept is None else seen & np.asarray(self.kept(held_with), dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
 class Candidates:
     """Linear models for every output, penalty and fold: model ``(k * A + a) * F + f`` of a Newton problem.
 
@@ -94,20 +119,59 @@ class Candidates:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
         models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
-        targets = self.problem.targets
-        outputs = targets.models[:: shape[1]]
+        return self._judging(models, self._judging_loss())
+
+    def together(self, choice: PenaltyChoice) -> list[tuple[int, list[SoftmaxProblem]]]:
+        """Of each fold, the problems of all classes together at the penalty chosen and those next to it, strong first.
+
+        Each class against the rest tells which penalties are worth a system of all classes.
+        """
+        best = int(np.argmin(np.abs(self.alphas - choice.alpha)))
+        problem, found = self.problem, []
+        for fold in range(self.folds.count):
+            targets = replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept))
+            found.append(
+                (
+                    fold,
+                    [
+                        SoftmaxProblem(
+                            problem.feature_map,
+                            targets,
+                            problem.total_weight,
+                            float(alpha),
+                            max_steps=_STEPS_OTHERS,
+                            dtype=problem.dtype,
+                            decrement=_DECREMENT_OF_OTHERS,
+                        )
+                        for alpha in self.alphas[max(0, best - 1) : best + 2]
+                    ],
+                )
+            )
+        return found
+
+    def judged_together(self, models: np.ndarray) -> BlockSum:
+        """The record that judges models of all classes together, (K, penalties x folds, m + 1), by their own loss."""
+        return self._judging(models[None], {"name": "softmax"})
+
+    def _outputs(self) -> NewtonTargets:
+        """The targets of one penalty and fold."""
+        targets, copies = self.problem.targets, len(self.alphas) * self.folds.count
+        return replace(targets, models=targets.models[::copies], folds=None, fold=None)
+
+    def _judging(self, models: np.ndarray, loss: dict[str, Any]) -> BlockSum:
+        """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((shape[1],))},
+            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((models.shape[2],))},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
-                "targets": replace(targets, models=outputs, folds=None, fold=None),
+                "targets": self._outputs(),
                 "folds": self.folds,
-                "fold": np.tile(np.arange(self.folds.count), len(self.alphas)),
+                "fold": np.tile(np.arange(self.folds.count), models.shape[2] // self.folds.count),
                 "dtype": self.problem.dtype,
-                "loss": self._judging_loss(),
+                "loss": loss,
             },
             cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
         )

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import mapping_flops, row_mapper
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
@@ -85,10 +85,17 @@ def decision_values(
     weights[:, : len(coef)] = (coef / unit[:, None]).T
     step = minibatch_rows(feature_map, dtype) if span is None else span
     mapped = row_mapper(X, feature_map, dtype)
+    if posterior is not None:
+        posterior.prepared(dtype)
 
     def score(rows: slice) -> None:
         """Map a span of rows and write its decision values, tile by tile."""
-        phi, start = on_host(mapped(rows)), rows.start
+        phi, start = mapped(rows), rows.start
+        if is_on_gpu(phi) and posterior is None:
+            # The product is made there: of a row K numbers come back, not m.
+            out[rows, : len(coef)] = on_host(phi @ array_module(phi).asarray(weights))[:, : len(coef)]
+            return
+        phi = on_host(phi)
         for first in range(0, len(phi), _TILE):
             tile = phi[first : first + _TILE]
             rows_of_tile = slice(start + first, start + first + len(tile))

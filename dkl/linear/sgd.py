@@ -1,4 +1,4 @@
-"""Stochastic gradient steps by scikit-learn's SGD estimators, or their rule on a GPU, as a pure function of a state."""
+"""Stochastic gradient steps by the rule of scikit-learn's SGD estimators, as a pure function of a state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
+from dkl.kernels.sgd.rule import SGDModels
+from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
-from dkl.linear.array_sgd import is_foreign, take_steps
+from dkl.linear.array_sgd import refuse_overflow, rows_by_model, rule_of
 from dkl.linear.minibatches import Minibatch
 from dkl.solvers.losses import loss_of
 
@@ -136,35 +138,31 @@ def batch_rows(n_rows: float) -> int:
 
 
 def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any]) -> SGDState:
-    """The state after `partial_fit` on the rows of a minibatch, batch by batch; `state` stays as it is.
+    """The state after what `partial_fit` does on the rows of a minibatch, batch by batch; `state` stays as it is.
 
-    Minibatches on a GPU are stepped through there, a launch a batch.
+    The steps are compiled; minibatches on a GPU are stepped through there, a launch a batch.
 
     Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows".
     """
-    classes = operands["classes"]
-    model = fitted_estimator(
-        operands["estimator"], state.coef.copy(), state.intercept.copy(), classes=classes, clock=state.clock
-    )
-    known = {} if classes is None else {"classes": classes}
+    rule = rule_of(operands["estimator"])
+    Y, S = rows_by_model(operands["classes"], minibatch.y, minibatch.weight)
+    # the means of the iterates are ours, and the rule's untouched
+    models = SGDModels(state.coef, state.intercept, state.coef, state.intercept, state.clock)
     coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
     batches = state.batches
-    for rows in spans(len(minibatch.y), operands["batch_rows"]):
-        weight = None if minibatch.weight is None else minibatch.weight[rows]
-        if is_foreign(minibatch.phi):
-            take_steps(model, minibatch.phi[rows, :], minibatch.y[rows], weight)
-        else:
-            model.partial_fit(minibatch.phi[rows], minibatch.y[rows], sample_weight=weight, **known)
+    for rows in spans(len(Y), operands["batch_rows"]):
+        models = sgd_rows(minibatch.phi[rows, :], Y[rows], S[rows], models, rule=rule)
         batches += 1
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
-        coef += share * (np.atleast_2d(model.coef_) - coef)
-        intercept += share * (model.intercept_ - intercept)
+        coef += share * (models.coef - coef)
+        intercept += share * (models.intercept - intercept)
+    refuse_overflow(models, len(Y))
     return SGDState(
-        coef=np.atleast_2d(model.coef_).astype(state.coef.dtype),
-        intercept=np.asarray(model.intercept_, dtype=state.intercept.dtype),
+        coef=models.coef,
+        intercept=np.asarray(models.intercept, dtype=state.intercept.dtype),
         average_coef=coef,
         average_intercept=intercept,
-        clock=state.clock + len(minibatch.y),
+        clock=state.clock + len(Y),
         batches=batches,
     )
 

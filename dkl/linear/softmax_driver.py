@@ -11,13 +11,12 @@ from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
     newton_tile,
-    packed_panels,
-    packed_size,
 )
 from dkl.linear.newton_driver import NewtonState
 from dkl.linear.softmax_sums import class_pairs, softmax_block
@@ -50,6 +49,8 @@ class SoftmaxProblem:
         As of `NewtonProblem`.
     decrement : float
         As of `NewtonProblem`.
+    start : ndarray of shape (K, m + 1) or None
+        Where the steps begin; None is 0.
     """
 
     feature_map: FeatureMap
@@ -60,6 +61,7 @@ class SoftmaxProblem:
     max_steps: int = 50
     dtype: str = "float32"
     decrement: float = 0.0
+    start: np.ndarray | None = None
 
     @property
     def n_classes(self) -> int:
@@ -80,10 +82,10 @@ class SoftmaxDriver:
     """
 
     def init(self, problem: SoftmaxProblem) -> NewtonState:
-        """All coefficients zero, nothing read."""
+        """The start, nothing read."""
         nothing, size = np.full(1, np.inf), problem.n_classes * problem.width
         return NewtonState(
-            coefficients=np.zeros((1, size)),
+            coefficients=np.zeros((1, size)) if problem.start is None else problem.start.reshape(1, size),
             directions=np.zeros((1, size)),
             steps=np.ones(1),
             objective=nothing,
@@ -96,7 +98,7 @@ class SoftmaxDriver:
 
     def request(self, problem: SoftmaxProblem, state: NewtonState) -> Sequence[BlockSum] | None:
         """One pass, or None at the end: a record for each panel of Hessian columns, the first with the gradient."""
-        if state.ended or state.converged(problem.tol)[0] or state.counts[0] >= problem.max_steps:
+        if state.ended or state.converged(problem.tol, problem.decrement)[0] or state.counts[0] >= problem.max_steps:
             return None
         shape = K, width = problem.n_classes, problem.width
         trial = TrialSteps(state.coefficients.reshape(shape), state.directions.reshape(shape), _trial_steps(state))

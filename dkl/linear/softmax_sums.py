@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, add_hessian, mapped_tiles, packed_size
+from dkl.kernels.newton.gram import GramSum, packed_size
+from dkl.kernels.normal_equations import (
+    NewtonOptions,
+    TrialSteps,
+    mapped_tiles,
+    model_scores,
+    weighted_sums,
+)
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import SOFTMAX
@@ -47,19 +54,21 @@ def softmax_sums(
         sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((n_classes, width))}
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(pairs), packed_size(*options.columns)))
+    hessians = [] if options.columns is None else [GramSum(options.columns, out) for out in sums["hessian"]]
     for rows, phi in mapped_tiles(X, feature_map, options.dtype):
         wide, own, labels = phi.astype(np.float64), weight[rows], codes[rows]
-        start, move = (wide @ models[:, :-1].T + models[:, -1] for models in (trial.coefficients, trial.directions))
+        start, move = (model_scores(wide, models) for models in (trial.coefficients, trial.directions))
         scores = start + trial.steps[0, 0] * move
         if options.first_order:
             for t, step in enumerate(trial.steps[0]):
                 sums["loss"][0, t] += own @ SOFTMAX.value(labels, start + step * move)
             slope = own[:, None] * SOFTMAX.slope(labels, scores)
-            sums["gradient"] += np.concatenate([slope.T @ wide, slope.sum(axis=0)[:, None]], axis=1)
-        if options.columns is not None:
-            # Every block of the Hessian is a weighted product of the same mapped rows, its weights of either sign.
-            for (k, other), out in zip(pairs, sums["hessian"], strict=True):
-                add_hessian(phi, own * SOFTMAX.curvature(scores, k, other), options.columns, out)
+            sums["gradient"] += weighted_sums(slope.T, wide)
+        # Every block of the Hessian is a weighted product of the same mapped rows, its weights of either sign.
+        for (k, other), hessian in zip(pairs if hessians else (), hessians, strict=True):
+            hessian.add(phi, own * SOFTMAX.curvature(scores, k, other))
+    for hessian in hessians:
+        hessian.finish()
     return sums
 
 

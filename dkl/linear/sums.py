@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ from scipy.special import logsumexp, softmax
 from dkl.kernels.device import array_module, place
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import column_sums
-from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, sparse_tiles
+from dkl.kernels.normal_equations import (
+    is_plain_sparse,
+    mapped_tiles,
+    model_scores,
+    sparse_tiles,
+)
 from dkl.kernels.sums import encode_targets
 from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
@@ -21,6 +27,8 @@ from dkl.solvers.losses import loss_of, newton_loss
 
 # The most that a row may lose: sums of it are numbers still.
 _INFINITE = 1e100
+# Orders of rows that are at hand, half a megabyte each: minibatches of a block are made shortly after each other.
+_ORDERS = 8
 
 
 def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -47,11 +55,10 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     "targets"; "device", from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
-    # every minibatch of the block draws the same order anew: they are made in parallel, and none waits for another
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
-    size = operands["minibatch_rows"]
-    drawn = order[number * size : (number + 1) * size]
+    held_out, size = operands["held_out"], operands["minibatch_rows"]
+    kept = np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+    order = _drawn_order((operands["seed"], operands["epoch"], block.index), len(kept))
+    drawn = kept[order[number * size : (number + 1) * size]]
     if len(drawn) == 0:
         return None
     rows = place(block.rows(drawn), operands.get("device", "cpu"))
@@ -59,6 +66,12 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     if center is not None:
         phi -= array_module(phi).asarray(center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
+
+
+@lru_cache(maxsize=_ORDERS)
+def _drawn_order(seeds: tuple[int, int, int], n_rows: int) -> np.ndarray:
+    """A permutation of so many rows, (n,) int64, for a seed, an epoch and a block: its minibatches draw it once."""
+    return np.random.default_rng(seeds).permutation(n_rows)
 
 
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -127,7 +140,7 @@ def candidate_losses(
         For classes 1 at a row's class and -1 elsewhere; one column for two classes.
     models : ndarray of shape (v, K, c, m + 1)
     name, epsilon, quantiles
-        The loss, as of `newton_loss`.
+        The loss, as of `newton_loss`; "softmax" is that of all classes together.
 
     Returns
     -------
@@ -135,7 +148,10 @@ def candidate_losses(
     """
     v, K, c, width = models.shape
     flat = models.reshape(-1, width)
-    scores = (phi @ flat[:, :-1].T.astype(phi.dtype) + flat[:, -1]).reshape(phi.shape[0], v, K, c)
+    scores = model_scores(phi, flat).reshape(phi.shape[0], v, K, c)
+    if name == "softmax":
+        own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
+        return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)
     loss = newton_loss(name, epsilon, None if quantiles is None else quantiles[:, None])
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
     factor = 2.0 if name == "squared_error" else 1.0

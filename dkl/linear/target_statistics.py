@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dkl.data.dataset import Dataset
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
@@ -26,6 +27,11 @@ def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
     """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+
+def planned_scale(dataset: Dataset) -> list[tuple[list[BlockSum], int]]:
+    """The pass of `target_scale`, where targets are numbers, as a plan has it; none for classes."""
+    return [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
 
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import most_folds
+from dkl.encodings.fitted import category_reasons
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
@@ -119,7 +120,8 @@ class ChoosingMixin(SettledMixin):
         if not cut_short and race.plan is None:
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
-        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3])
+        of_categories = category_reasons(dataset.encoding)
+        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
         self._tried_kinds = race.table(won)
         return self._settled_penalty(
             pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
@@ -140,7 +142,8 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_, self._tried_kinds = (f"Features: {plainest.name}; {why}.",), ()
+        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding))
+        self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
         for number, fold in enumerate(folds):

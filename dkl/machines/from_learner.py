@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.linear.sgd import default_estimator, fitted_estimator, step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.protocols.estimators import FittedFeatures
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, ROUND_QUANTILES
 
 
 class ModelledFeatures(FittedFeatures, Protocol):
@@ -40,10 +40,17 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
     # every learner with a working model is a FeatureLearner, which a protocol cannot say
     features: Any = learner
     if classes is None:
-        linked = learner.loss if learner.loss in LOG_LINK else None
+        linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
         machine, one_target = KernelRegressor(features, loss=linked, solver="newton"), len(coef) == 1
+        if linked == "pinball":
+            machine.set_params(quantiles=ROUND_QUANTILES)
         linear = Ridge()
         linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
+        linear.n_features_in_ = coef.shape[1]
+    elif getattr(learner, "loss_", learner.loss) == "softmax":
+        machine = KernelClassifier(features, loss="log_loss", solver="newton")
+        linear = LogisticRegression()
+        linear.coef_, linear.intercept_, linear.classes_ = coef, intercept, classes
         linear.n_features_in_ = coef.shape[1]
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(features, loss="log_loss")

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_values, multiplied
+from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
 from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
@@ -30,7 +30,7 @@ from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.deviations import DeviatingPredictions
 
@@ -53,7 +53,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     n_features : int or "auto"
         Columns of the features at most; "auto" grows them while held-out rows gain, or leaves them to given features.
     scaling : {"auto", "standard", "quantile", "minmax", "unit"} or None
-        Of the columns; "auto" is what held-out rows prefer, or that of given features. Steps need none.
+        Of the columns; "auto" is what held-out rows prefer where the machine chooses its features, "standard" (but for
+        sparse rows) for features by name, in the shell too, and that of given features. Steps need none.
     sigma : float, "median" or "auto"
         The bandwidth; where it is given, only features that have one are tried.
     effort : {"fast", "balanced", "best"}
@@ -314,6 +315,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         The standard deviation of the noise that such a fit finds, in the units of y.
     conformal_ : HeldOutScores
         With `conformal_fraction`, or after `conformalize`: what `predict_interval` promises its coverage by.
+    exposure_ : str
+        Of a fit with `exposure`: the column that held it, empty where values were given.
     seed_ : int
     n_features_in_ : int
 
@@ -454,7 +457,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         y, sample_weight : array of shape (n,) or None
             Those of a Dataset are its own.
         exposure : str, array of shape (n,), or None
-            As of `predict`.
+            As of `predict`; None is the column that the fit had.
+
+        Raises
+        ------
+        ValueError
+            If the fit had an exposure, and there is none here.
         """
         check_is_fitted(self, self._fitted_by)
         loss = self._settings.loss
@@ -465,6 +473,14 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         if loss == "pinball":
             return quantile_score(self._values(X), X, y, sample_weight, quantiles=sorted(self.quantiles))
         return r_squared(self._values(X), X, y, sample_weight)
+
+    def _check_exposure(self) -> None:
+        """Raise ValueError where the loss has no exposure."""
+        if self._settings.loss not in LOG_LINK:
+            raise ValueError(
+                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
+                "'gamma'; leave it out"
+            )
 
     @available_if(lambda self: self._settings.loss in LOG_LINK)
     def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
@@ -485,6 +501,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     def _losses(self, X: object, y: object, sample_weight: object, exposure: object) -> tuple[float, float]:
         """Half the mean deviance of the model, and of the best constant."""
+        exposure = exposure_beside_fit(self, X, exposure)
         if isinstance(exposure, str):
             exposure = exposure_values(X, exposure)
         loss = self._settings.loss
@@ -493,8 +510,12 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     @property
     def _link(self) -> str:
         """How scores become predictions, as of `dkl.methods.prediction.answered`."""
-        loss = self._settings.loss
-        return "log" if loss in LOG_LINK else "sorted" if loss == "pinball" and len(self.quantiles) > 1 else ""
+        return loss_of(self._settings.loss).link
+
+    @property
+    def _quantiles(self) -> tuple[float, ...]:
+        """What the outputs are quantiles of, in the order of their scores, where there are several."""
+        return tuple(self.quantiles) if self._settings.loss == "pinball" and len(self.quantiles) > 1 else ()
 
     def _has_one_target(self) -> bool:
         """Whether y had one dimension at `fit`."""

@@ -16,9 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import Exposure, with_rates
+from dkl.data.exposure import Exposure, exposure_of_fit, with_exposure_of_fit, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
+from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
@@ -55,7 +56,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -64,7 +65,7 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportMixin, BaseEstimator):
+class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator):
     """What the classifier and the regressor share: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -122,8 +123,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             and drop it from the frame where it shall be none.
         exposure : str, array of shape (n,), or None
             Of ``loss="poisson"`` and "gamma" alone: what each row's target was counted over (years, customers, area),
-            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame, which
-            is then no feature.
+            above 0. The model is then one of the target for one unit of it. A name is a column of a data frame or
+            of a Dataset, which is then no feature; the model remembers it, and reads it of further rows to score them.
 
         Returns
         -------
@@ -146,9 +147,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
-        if exposure is not None:
-            # rows that are held out keep their counts, which intervals are of
-            dataset = with_rates(dataset, bool(self._exposure_weighs))
+        # rows that are held out keep their counts, which intervals are of
+        dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
         dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
@@ -175,7 +175,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             problem = replace(problem, start=None)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
-        self._score_held_out(held_out, exposed=exposure is not None)
+        self._score_held_out(held_out)
         return self
 
     def _begun(
@@ -195,6 +195,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         check_device(self.device)
         beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
         exposed = Exposure(beside, exposure)
+        if exposed.name and isinstance(X, Dataset):
+            record_rows(X)  # as they are stored, with the column that is no feature
         y = one_dimensional(y)
         own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
         dataset = rows_to_fit(
@@ -204,6 +206,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         dataset = without_splits(dataset)
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
+        exposed.remember(self)
         self._pilot_temperature = None
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
@@ -289,7 +292,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         NotFittedError
             Before `fit`.
         ValueError
-            If the features keep no sums, or the rows do not suit them.
+            If the features keep no sums, the rows do not suit them, or exposures of the fit are no column of them.
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
@@ -298,8 +301,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
             refuse_codes(dataset, "update", "fit all rows again")
             self._rows(dataset, None, None)
             record_rows(dataset)
+            dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
+            dataset = with_rates(self, dataset)
         features.update(dataset)
         self._check_targets(dataset)
         run = self._run("")
@@ -497,13 +502,16 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
+            if "scaling" in learner.get_params(deep=False):
+                # a learner of one's own has the scaling that it says; of one by name nothing is said
+                learner.set_params(scaling="auto")
         elif self.features is None or isinstance(self.features, str):
             learner = clone(self._advised_features()).set_params(**options)
         else:
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
-        if self._settings.loss in LOG_LINK and isinstance(self.features, str | None) and "features_per_round" in given:
+        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit") and "features_per_round" in given:
             # rounds that nobody has given a loss look for waves and steps of the machine's own
             learner.set_params(loss=self._settings.loss)
         if given.get("random_state") is None:
@@ -574,14 +582,6 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, CallbackSupportM
         check_classes(self, dataset)
         check_columns(self, dataset)
         return dataset
-
-    def _check_exposure(self) -> None:
-        """Raise ValueError where the loss has no exposure."""
-        if self._settings.loss not in LOG_LINK:
-            raise ValueError(
-                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
-                "'gamma'; leave it out"
-            )
 
     def _advised_features(self) -> FeatureLearner:
         """The features that the rows have asked for, with ``features=None``."""

@@ -16,11 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
+from dkl.documented import DocumentedMixin
 from dkl.errors import refuse_non_finite
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
@@ -59,7 +60,7 @@ _JUDGING_SHARE = 0.1
 
 
 class FeatureLearner(
-    SavingMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    SavingMixin, DocumentedMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
 
@@ -76,7 +77,7 @@ class FeatureLearner(
 
     family: Any
     n_features: int | None
-    scaling: ScalingKind | None
+    scaling: ScalingChoice | None
     max_rows: int | None
     class_weight: Any
     dtype: str
@@ -200,7 +201,18 @@ class FeatureLearner(
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up.
+
+        These are the preparation, where scaler or bandwidth need it, and the passes of the method itself.
+        """
+        check_parameters(self)
+        self._check_rest()
+        # No row is read: the seed is any, and so are frequencies, since sizes do not depend on them.
+        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+        return [*PreparationDriver().plan(preparation), *self._planned_method(dataset)]
+
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The passes of the method itself, after the preparation, as of `planned_passes`."""
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
@@ -405,15 +417,11 @@ class SelectingLearner(Updated, PoolLearner):
     _supervised: ClassVar[bool] = True
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, and the pass for the class sums of all candidates."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The pass for the class sums of all candidates."""
         self._check_task(dataset)
-        # A plan draws its own pool: only its shape counts.
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         pool = self._planned_pool(self._planned_family(), dataset)
-        return [*PreparationDriver().plan(preparation), *self._kept(self._driver).plan(self._problem(pool, dataset))]
+        return list(self._kept(self._driver).plan(self._problem(pool, dataset)))
 
     def _learn(self, dataset: Dataset) -> None:
         self._check_task(dataset)

@@ -44,23 +44,19 @@ def check_record(made: object) -> None:
             if not _fits(getattr(made, name), hint):
                 raise StoreError(f"{cls.__name__}.{name} in the model file is {getattr(made, name)!r:.80}, not {hint}")
     if isinstance(made, FeatureMap):
-        _check_map(made)
+        # amplitudes and phases have one entry a frequency, scalers one a column
+        lengths = {
+            "amplitudes": len(made.amplitudes),
+            "phases": len(made.amplitudes if made.phases is None else made.phases),
+        }
+        wrong = {name: length for name, length in lengths.items() if length != made.n_frequencies}
+        if wrong or (made.scaler is not None and made.scaler.n_columns not in (made.n_columns, 0)):
+            raise StoreError(
+                f"the feature map in the model file has {made.n_frequencies} frequencies on {made.n_columns} columns, "
+                f"which do not go with its amplitudes, phases or scaling ({wrong or 'columns'}); the file is damaged"
+            )
     if hasattr(made, "validate"):
         made.validate()
-
-
-def _check_map(read: FeatureMap) -> None:
-    """Refuse a map whose arrays do not have one entry a frequency, or one a column."""
-    lengths = {
-        "amplitudes": len(read.amplitudes),
-        "phases": len(read.amplitudes if read.phases is None else read.phases),
-    }
-    wrong = {name: length for name, length in lengths.items() if length != read.n_frequencies}
-    if wrong or (read.scaler is not None and read.scaler.n_columns not in (read.n_columns, 0)):
-        raise StoreError(
-            f"the feature map in the model file has {read.n_frequencies} frequencies on {read.n_columns} columns, "
-            f"which do not go with its amplitudes, phases or scaling ({wrong or 'columns'}); the file is damaged"
-        )
 
 
 def _fits(value: object, hint: Any) -> bool:

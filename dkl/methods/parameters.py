@@ -28,6 +28,7 @@ from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
+from dkl.solvers.losses import ROUND_LOSSES
 
 Constraints = dict[str, list[Any]]
 # What users may give for parameters that many estimators have.
@@ -66,7 +67,7 @@ _FROM_ZERO = Interval(Real, 0, _LARGEST, closed="both")
 COMMON: Constraints = {
     "family": [HasMethods(["draw", "validate", "with_bandwidth", "feature_scale"]), None],
     "n_features": [_count(1)],
-    "scaling": [StrOptions({"standard", "minmax", "unit", "quantile"}), None],
+    "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
     "max_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
     "class_weight": [dict, StrOptions({"balanced"}), None],
     "dtype": [StrOptions({"float32", "float64"})],
@@ -131,7 +132,7 @@ MARGIN: Constraints = {
     "family": [*COMMON["family"], list, tuple],
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
@@ -148,16 +149,20 @@ MARGIN: Constraints = {
     "max_norm": [_POSITIVE, None],
     "projection": [StrOptions({"exact", "alternating"})],
     "dynamics": [StrOptions({"no-regret", "excessive-gap"})],
+    "metric": [StrOptions({"diagonal", "full"}), None],
+    "monotone": [dict, None],
     "refine": [_count(0)],
     "warm_start": ["boolean"],
 }
 
+METRIC: Constraints = {"metric": [StrOptions({"diagonal", "full"}), None]}
+
 NYSTROM: Constraints = {
+    **METRIC,
     **{name: constraint for name, constraint in COMMON.items() if name != "family"},
     "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
     "sigma_factor": [_POSITIVE],
-    "metric": [StrOptions({"diagonal", "full"}), None],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
 }
 
@@ -165,12 +170,12 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "squared_error", "poisson", "gamma"}), None],
-    "monotone": [dict, None],
+    "loss": [StrOptions({"log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
-    **{name: MARGIN[name] for name in ("validation_fraction",)},
+    **{name: MARGIN[name] for name in ("monotone", "validation_fraction")},
     "patience": [_count(1)],
+    "bags": [_count(1)],
 }
 
 COMBINED: Constraints = {

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
@@ -114,8 +114,13 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     @property
     def _link(self) -> str:
-        """How scores become numbers, as of `dkl.methods.prediction.answered`."""
+        """How scores become numbers, as of `dkl.methods.prediction.answered`: that of the loss."""
         return ""
+
+    @property
+    def _quantiles(self) -> tuple[float, ...]:
+        """What the outputs are quantiles of, where there are several of one target."""
+        return ()
 
     def predict(self, X: object, *, strict: bool = False) -> Any:
         """The target of each row, in its own units.
@@ -156,10 +161,9 @@ class NumberPredictions(RegressorMixin, _Scored):
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
-def output_names(model: BaseEstimator, n_outputs: int) -> list[str]:
+def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
     """The columns of several outputs: the number of the target, or the quantile."""
-    ordered = sorted(model.quantiles) if getattr(model, "_link", "") == "sorted" else range(n_outputs)
-    return [f"prediction_{name:g}" for name in ordered]
+    return [f"prediction_{name:g}" for name in sorted(model._quantiles) or range(n_outputs)]
 
 
 def _first(scores: np.ndarray) -> np.ndarray:

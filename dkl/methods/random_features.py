@@ -9,26 +9,26 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingKind
-from dkl.methods.base import FeatureLearner
+from dkl.features.nystrom_projection import in_metric
+from dkl.features.projections import DenseProjection
+from dkl.features.scaling import ScalingChoice
+from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.parameters import (
     COMMON,
+    METRIC,
     ClassWeight,
     Constraints,
     Progress,
     RandomState,
     StorePath,
-    check_parameters,
     family_of,
     kept_frequencies,
 )
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room
 
 
-class RandomFeatures(FeatureLearner):
-    """Features drawn from the prior of a family, whatever the targets are.
+class RandomFeatures(LearnedMetricMixin):
+    """Features drawn from the prior of a family, whatever the targets are; or in a metric that is learned from them.
 
     Parameters
     ----------
@@ -36,12 +36,16 @@ class RandomFeatures(FeatureLearner):
         Law of the frequencies; None is ``Gaussian()`` with the median bandwidth.
     n_features : int
         Output columns, an upper bound: a cosine-sine pair takes two.
-    scaling : {None, "standard", "minmax", "unit", "quantile"}
-        How columns are scaled first; the bandwidth is the median after scaling.
+    metric : {"diagonal", "full"} or None
+        Frequencies are drawn for rows in a learned metric: rounds of a kernel model (Matern(0.5), at most 1,000
+        landmarks) see the targets and find it, as those of `NystromFeatures` do.
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
+        How columns are scaled first; the bandwidth is the median after scaling. "auto" is "standard", and None for
+        sparse rows.
     max_rows : int or None
         Scaler and bandwidth from this many rows at most.
-    class_weight : None
-        Taken for the sake of one interface; the targets are not looked at.
+    class_weight : dict, "balanced" or None
+        Of the rounds of a metric; without one the targets are not looked at.
     dtype : {"float32", "float64"}
         Of frequencies and features.
     device : {"auto", "cpu", "gpu", "mixed"}
@@ -60,6 +64,8 @@ class RandomFeatures(FeatureLearner):
     family_ : Family
         With its bandwidth.
     frequencies_ : ndarray of shape (m, d)
+    metric_, metric_history_
+        As of `NystromFeatures`.
     scaler_ : Scaler or None
     seed_ : int
     n_features_in_ : int
@@ -81,7 +87,7 @@ class RandomFeatures(FeatureLearner):
     (150, 50)
     """
 
-    _parameter_constraints: ClassVar[Constraints] = COMMON
+    _parameter_constraints: ClassVar[Constraints] = {**COMMON, **METRIC}
 
     n_features: int
 
@@ -90,7 +96,8 @@ class RandomFeatures(FeatureLearner):
         family: Family | None = None,
         n_features: int = 1_000,
         *,
-        scaling: ScalingKind | None = None,
+        metric: MetricKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: ClassWeight = None,
         dtype: str = "float32",
@@ -102,6 +109,7 @@ class RandomFeatures(FeatureLearner):
     ) -> None:
         self.family = family
         self.n_features = n_features
+        self.metric = metric
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight
@@ -112,21 +120,28 @@ class RandomFeatures(FeatureLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where scaler or bandwidth need it."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """Those of a metric: frequencies are drawn without the rows."""
         check_room(self, kept_frequencies(type(self).__name__, self.n_features, family_of(self)), dataset.n_columns)
-        return list(PreparationDriver().plan(preparation_problem(dataset, family_of(self), self.scaling, 0)))
+        return self._planned_metric(dataset)
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """The kernel models of the rounds of a metric; nothing without one."""
+        return self._metric_memory(dataset)
 
     def _check_rest(self) -> None:
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def _learn(self, dataset: Dataset) -> None:
         scaler = self._prepare(dataset)
+        self._learn_metric(dataset, scaler)
         # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.
         size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)
         # m frequencies of amplitude c / sqrt(m) make phi(x).phi(y) the mean of m kernels, whose mean is k(x, y)
         amplitude = self.family_.feature_scale(dataset.n_columns) / np.sqrt(size)
+        if self.metric_ is not None:
+            # w.(R'x) = (R w).x, and R is symmetric
+            moved = in_metric(np.asarray(drawn.projection.dense(), dtype=np.float64), self.metric_)
+            drawn = replace(drawn, projection=DenseProjection(moved.astype(self.dtype)))
         self.feature_map_ = replace(drawn, amplitudes=np.full(size, amplitude), scaler=scaler)

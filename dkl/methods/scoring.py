@@ -199,8 +199,20 @@ def _summed(weight: da.Array, *values: da.Array) -> list[np.ndarray]:
 
 def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> tuple[Any, Any, Any]:
     """Predictions, targets and weights, all checked: arrays where all of them are, else Dask arrays of equal chunks."""
-    targets: Any
-    targets, weight = _targets(X, y, sample_weight)
+    targets: Any = y
+    weight: Any = sample_weight
+    if isinstance(X, Dataset):
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                "y or sample_weight was given beside a Dataset, whose own are used; pass the Dataset alone"
+            )
+        if X.y is None:
+            raise ValueError(f"{X!r} has no target to score against")
+        if not X.n_rows:
+            raise ValueError(f"{X!r} has no rows to score")
+        targets, weight = X.y, X.sample_weight
+    elif y is None:
+        raise ValueError("score requires y to be passed, but the target y is None")
     values: Any = predicted
     if isinstance(values, da.Array) and np.isnan(values.shape[0]):
         # Predictions of a Dask frame do not know how many rows their chunks have, and could not be compared with what
@@ -208,7 +220,7 @@ def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> t
         parts: Any = X.to_delayed()  # type: ignore[attr-defined]
         if isinstance(parts, np.ndarray):
             parts = parts.reshape(len(parts), -1)[:, 0]
-        counts = dask.compute(*(dask.delayed(_n_rows)(part) for part in parts))
+        counts = dask.compute(*(dask.delayed(len)(part) for part in parts))
         chunks = (counts, *values.chunks[1:])
         values = da.Array(values.dask, values.name, chunks, meta=values._meta)
     if not len(values):
@@ -263,23 +275,3 @@ def _weight_block(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]
         return np.asarray(checked_weight(weight, len(weight)))
     first_row = int(block_info[0]["array-location"][0][0])
     return np.asarray(checked_weight(weight, len(weight), first_row=first_row))
-
-
-def _targets(X: object, y: object, sample_weight: object) -> tuple[Any, Any]:
-    """Targets and weights to score by: those that are given, or a Dataset's own."""
-    if not isinstance(X, Dataset):
-        if y is None:
-            raise ValueError("score requires y to be passed, but the target y is None")
-        return y, sample_weight
-    if y is not None or sample_weight is not None:
-        raise ValueError("y or sample_weight was given beside a Dataset, whose own are used; pass the Dataset alone")
-    if X.y is None:
-        raise ValueError(f"{X!r} has no target to score against")
-    if not X.n_rows:
-        raise ValueError(f"{X!r} has no rows to score")
-    return X.y, X.sample_weight
-
-
-def _n_rows(part: np.ndarray) -> int:
-    """The rows of one partition; a module-level function, since tasks name it on other processes."""
-    return int(part.shape[0])

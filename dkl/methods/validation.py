@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from dkl.data.checks import as_rows, check_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import with_exposure_of_fit
 from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
@@ -74,7 +75,8 @@ def rows_to_fit(
 
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
-        rows = checked_rows(estimator, X) if _is_plain(X) else X
+        # scikit-learn's own validation would turn a Dask array into one NumPy array
+        rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
@@ -105,7 +107,9 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
         The rows that judge anything in this fit.
     run : Run
     """
-    numbered = with_categories(dataset, held_out, run)
+    # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
+    monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         _record_columns(estimator, numbered)
@@ -155,11 +159,6 @@ def encoded_width(estimator: BaseEstimator) -> int:
     """How many columns the rows of a fitted estimator have once they are encoded."""
     encoding = getattr(estimator, "encoding_", None)
     return int(estimator.n_features_in_) if encoding is None else int(encoding.n_columns)
-
-
-def _is_plain(X: Any) -> bool:
-    """Whether scikit-learn's own validation applies: it would turn a Dask array into one NumPy array."""
-    return not isinstance(X, Dataset) and not dask.is_dask_collection(X)
 
 
 def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
@@ -244,8 +243,11 @@ def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
 
 
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
-    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories."""
-    dataset = rows_like_fit(getattr(estimator, "encoding_", None), dataset)
+    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories.
+
+    A column that held the exposures of the fit is no feature: it becomes a row column.
+    """
+    dataset = rows_like_fit(getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset))
     check_columns(estimator, dataset)
     return dataset
 
@@ -320,26 +322,22 @@ def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) 
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
-    """A Dask array of encoded rows."""
+    """A Dask array of encoded rows; missing values of one are filled where those of fit were."""
+    encoding = getattr(estimator, "encoding_", None)
     if not is_frame(X):
-        return _dask_array_rows(estimator, as_dask_array(X, "X"), strict)
+        X = as_dask_array(X, "X")
+        if encoding is None or not is_raw(encoding, X):
+            return X
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
+        return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
     check_names(X)
-    if getattr(estimator, "encoding_", None) is None:
+    if encoding is None:
         _check_width(estimator, len(X.columns), estimator.n_features_in_)
     encode = dask.delayed(encoded_frame, pure=True)
     parts = [encode(estimator, part, strict=strict) for part in X.to_delayed()]
     shape = (np.nan, estimator.feature_map_.n_columns)
     return da.concatenate([da.from_delayed(part, shape=shape, dtype=np.float64) for part in parts])
-
-
-def _dask_array_rows(estimator: BaseEstimator, X: da.Array, strict: bool) -> da.Array:
-    """A Dask array as encoded rows: missing values are filled where those of fit were."""
-    encoding = getattr(estimator, "encoding_", None)
-    if encoding is None or not is_raw(encoding, X):
-        return X
-    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-    chunks, meta = (X.chunks[0], (encoding.n_columns,)), np.empty((0, 0), encoding.dtype)
-    return da.map_blocks(_encoded_part, X, encoding=dask.delayed(encoding), strict=strict, chunks=chunks, meta=meta)
 
 
 def _encoded_part(rows: Any, encoding: Any, strict: bool) -> Any:

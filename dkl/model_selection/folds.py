@@ -132,7 +132,19 @@ def fold_views(dataset: Dataset, folds: RowFolds) -> list[ValidationFold]:
     """
     dataset = held_rows(dataset)
     folds = folds.along(dataset)
-    counts = _counts(dataset, folds)
+    n_classes = dataset.schema.n_classes
+    # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it. It counts
+    # the rows, their weight and that of each class, (n_blocks, count + 1, 2 + K), the last of rows in no fold.
+    table: list[list[list[float]]] = []
+    for block in dataset.source.blocks_without_x():
+        fold_of_row = folds(block.held_with)
+        of_block = []
+        for number in range(folds.count + 1):
+            rows = block.rows(fold_of_row == number)
+            of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
+            of_block.append([rows.n_rows, rows.weights.sum(), *of_classes])
+        table.append(of_block)
+    counts = np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)
     views = []
     for number in range(folds.count):
         test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
@@ -155,20 +167,3 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
     # The view knows how many rows each block has, so that no pass has to count them.
     source = narrowed(dataset.source, rule, known.rows, n_classes=n_classes, counts=known)
     return Dataset(source, dataset.schema, store=dataset.store, name=name)
-
-
-def _counts(dataset: Dataset, folds: RowFolds) -> np.ndarray:
-    """(n_blocks, count + 1, 2 + K): rows, total weight, weight of each class; the last of rows in no fold."""
-    n_classes = dataset.schema.n_classes
-    blocks = dataset.source.blocks_without_x()
-    # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it.
-    table: list[list[list[float]]] = []
-    for block in blocks:
-        fold_of_row = folds(block.held_with)
-        of_block = []
-        for number in range(folds.count + 1):
-            rows = block.rows(fold_of_row == number)
-            of_classes = [] if n_classes is None else class_weights(rows, n_classes).tolist()
-            of_block.append([rows.n_rows, rows.weights.sum(), *of_classes])
-        table.append(of_block)
-    return np.array(table).reshape(dataset.source.n_blocks, folds.count + 1, -1)

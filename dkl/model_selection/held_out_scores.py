@@ -11,18 +11,21 @@ import numpy as np
 from scipy.stats import rankdata
 
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import checked_exposure, exposure_place
-from dkl.data.together.choosing import column_at
+from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
 from dkl.methods.provenance import Provenance
+from dkl.methods.scoring import check_log_targets
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
+from dkl.solvers.losses import LOG_LINK
 
 CLASS_METRICS = ("accuracy", "balanced_accuracy", "log_loss", "roc_auc")
 NUMBER_METRICS = ("rmse", "mae", "r2")
+# Beside them of models that predict a mean exp(f), whose loss has a deviance.
+DEVIANCE_METRICS = ("deviance", "d2")
 # Of these a smaller value is the better one.
-LOSSES = frozenset({"log_loss", "rmse", "mae"})
+LOSSES = frozenset({"log_loss", "rmse", "mae", "deviance"})
 # Probabilities of 0 would make the log loss infinite: scikit-learn's `log_loss` cuts them off here, too.
 _LEAST = np.finfo(np.float64).eps
 _BINS = 10
@@ -35,7 +38,7 @@ class Metric:
     Parameters
     ----------
     name : str
-        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2.
+        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, d2.
     value : float
     standard_error : float
         Of the value as an estimate from so many independent rows: the root of the mean square of the rows' influences
@@ -54,8 +57,8 @@ class Metric:
     def interval(self) -> tuple[float, float]:
         """About 95 % of all samples of so many rows would have the metric within; never beyond what it can be."""
         low, high = self.value - 1.96 * self.standard_error, self.value + 1.96 * self.standard_error
-        # R^2 may be negative, and the losses as large as they like.
-        return low if self.name == "r2" else max(low, 0.0), high if self.name in LOSSES else min(high, 1.0)
+        # R^2 and D^2 may be negative, and the losses as large as they like.
+        return low if self.name in ("r2", "d2") else max(low, 0.0), high if self.name in LOSSES else min(high, 1.0)
 
     def __str__(self) -> str:
         beside = "" if self.baseline is None else f" (baseline {self.baseline:.4g})"
@@ -91,6 +94,17 @@ class ClassAnswers:
     def metrics(self) -> tuple[str, ...]:
         """The metrics that have a value; the area under the curve needs two classes or more among the rows."""
         return tuple(name for name in CLASS_METRICS if self.shares is not None or name not in ("log_loss", "roc_auc"))
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """What the errors look like, as JSON values: which labels were taken for which, and the calibration."""
+        confusion = {
+            str(label): dict(zip(map(str, self.labels), counts, strict=True))
+            for label, counts in zip(self.labels, self.confusion.tolist(), strict=True)
+        }
+        names = ("predicted", "observed", "rows")
+        bins = [dict(zip(names, map(float, values), strict=True)) for values in self.calibration()]
+        return {"confusion": confusion, "calibration": bins}
 
     @property
     def confusion(self) -> np.ndarray:
@@ -176,24 +190,19 @@ class ClassAnswers:
         judged = [1] if shares.shape[1] == 2 else there.tolist()
         total, influences = 0.0, np.zeros(len(self.truth))
         for label in judged:
-            above = _share_below(shares[:, label], self.truth == label, self.weights)
+            # Of each row the share of rows of the other kind that it is on the right side of, ties half. For a positive
+            # row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
             positive = self.truth == label
+            ranks = rankdata(shares[:, label], method="dense") - 1
+            levels = [np.bincount(ranks, self.weights * kind, int(ranks.max()) + 1) for kind in (~positive, positive)]
+            below = [np.cumsum(level) - 0.5 * level for level in levels]
+            of_negatives, of_positives = (part[ranks] / level.sum() for part, level in zip(below, levels, strict=True))
+            above = np.where(positive, of_negatives, 1.0 - of_positives)
             value = float(np.average(above[positive], weights=self.weights[positive]))
             share = self.weights[positive].sum() / self.weights.sum()
             influences += (above - value) / np.where(positive, share, 1.0 - share) / len(judged)
             total += value / len(judged)
         return total, influences, 0.5
-
-
-def _share_below(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of each row the share of rows of the other kind that it is on the right side of, ties half: (n,).
-
-    For a positive row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
-    """
-    ranks = rankdata(scores, method="dense") - 1
-    levels = [np.bincount(ranks, weights * kind, minlength=int(ranks.max()) + 1) for kind in (~positive, positive)]
-    below = [np.cumsum(level) - 0.5 * level for level in levels]
-    return np.where(positive, below[0][ranks] / levels[0].sum(), 1.0 - below[1][ranks] / levels[1].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,14 +216,29 @@ class NumberAnswers:
         Frequency weights.
     known : ndarray of shape (t,) or None
         The mean of each target in the rows of the fit.
+    loss : str or None
+        "poisson" or "gamma" of a model that was fitted with it.
+    exposure : ndarray of shape (n,) or None
+        What truth and answers were counted over; None is one unit.
     """
 
     truth: np.ndarray
     answers: np.ndarray
     weights: np.ndarray
     known: np.ndarray | None = None
+    loss: str | None = None
+    exposure: np.ndarray | None = None
 
-    metrics = NUMBER_METRICS
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that have a value; counts and sizes have a deviance, which their fit made small."""
+        return NUMBER_METRICS if self.loss is None else (*DEVIANCE_METRICS, *NUMBER_METRICS)
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """What the errors look like, as JSON values: below what most of them are."""
+        errors = np.abs(self.truth - self.answers).ravel()
+        return {f"{share:.0%} of the errors are below": float(np.quantile(errors, share)) for share in (0.5, 0.9, 0.99)}
 
     def metric(self, name: str) -> Metric:
         """One of `metrics`; of several targets the mean.
@@ -222,46 +246,75 @@ class NumberAnswers:
         Raises
         ------
         ValueError
-            For a name that is none of them.
+            For a name that is none of them, or a deviance of a model whose loss has none.
         """
-        compute = {"rmse": _rmse, "mae": _mae, "r2": _r_squared}.get(name)
+        if name in DEVIANCE_METRICS:
+            return self._of_deviance(name)
+        compute = {"rmse": self._rmse, "mae": self._mae, "r2": self._r_squared}.get(name)
         if compute is None:
-            raise ValueError(f"{name!r} is no metric of numbers; expected one of {', '.join(NUMBER_METRICS)}")
+            known = ", ".join((*NUMBER_METRICS, *DEVIANCE_METRICS))
+            raise ValueError(f"{name!r} is no metric of numbers; expected one of {known}")
         pair = self.truth, self.answers
         truth, answers = (np.asarray(values, np.float64).reshape(len(values), -1) for values in pair)
-        values, influences = compute(truth, answers, self.weights)
+        values, influences = compute(truth, answers)
         baseline = None
         if self.known is not None:
-            baseline = float(compute(truth, np.broadcast_to(self.known, truth.shape), self.weights)[0].mean())
+            baseline = float(compute(truth, np.broadcast_to(self.known, truth.shape))[0].mean())
         return Metric(name, float(values.mean()), _standard_error(influences.mean(axis=1), self.weights), baseline)
 
+    def _of_deviance(self, name: str) -> Metric:
+        """The mean deviance for one unit of exposure, or the share of that of the best constant which is taken away."""
+        if self.loss is None:
+            raise ValueError(
+                f"{name} is of counts and sizes: fit them with loss='poisson' or loss='gamma'; expected one of "
+                f"{', '.join(NUMBER_METRICS)}"
+            )
+        table, exposure = LOG_LINK[self.loss], np.ones(len(self.truth)) if self.exposure is None else self.exposure
+        rates, means = (
+            np.reshape(values, (len(exposure), -1)) / exposure[:, None] for values in (self.truth, self.answers)
+        )
+        check_log_targets(rates, self.loss)
+        # what a row counts beside its weight: a count over two years is two counts over one
+        units = exposure if table.counts_exposure else np.ones(len(exposure))
+        weights = self.weights * units
+        constant = np.broadcast_to(np.average(rates, axis=0, weights=weights), rates.shape)
+        own, guessed = (2.0 * table.value(rates, np.log(mean)) for mean in (means, constant))
+        deviance, without = (np.average(lost, axis=0, weights=weights) for lost in (own, guessed))
+        share = (units / np.average(units, weights=self.weights))[:, None]
+        if name == "deviance":
+            influences = (share * (own - deviance)).mean(axis=1)
+            error = _standard_error(influences, self.weights)
+            return Metric(name, float(deviance.mean()), error, float(without.mean()))
+        # the constant is the best one, so that its own error moves nothing
+        total = float(without.mean())
+        left = float(deviance.mean()) / total if total > 0.0 else float(deviance.mean() > 0.0)
+        influences = (share * (left * guessed - own)).mean(axis=1) / (total if total > 0.0 else np.inf)
+        return Metric(name, 1.0 - left, _standard_error(influences, self.weights), 0.0)
 
-def _rmse(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The root of the mean squared error of each target, (t,), and each row's influence on it, (n, t)."""
-    squares = (truth - answers) ** 2
-    mean = np.average(squares, axis=0, weights=weights)
-    root = np.sqrt(mean)
-    # The derivative of the root is 1 / (2 root); without any error nothing moves it.
-    return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
+    def _rmse(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The root of the mean squared error of each target, (t,), and each row's influence on it, (n, t)."""
+        squares = (truth - answers) ** 2
+        mean = np.average(squares, axis=0, weights=self.weights)
+        root = np.sqrt(mean)
+        # The derivative of the root is 1 / (2 root); without any error nothing moves it.
+        return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
 
+    def _mae(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mean absolute error of each target, (t,), and each row's influence on it, (n, t)."""
+        errors = np.abs(truth - answers)
+        mean = np.average(errors, axis=0, weights=self.weights)
+        return mean, errors - mean
 
-def _mae(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean absolute error of each target, (t,), and each row's influence on it, (n, t)."""
-    errors = np.abs(truth - answers)
-    mean = np.average(errors, axis=0, weights=weights)
-    return mean, errors - mean
-
-
-def _r_squared(truth: np.ndarray, answers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """1 - (mean squared error) / (variance) of each target, (t,), and each row's influence on it, (n, t)."""
-    squares = (truth - answers) ** 2
-    deviations = (truth - np.average(truth, axis=0, weights=weights)) ** 2
-    error, variance = (np.average(values, axis=0, weights=weights) for values in (squares, deviations))
-    # Of a constant target all is explained or nothing, as in scikit-learn.
-    constant = variance == 0.0
-    unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
-    influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
-    return 1.0 - unexplained, influences
+    def _r_squared(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """1 - (mean squared error) / (variance) of each target, (t,), and each row's influence on it, (n, t)."""
+        squares = (truth - answers) ** 2
+        deviations = (truth - np.average(truth, axis=0, weights=self.weights)) ** 2
+        error, variance = (np.average(values, axis=0, weights=self.weights) for values in (squares, deviations))
+        # Of a constant target all is explained or nothing, as in scikit-learn.
+        constant = variance == 0.0
+        unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
+        influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
+        return 1.0 - unexplained, influences
 
 
 def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
@@ -282,14 +335,14 @@ def held_out_answers(
     dataset : Dataset
         With targets.
     exposure : str or None
-        The column that predictions of counts and sizes are multiplied by.
+        The column that predictions of counts and sizes are multiplied by; None is that of the fit, where it had one.
     memory_limit : int, str or None
 
     Raises
     ------
     ValueError
-        If the dataset has no target or no rows, its columns are not those of `fit`, its task is another one, or the
-        model has no exposure.
+        If the dataset has no target or no rows, its columns are not those of `fit`, its task is another one, the
+        model has no exposure, or it has one that the dataset lacks.
     """
     if dataset.task is None:
         raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
@@ -299,20 +352,45 @@ def held_out_answers(
     if (classes is None) != (dataset.task == "regression"):
         kind = "numbers" if classes is None else "classes"
         raise ValueError(f"{type(model).__name__} predicts {kind}, and the target of {dataset!r} is for {dataset.task}")
-    rows = checked_dataset(model, dataset)
+    check_has_exposure(model, exposure)
+    exposure = exposure_of_fit(model, exposure)
+    rows = checked_dataset(model, with_exposure_of_fit(model, dataset, exposure))
     # The columns have been matched by name just now, and the rows of blocks carry no names.
     nameless = copy.copy(model)
     vars(nameless).pop("feature_names_in_", None)
-    check_has_exposure(model, exposure)
-    operands = {"model": nameless, "exposure": None if exposure is None else exposure_place(rows, exposure)}
+    operands = {"model": nameless, "exposed": exposure is not None}
     blocks = map_blocks(rows.source, _answers, operands, name="score", memory_limit=memory_limit)
     parts = [part for _, part in blocks]
     held = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     origin: Provenance = getattr(model, "provenance_", Provenance())
     if classes is None:
         center = getattr(model, "target_center_", None)
-        return NumberAnswers(held["y"], held["answers"], held["weights"], center if _is_known(center) else None)
-    return _class_answers(classes, np.asarray(dataset.classes), held, dict(origin.targets))
+        # A working model of features has zeros in the place of the mean, which it does not know.
+        is_known = center is not None and bool(np.any(center))
+        loss = getattr(model, "loss_", getattr(model, "loss", None))
+        return NumberAnswers(
+            held["y"],
+            held["answers"],
+            held["weights"],
+            center if is_known else None,
+            loss if loss in LOG_LINK else None,
+            held.get("exposure"),
+        )
+    # The answers by positions in the labels of the model and of the rows together.
+    stored = np.asarray(dataset.classes)
+    labels = np.union1d(classes, stored)
+    places, shares = np.searchsorted(labels, classes), None
+    truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
+    if "shares" in held:
+        answers = places[held["shares"].argmax(axis=1)]
+        # A label that the model has not seen has the probability 0.
+        shares = np.zeros((len(truth), len(labels)))
+        shares[:, places] = held["shares"]
+    else:
+        answers = np.searchsorted(labels, held["answers"])
+    targets = dict(origin.targets)
+    known = np.array([targets.get(str(label), 0.0) for label in labels])
+    return ClassAnswers(labels, truth, answers, held["weights"], shares, known if known.any() else None)
 
 
 def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
@@ -325,11 +403,6 @@ def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
     check()
 
 
-def _is_known(center: np.ndarray | None) -> bool:
-    """Whether the mean of the targets is known: a working model of features has zeros in its place."""
-    return center is not None and bool(np.any(center))
-
-
 def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The answers to a block beside its targets; runs on a worker."""
     model = operands["model"]
@@ -338,31 +411,13 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
         # The largest probability is that of the answer, so that the rows are mapped once.
         return found | {"shares": np.asarray(model.predict_proba(block.X))}
     answers = np.asarray(model.predict(block.X))
-    if (place := operands["exposure"]) is not None:
-        exposure = checked_exposure(column_at(block.X, place), len(answers), block.row_id)
-        answers = answers * (exposure if answers.ndim == 1 else exposure[:, None])
-    if getattr(model, "_link", "") == "sorted":
+    if operands["exposed"]:
+        found["exposure"] = block.columns[EXPOSURE]
+        answers = answers * found["exposure"].reshape((-1,) + (1,) * (answers.ndim - 1))
+    if quantiles := sorted(getattr(model, "_quantiles", ())):
         # of several quantiles the one nearest to the median stands for a single number
-        answers = answers[:, int(np.argmin(np.abs(np.sort(model.quantiles) - 0.5)))]
+        answers = answers[:, int(np.argmin(np.abs(np.array(quantiles) - 0.5)))]
     return found | {"answers": answers}
-
-
-def _class_answers(
-    classes: np.ndarray, stored: np.ndarray, held: Mapping[str, np.ndarray], targets: Mapping[str, float]
-) -> ClassAnswers:
-    """The answers by positions in the labels of the model and of the rows together."""
-    labels = np.union1d(classes, stored)
-    places, shares = np.searchsorted(labels, classes), None
-    truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
-    if "shares" in held:
-        answers = places[held["shares"].argmax(axis=1)]
-        # A label that the model has not seen has the probability 0.
-        shares = np.zeros((len(truth), len(labels)))
-        shares[:, places] = held["shares"]
-    else:
-        answers = np.searchsorted(labels, held["answers"])
-    known = np.array([targets.get(str(label), 0.0) for label in labels])
-    return ClassAnswers(labels, truth, answers, held["weights"], shares, known if known.any() else None)
 
 
 def scores_of(answers: ClassAnswers | NumberAnswers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:

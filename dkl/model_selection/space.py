@@ -203,23 +203,22 @@ def space_of(given: Mapping[str, Any] | Space) -> Space:
         raise ValueError(
             f"space is {given!r}; expected a dict of ranges and lists, such as {{'alpha': (1e-8, 1e-2, 'log')}}"
         )
-    return Space({str(name): _dimension(str(name), value) for name, value in given.items()})
-
-
-def _dimension(name: str, given: object) -> Dimension:
-    """The range or choice that one value of the dict describes; the name is for the error."""
-    # The classes themselves are an answer too, for programs that build a space.
-    if isinstance(given, Interval | Choice):
-        return given
-    if isinstance(given, list):
-        if not given:
+    dimensions: dict[str, Dimension] = {}
+    for name, value in ((str(key), value) for key, value in given.items()):
+        # True and False are whole numbers to Python, and no range to anybody.
+        ends = value[:2] if isinstance(value, tuple) and len(value) in (2, 3) else ()
+        if isinstance(value, Interval | Choice):
+            # The classes themselves are an answer too, for programs that build a space.
+            dimensions[name] = value
+        elif isinstance(value, list) and value:
+            dimensions[name] = Choice(tuple(value))
+        elif isinstance(value, list):
             raise ValueError(f"space[{name!r}] is an empty list; expected the values to choose from")
-        return Choice(tuple(given))
-    # True and False are whole numbers to Python, and no range to anybody.
-    ends = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else ()
-    if isinstance(given, tuple) and ends and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
-        return Interval.of(name, *given)
-    raise ValueError(
-        f"space[{name!r}] is {given!r}; expected a range (low, high), (low, high, scale) with scale one of "
-        f"{', '.join(map(repr, _SCALES))}, or a list of values"
-    )
+        elif ends and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
+            dimensions[name] = Interval.of(name, *value)
+        else:
+            raise ValueError(
+                f"space[{name!r}] is {value!r}; expected a range (low, high), (low, high, scale) with scale one of "
+                f"{', '.join(map(repr, _SCALES))}, or a list of values"
+            )
+    return Space(dimensions)

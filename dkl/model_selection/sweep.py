@@ -137,6 +137,8 @@ def sweep(
     >>> len(found.table), found.best_params_["n_features"]
     (6, 100)
     """
+    import pandas as pd
+
     combinations = _combinations(type(learner), values)
     seed = drawn_seed(random_state)
     learner = clone(learner)
@@ -166,7 +168,7 @@ def sweep(
         best_params_=combinations[best],
         best_score_=float(means[best]),
         best_learner_=fitted._chosen_again(**combinations[best]),
-        table=_table(combinations, means, scores),
+        table=pd.DataFrame({"alignment": means, "deviation": scores.std(axis=1)}).join(pd.DataFrame(combinations)),
         seconds=seconds,
     )
 
@@ -197,13 +199,6 @@ def _combinations(learner_class: type, values: Mapping[str, Sequence[Any]]) -> l
     # their weights.
     names = sorted(values, key=lambda name: name in _CHOOSING)
     return [dict(zip(names, given, strict=True)) for given in product(*(values[name] for name in names))]
-
-
-def _table(combinations: list[dict[str, Any]], means: np.ndarray, scores: np.ndarray) -> Any:
-    """A data frame of the combinations with the mean and the deviation of their held-out alignments."""
-    import pandas as pd
-
-    return pd.DataFrame({"alignment": means, "deviation": scores.std(axis=1)}).join(pd.DataFrame(combinations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +285,15 @@ class Judge:
         summed = [of_fold[:, :, -1] if problem.n_classes is None else of_fold.sum(axis=2) for of_fold in features]
         means = np.sum(summed, axis=0) / sum(_weight(problem, sums) for sums in inside)
         pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
-        return cls(values, totals, between, pairs, _target_size(problem, rows), np.array(weights))
+        # The root mean square, over pairs of rows, of the targets' centred kernel. Rows were drawn by their weights, so
+        # that in the sample each of them counts once.
+        targets = encode_targets(rows, problem.n_classes, problem.class_weight)
+        targets = targets if problem.n_classes is not None else targets[:, :-1]
+        targets = targets / rows.weights[:, None]
+        targets = targets - targets.mean(axis=0)
+        factor = 1.0 if problem.n_classes is None else 2.0
+        size = factor * float(np.linalg.norm(targets.T @ targets) / rows.n_rows)
+        return cls(values, totals, between, pairs, size, np.array(weights))
 
     def alignments(self, fitted: Swept, chosen: Mapping[str, Any]) -> np.ndarray:
         """The held-out alignment of the features that a learner with these parameters would choose, (F,)."""
@@ -369,14 +372,3 @@ def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.nd
     if problem.n_classes is None:
         return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight
     return np.sqrt(2.0) * (features - features.sum(axis=2, keepdims=True) * (targets / weight)) / weight
-
-
-def _target_size(problem: PotentialProblem, rows: Block) -> float:
-    """The root mean square, over pairs of rows, of the targets' centred kernel."""
-    targets = encode_targets(rows, problem.n_classes, problem.class_weight)
-    targets = targets if problem.n_classes is not None else targets[:, :-1]
-    # Rows were drawn by their weights, so that in the sample each of them counts once.
-    targets = targets / rows.weights[:, None]
-    targets = targets - targets.mean(axis=0)
-    factor = 1.0 if problem.n_classes is None else 2.0
-    return factor * float(np.linalg.norm(targets.T @ targets) / rows.n_rows)

@@ -17,7 +17,7 @@ from dkl.linear.target_statistics import target_scale
 from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import MetaSpectrum
-from dkl.methods.density.row_summary import Squared, SquaredRows
+from dkl.methods.density.row_summary import Squared
 from dkl.methods.density.squared import cross_validate
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.model_selection.evaluation import Outcome, with_parameters
@@ -113,7 +113,7 @@ class OnSums:
             device=computing_device(model.device),
         )
         sums = wanted.collect(pass_over_rows.results)
-        variances = np.array([_variances(of_fold) for of_fold in sums])
+        variances = np.array([of_fold.variances for of_fold in sums])
         return cls(learner, reference, sums, variances, scale.scale, scoring)
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
@@ -155,14 +155,3 @@ class OnSums:
         # R^2 of a constant target is 1 without an error and 0 with one, as in scikit-learn.
         unexplained = np.divide(errors, self.variances, out=(errors > 0.0).astype(float), where=self.variances > 0.0)
         return np.mean(1.0 - unexplained, axis=1)
-
-
-def _variances(rows: Squared) -> np.ndarray:
-    """The weighted variance of each target, (K,)."""
-    if isinstance(rows, SquaredRows):
-        # The rows themselves were kept, where there are fewer of them than features.
-        mean = rows.weights @ rows.targets / rows.weight
-        return rows.weights @ (rows.targets - mean) ** 2 / rows.weight
-    # E[y^2] - E[y]^2: the last column of the cross products belongs to the intercept, so it holds the sums of the
-    # targets.
-    return np.maximum(rows.squares / rows.weight - (rows.cross[:, -1] / rows.weight) ** 2, 0.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dask
 
-from dkl.kernels.device import Device, resolve_device, why_no_gpu
+from dkl.kernels.device import Device, own_gpu, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
 
 if TYPE_CHECKING:
@@ -44,6 +44,14 @@ class DeviceChoice:
 
     def __str__(self) -> str:
         return f"{self.device}: {self.why}"
+
+
+def look_for_gpu() -> str | None:
+    """`why_no_gpu` of the process of a worker, which takes its own GPU before the process that drives it takes one."""
+    reason = why_no_gpu()
+    if reason is None:
+        own_gpu()
+    return reason
 
 
 def computing_device(device: str) -> Device:
@@ -132,7 +140,7 @@ def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
     backend = ClusterBackend(client)
     # Keys are never used twice: one that was cancelled, since its worker still loaded modules, would be so again.
     asked = {
-        worker: client.submit(why_no_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
+        worker: client.submit(look_for_gpu, key=f"{LOOK_NAME}-{uuid.uuid4().hex}", workers=[worker], priority=100)
         for worker in sorted(set(backend.slots()) - _known.keys())
     }
     deadline = time.monotonic() + _timeout()

@@ -123,7 +123,7 @@ def run_pass(
             else:
                 if columns is not None and writes:
                     columns.prepare(writes)
-                results = _run_sums(session)
+                results = _SumPass(session).run()
         return results, session.stats()
 
     # Of a sample only rows that are sure to be needed leave their blocks; see `dkl.protocols.sampling.sure_key`.
@@ -189,79 +189,82 @@ def map_blocks(
             yield job.subject, output
 
 
-def _run_sums(session: Session) -> tuple[Any, ...]:
-    """The results of block sums and samples: tasks add up the blocks of a node, the driver adds up the nodes."""
-    reductions = [reduction(record) for record in session.work.records]  # type: ignore[arg-type]
-    n_blocks = session.source.n_blocks
-    tree = TreeSum(lambda left, right: merge_partials(session.work, left, right), n_blocks, root(n_blocks))
-    job_level, read_level = _levels(session)
-    tasks = list(nodes_of_level(n_blocks, read_level))
+@dataclass(frozen=True, eq=False)
+class _SumPass:
+    """A pass of block sums and samples: tasks add up the blocks of a node, the driver adds up the nodes."""
 
-    def jobs() -> Iterator[Job]:
-        for top in nodes_of_level(n_blocks, job_level):
+    session: Session
 
-            def submit(losses: int, top: Node = top) -> Task:
-                return _submit_node(session, top, tasks, careful=losses > 0)
+    def run(self) -> tuple[Any, ...]:
+        """The results of the records, in their order."""
+        session = self.session
+        reductions = [reduction(record) for record in session.work.records]  # type: ignore[arg-type]
+        n_blocks = session.source.n_blocks
+        tree = TreeSum(lambda left, right: merge_partials(session.work, left, right), n_blocks, root(n_blocks))
+        job_level, read_level = self._levels()
+        tasks = list(nodes_of_level(n_blocks, read_level))
 
-            blocks = top.blocks(n_blocks)
-            label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
-            yield Job(f"{label} of {session.source.place}", top, submit)
+        def jobs() -> Iterator[Job]:
+            for top in nodes_of_level(n_blocks, job_level):
 
-    # A job is so many tasks, each of which holds a block: fewer jobs are in flight where a job has many.
-    dispatcher = session.dispatcher(1 << (job_level - read_level), _node_bytes(session, job_level))
-    for job, partial in dispatcher.as_completed(jobs()):
-        session.losses = dispatcher.losses
-        session.advance(partial.reading)
-        tree.add(job.subject, partial)
-    total = None if tree.total is None else tree.total.values
-    return tuple(each.finish(None if total is None else total[place]) for place, each in enumerate(reductions))
+                def submit(losses: int, top: Node = top) -> Task:
+                    return self._submit(top, tasks, careful=losses > 0)
 
+                blocks = top.blocks(n_blocks)
+                label = f"block {blocks.start}" if len(blocks) == 1 else f"blocks {blocks.start} to {blocks.stop - 1}"
+                yield Job(f"{label} of {session.source.place}", top, submit)
 
-def _levels(session: Session) -> tuple[int, int]:
-    """The level of the nodes that come to the driver, and of those that one task reads and adds up.
+        # A job is so many tasks, each of which holds a block: fewer jobs are in flight where a job has many.
+        dispatcher = session.dispatcher(1 << (job_level - read_level), self._node_bytes(job_level))
+        for job, partial in dispatcher.as_completed(jobs()):
+            session.losses = dispatcher.losses
+            session.advance(partial.reading)
+            tree.add(job.subject, partial)
+        total = None if tree.total is None else tree.total.values
+        return tuple(each.finish(None if total is None else total[place]) for place, each in enumerate(reductions))
 
-    No bit depends on either: whoever adds up a node, it is the sum of the same two.
-    """
-    source, backend = session.source, session.backend
-    level = task_level(source.n_blocks)
-    # Tasks are shorter on a cluster so large that most of it would wait long for the last of them; short ones cost the
-    # driver more than that where the cluster is small.
-    wanted = TASKS_A_SLOT * len(session.slots) if backend.is_cluster else 0
-    rows = int(source.block_rows.max(initial=0))
-    sums = [record for record in session.work.records if isinstance(record, BlockSum)]
-    flops = sum(record.cost(rows, source.n_columns).flops for record in sums)
-    while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
-        level -= 1
-    # Results above 1 MiB are merged by the workers of a cluster, so that the driver sees 16 of them a pass, and the
-    # loss of a worker costs a sixteenth at most.
-    job_level = level
-    if backend.is_cluster and _node_bytes(session, level) > DRIVER_BYTES:
-        job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
-    # Rows that travel with their task go one block at a time, since a task is sent whole.
-    return job_level, min(job_level, 0 if session.tickets_travel else level)
+    def _levels(self) -> tuple[int, int]:
+        """The level of the nodes that come to the driver, and of those that one task reads and adds up.
 
+        No bit depends on either: whoever adds up a node, it is the sum of the same two.
+        """
+        session, source, backend = self.session, self.session.source, self.session.backend
+        level = task_level(source.n_blocks)
+        # Tasks are shorter on a cluster so large that most of it would wait long for the last of them; short ones cost
+        # the driver more than that where the cluster is small.
+        wanted = TASKS_A_SLOT * len(session.slots) if backend.is_cluster else 0
+        rows = int(source.block_rows.max(initial=0))
+        sums = [record for record in session.work.records if isinstance(record, BlockSum)]
+        flops = sum(record.cost(rows, source.n_columns).flops for record in sums)
+        while level and count_nodes(source.n_blocks, level) < wanted and flops * (1 << level) > LONG_TASK_FLOPS:
+            level -= 1
+        # Results above 1 MiB are merged by the workers of a cluster, so that the driver sees 16 of them a pass, and the
+        # loss of a worker costs a sixteenth at most.
+        job_level = level
+        if backend.is_cluster and self._node_bytes(level) > DRIVER_BYTES:
+            job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))
+        # Rows that travel with their task go one block at a time, since a task is sent whole.
+        return job_level, min(job_level, 0 if session.tickets_travel else level)
 
-def _node_bytes(session: Session, level: int) -> int:
-    """Bytes of the results of all records for one node."""
-    return sum(result_bytes(session.source, record, level) for record in session.work.records)
+    def _node_bytes(self, level: int) -> int:
+        """Bytes of the results of all records for one node."""
+        return sum(result_bytes(self.session.source, record, level) for record in self.session.work.records)
 
+    def _submit(self, top: Node, tasks: Sequence[Node], *, careful: bool) -> Task:
+        """Submit the tasks that make up the node `top`, and those that merge them on the workers; the last is returned.
 
-def _submit_node(session: Session, top: Node, tasks: Sequence[Node], *, careful: bool) -> Task:
-    """Submit the tasks that make up the node `top`, and those that merge them on the workers; the last is returned.
+        With `careful` (after a loss) nothing is read ahead: it may be another task's block that killed the worker.
+        """
+        session, n_blocks = self.session, self.session.source.n_blocks
+        backend, work = session.backend, session.shared_work()
 
-    With `careful` (after a loss) nothing is read ahead: it may be another task's block that killed the worker.
-    """
-    n_blocks = session.source.n_blocks
-    backend = session.backend
-    work = session.shared_work()
+        def merge(left: Task, right: Task) -> Task:
+            return backend.submit(session.name, merge_partials, work, left, right, urgent=True)
 
-    def merge(left: Task, right: Task) -> Task:
-        return backend.submit(session.name, merge_partials, work, left, right, urgent=True)
-
-    # The very tree in which a process adds up arrays: here its values are tasks, and merging submits another task.
-    tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
-    for node in top.descendants(tasks[0].level, n_blocks):
-        following = None if careful else session.following(tasks, node.index)
-        arguments = (work, node, session.tickets(node), following, backend.stop)
-        tree.add(node, backend.submit(session.name, sum_blocks, *arguments, slot=session.slot(node.index)))
-    return tree.total
+        # The very tree in which a process adds up arrays: here its values are tasks, and merging submits another task.
+        tree: TreeSum[Task] = TreeSum(merge, n_blocks, top)
+        for node in top.descendants(tasks[0].level, n_blocks):
+            following = [] if careful else session.following(tasks, node.index)
+            arguments = (work, node, session.tickets(node), following, backend.stop)
+            tree.add(node, backend.submit(session.name, sum_blocks, *arguments, slot=session.slot(node.index)))
+        return tree.total

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -47,12 +45,11 @@ def stand_alone(source: BlockSource) -> bool:
     # Values (arrays cut out of one in memory) are in several graphs and cost nothing; only tasks would be computed
     # anew.
     tasks = Counter(key for graph in graphs for key, node in graph.items() if istask(node))
-    if any(count > 1 for count in tasks.values()) or not all(map(_is_whole, graphs)):
+    if any(count > 1 for count in tasks.values()):
         return False
+    # A graph is whole if it holds all that its tasks take; a future is a key of the scheduler's.
+    for graph in graphs:
+        if not all(getattr(node, "dependencies", frozenset()) <= graph.keys() for node in graph.values()):
+            return False
     # A graph that holds rows as values would send them through the scheduler.
     return all(len(cloudpickle.dumps(ticket)) <= LARGEST_GRAPH_BYTES for ticket in tickets)
-
-
-def _is_whole(graph: Mapping[Any, Any]) -> bool:
-    """Whether the graph holds all that its tasks take; a future is a key of the scheduler's."""
-    return all(getattr(node, "dependencies", frozenset()) <= graph.keys() for node in graph.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -156,8 +156,14 @@ def source_of(base: BlockSource, records: Sequence[Record]) -> BlockSource:
 
 def kept_record(record: BlockSum, sums: KeptSums) -> BlockSum:
     """The record, by a function that takes the sums of a block from where they are kept, or puts them there."""
+
+    def cost(rows: int, columns: int) -> Cost:
+        """The cost of the record by itself, and the copies of its sums on their way from and to where they are kept."""
+        alone = record.cost(rows, columns)
+        return replace(alone, scratch_bytes=alone.scratch_bytes + _COPIES * record.result_bytes)
+
     operands = {**record.operands, _KEPT: (record, sums)}
-    return replace(record, function=_sums_of_block, operands=operands, cost=partial(_cost, record=record))
+    return replace(record, function=_sums_of_block, operands=operands, cost=cost)
 
 
 def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
@@ -171,9 +177,3 @@ def _sums_of_block(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np
     kept = {name: np.asarray(returned[name], accumulators[name].dtype, order="C") for name in accumulators}
     sums.write(str(block.columns[_KEPT]), kept)
     return kept
-
-
-def _cost(rows: int, columns: int, *, record: BlockSum) -> Cost:
-    """The cost of the record by itself, and the copies of its sums on their way from and to where they are kept."""
-    cost: Cost = record.cost(rows, columns)
-    return replace(cost, scratch_bytes=cost.scratch_bytes + _COPIES * record.result_bytes)

@@ -63,6 +63,8 @@ class ColumnStore:
 def check_reach(store: str) -> None:
     """Ask one worker on each host whether it sees a local folder, before the first task would fail for want of it.
 
+    The folder is made if it is not there.
+
     Raises
     ------
     StoreError
@@ -71,6 +73,7 @@ def check_reach(store: str) -> None:
     client = current_client()
     if client is None or "://" in store:
         return
+    os.makedirs(store, exist_ok=True)
     by_host = {address.rpartition(":")[0]: address for address in client.nthreads()}
     # A worker that is lost meanwhile answers with an error, which is for the pass to deal with.
     answers = client.run(os.path.isdir, store, workers=list(by_host.values()), on_error="return")

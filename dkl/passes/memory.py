@@ -16,6 +16,7 @@ import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.errors import MemoryLimitError
+from dkl.kernels.device import Device, gpu_bytes
 from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.reductions import narrowed
 from dkl.passes.tree_sum import root, task_level
@@ -117,28 +118,45 @@ def memory_within(
         "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
         "scratch of block functions": limits.tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
-        **_result_items(source, records, limits, in_driver),
     }
+    if isinstance(records[0], Fold):
+        fold = records[0]
+        # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
+        pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
+        items |= {
+            f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
+            "states of the fold": 3 * fold.state_bytes,
+        }
+    else:
+        low, top = task_level(source.n_blocks), root(source.n_blocks).level
+        items["sums of tasks"] = limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)
+        if in_driver:
+            # In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into.
+            waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
+            items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
     return MemoryProjection(items, allowed, limits)
 
 
-def _result_items(source: BlockSource, records: Sequence[Record], limits: Limits, in_driver: bool) -> dict[str, int]:
-    """In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into."""
+def blocks_ahead(device: Device, *, is_inline: bool) -> int:
+    """Blocks that are read ahead of each that is worked on: a GPU is through with one before the next is decoded."""
+    return 0 if is_inline else 1 if device == "cpu" else 2
+
+
+def device_items(source: BlockSource, records: Sequence[Record], limits: Limits) -> dict[str, int]:
+    """Bytes that a pass holds at its peak on the GPU of one process, item by item, each an upper bound."""
+    moved = [record for record in records if isinstance(record, BlockSum) and record.needs_x and not record.on_host]
+    rows = int(source.block_rows.max(initial=0))
+    tiles = gpu_bytes([record.operands for record in moved], rows, source.n_columns)
+    items = {
+        "blocks": limits.tasks * source.block_nbytes if moved else 0,
+        "tiles and frequencies": limits.tasks * tiles if moved else 0,
+        # Of a packed triangle the whole square is there, and beside it the products of one tile.
+        "sums": limits.tasks * sum(3 * record.result_bytes for record in moved),
+    }
     if isinstance(records[0], Fold):
-        fold = records[0]
-        # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
-        pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
-        return {
-            f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
-            "states of the fold": 3 * fold.state_bytes,
-        }
-    low, top = task_level(source.n_blocks), root(source.n_blocks).level
-    items = {"sums of tasks": limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)}
-    if in_driver:
-        waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
-        items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
+        items["pieces"] = 3 * limits.tasks * records[0].piece_bytes
     return items
 
 
@@ -185,10 +203,10 @@ def fit_limits(
     n_threads: int,
     allowed: int,
     cached: bool = True,
-    ahead: bool = True,
+    ahead: int = 1,
     in_driver: bool = True,
 ) -> MemoryProjection:
-    """The projection with the most blocks in flight that stays within `allowed`.
+    """The projection with the most blocks in flight, at most `ahead` read ahead of each, that stays within `allowed`.
 
     What costs least goes first: the cache (blocks are read again), then reading ahead, then blocks worked on at
     once. Numbers do not change with it: tiles and the tree follow from the data's shape alone.
@@ -200,7 +218,7 @@ def fit_limits(
     """
     check_accumulators(records)
     cache = cache_bytes(allowed) if cached else 0
-    choices = [(tasks, waiting) for tasks in range(n_threads, 0, -1) for waiting in ((tasks, 0) if ahead else (0,))]
+    choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
     # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
     for tasks, waiting in choices:
         bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import dask
 from scipy import sparse
@@ -207,15 +208,14 @@ after_fork(LOADER.__init__)  # type: ignore[misc]
 
 
 def blocks_of(
-    work: Work, tickets: Iterable[Ticket], following: Ticket | None = None
+    work: Work, tickets: Sequence[Ticket], following: Sequence[Ticket] = ()
 ) -> Iterator[tuple[Block, ReadCounts]]:
-    """The blocks behind `tickets` in order, the next one (at the end: `following`) read while the caller is busy."""
-    iterator = iter(tickets)
-    ticket = next(iterator, None)
-    while ticket is not None:
-        block, reading = LOADER.fetch(work, ticket)
-        ticket = next(iterator, None)
-        LOADER.read_ahead(work, following if ticket is None else ticket)
+    """The blocks behind `tickets` in order, the next ones (at last `following`) read while the caller is busy."""
+    coming, n_ahead = deque([*tickets, *following]), -(-work.limits.ahead // work.limits.tasks)
+    for _ in tickets:
+        block, reading = LOADER.fetch(work, coming.popleft())
+        for ticket in islice(coming, n_ahead):
+            LOADER.read_ahead(work, ticket)
         yield block, reading
 
 

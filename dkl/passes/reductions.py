@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from scipy import sparse
 
+from dkl.kernels.device import in_smaller_tiles
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
 from dkl.protocols.arrays import Rows
@@ -50,12 +51,13 @@ class SumReduction:
     def __init__(self, record: BlockSum) -> None:
         self.record = record
         # What reads no X has nothing to compute elsewhere.
-        self.on_host = not record.needs_x
+        self.on_host = record.on_host or not record.needs_x
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:
             block = columns.read(self.record.reads, block)
-        returned = self.record.function(block, self.record.operands)
+        # A block for which the memory of a GPU does not suffice is computed again in smaller tiles.
+        returned = in_smaller_tiles(self.record.function)(block, self.record.operands)
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:
             raise ValueError(

@@ -20,7 +20,7 @@ from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.hung_workers import hung_workers_restarted
-from dkl.passes.memory import MemoryProjection, allowed_bytes, fit_limits
+from dkl.passes.memory import MemoryProjection, allowed_bytes, blocks_ahead, fit_limits
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -85,7 +85,7 @@ class Session:
         """One entry a task that can run at once: what the backend has now, so that workers that join get tasks."""
         return self.backend.slots()
 
-    def plan(self, records: Sequence[Record], memory_limit: int | str | None) -> None:
+    def plan(self, records: Sequence[Record], memory_limit: int | str | None, device: Device) -> None:
         """Fix how much a process holds, or refuse."""
         # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
@@ -97,7 +97,7 @@ class Session:
             allowed=allowed,
             cached=self.is_read,
             in_driver=not self.backend.is_cluster,
-            ahead=not self.backend.is_inline,
+            ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
         )
 
     @property
@@ -154,15 +154,17 @@ class Session:
             value = self.backend.send_rows(value)
         return Ticket(index, Carried(value) if self._origin == "graph" else value)
 
-    def following(self, nodes: Sequence[Node], position: int) -> Ticket | None:
-        """The first block of the task that this task's process is likely to start next."""
-        # Tasks go round the slots: this process is likely to get the task that comes a round later.
-        later = position + len(self.slots)
-        if not self.is_read or later >= len(nodes) or self.limits.ahead == 0:
-            return None
-        blocks = nodes[later].blocks(self.source.n_blocks)
-        with_rows = np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
-        return self.ticket(blocks.start + int(with_rows[0])) if len(with_rows) else None
+    def following(self, nodes: Sequence[Node], position: int) -> list[Ticket]:
+        """The first blocks of the tasks that this task's process is likely to start next, as many as it reads ahead."""
+        if not self.is_read:
+            return []
+        found, a_task = [], -(-self.limits.ahead // self.limits.tasks)
+        # Tasks go round the slots: this process is likely to get those that come one round later, two, and so on.
+        for node in nodes[position + len(self.slots) :: len(self.slots)][:a_task]:
+            blocks = node.blocks(self.source.n_blocks)
+            with_rows = np.flatnonzero(self._block_rows[blocks.start : blocks.stop])
+            found += [self.ticket(blocks.start + int(with_rows[0]))] if len(with_rows) else []
+        return found
 
     def shared_work(self) -> Any:
         """The work as the argument of a task: sent once, and again should its last copy be lost."""
@@ -229,7 +231,7 @@ def open_session(
     failed = True
     try:
         session = Session(name, source, backend, publish)
-        session.plan(records, memory_limit)
+        session.plan(records, memory_limit, device)
         session.work = Work(
             uuid.uuid4().hex,
             tuple(records),

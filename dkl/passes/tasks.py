@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device, place
+from dkl.kernels.device import Device, in_smaller_tiles, place
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
@@ -86,10 +86,12 @@ def working(work: Work) -> Iterator[None]:
         yield
 
 
-def sum_blocks(work: Work, node: Node, tickets: Sequence[Ticket], following: Ticket | None, stop: StopFlag) -> Partial:
+def sum_blocks(
+    work: Work, node: Node, tickets: Sequence[Ticket], following: Sequence[Ticket], stop: StopFlag
+) -> Partial:
     """All records of the pass over the blocks of `node`, added up in the node's own tree.
 
-    `following` is the block that this process is likely to need next; it is read while the last one is worked on.
+    `following` are blocks that this process is likely to need next: they are read while the last ones are worked on.
     """
     reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
 
@@ -139,7 +141,7 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
         block, reading = LOADER.fetch(work, ticket)
         record: Any = work.records[0]
         with located(f"block {block.index} of {work.place}"):
-            return record.function(placed(block, work.device), record.operands), reading
+            return in_smaller_tiles(record.function)(placed(block, work.device), record.operands), reading
 
 
 def placed(block: Block, device: Device) -> Block:

@@ -36,6 +36,20 @@ def draw_curves(ax: Axes, axis: Axis, values: np.ndarray, labels: Sequence[str])
     quiet(ax)
 
 
+def draw_bands(ax: Axes, axis: Axis, values: np.ndarray, deviations: np.ndarray) -> None:
+    """Values (g, K) less and plus their deviations as bands of the curves' colours, at categories as bars."""
+    places = places_of(axis)
+    for k in range(values.shape[1]):
+        colour, low, high = (
+            CLASS_COLOURS[k % len(CLASS_COLOURS)],
+            *(values[:, k] + s * deviations[:, k] for s in (-1, 1)),
+        )
+        if axis.numbers is None:
+            ax.vlines(places, low, high, color=colour, linewidth=1.2)
+        else:
+            ax.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
 def draw_pair(ax: Axes, axes: Sequence[Axis], values: np.ndarray) -> None:
     """Values (g1, g2) over two columns: a map of two numbers, else a curve for each value of a category."""
     first, second = axes

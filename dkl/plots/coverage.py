@@ -113,7 +113,8 @@ class CoverageDisplay(Display):
         if y.ndim > 1:
             raise ValueError(f"y has {y.shape[1]} targets, and a picture shows one; pass a model of one target")
         mean, y = np.asarray(model.predict(X)), y.astype(np.float64)
-        kept = {"conformal": np.array([_covered(model.predict_interval(X, float(c), groups=groups), y) for c in asked])}
+        ends = [model.predict_interval(X, float(c), groups=groups) for c in asked]
+        kept = {"conformal": np.array([np.mean((low <= y) & (y <= high)) for low, high in (e.T for e in ends)])}
         if hasattr(model, "posterior_"):
             exact: Any = model
             _, std = exact.predict(X, return_std=True)
@@ -121,8 +122,7 @@ class CoverageDisplay(Display):
             bounds = norm.ppf(0.5 + 0.5 * asked)
             kept["Gaussian"] = np.array([np.mean(np.abs(y - mean) <= bound * std) for bound in bounds])
         ends = model.predict_interval(X, coverage, groups=groups)
-        link: str = getattr(model, "_link", "")
-        if mean.ndim > 1 or link:
+        if mean.ndim > 1 or getattr(model, "_link", "") == "log":
             # intervals of quantiles and counts are not around the prediction
             mean = 0.5 * (ends[:, 0] + ends[:, 1])
         return cls(asked, kept, 0.5 * (ends[:, 1] - ends[:, 0]), np.abs(y - mean), coverage=coverage)
@@ -172,8 +172,3 @@ class CoverageDisplay(Display):
         ax.set_ylabel("distance of the target from its prediction")
         ax.legend(frameon=False, fontsize="small")
         quiet(ax)
-
-
-def _covered(ends: np.ndarray, y: np.ndarray) -> float:
-    """The share of targets within their interval."""
-    return float(np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])))

@@ -11,7 +11,7 @@ import numpy as np
 from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
 from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
-from dkl.plots.along import draw_curves, draw_pair, places_of
+from dkl.plots.along import draw_bands, draw_curves, draw_pair, places_of
 from dkl.plots.figure import Display, panels
 from dkl.plots.fitted_rows import in_memory_rows
 from dkl.protocols.estimators import FittedModel
@@ -37,6 +37,8 @@ class EffectsDisplay(Display):
         Standard deviations over the rows.
     labels : sequence of str
         Of the K outputs; empty for one.
+    deviations : sequence of ndarray
+        Of the values between bags, in their shapes: a band around each curve; empty for models without bags.
 
     Attributes
     ----------
@@ -59,6 +61,7 @@ class EffectsDisplay(Display):
     values: Sequence[np.ndarray]
     strengths: Sequence[float]
     labels: Sequence[str] = ()
+    deviations: Sequence[np.ndarray] = ()
 
     @classmethod
     def from_estimator(
@@ -102,7 +105,7 @@ class EffectsDisplay(Display):
                 "sparse frequencies: MarginFeatures(sparse_share=1.0)"
             )
         rows, _ = in_memory_rows(model, X)
-        known, grids, values = columns_of(model, names, groups), [], []
+        known, grids, values, deviations = columns_of(model, names, groups), [], [], []
         for effect in drawn:
             most = _RESOLUTION if len(effect.columns) == 1 else _MAP_RESOLUTION
             grid = tuple(axis_on(known, g, rows[:, known.members[g]], most) for g in effect.columns)
@@ -115,8 +118,11 @@ class EffectsDisplay(Display):
             computed = effect(*values_of_axes)
             grids.append(grid)
             values.append(computed if output is None else computed[..., [output]])
+            if effect.bag_coefficients is not None:
+                spread = effect.deviations(*values_of_axes)
+                deviations.append(spread if output is None else spread[..., [output]])
         labels = output_labels(model) if output is None else ()
-        return cls(grids, values, [effect.strength for effect in drawn], labels)
+        return cls(grids, values, [effect.strength for effect in drawn], labels, deviations)
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -137,6 +143,8 @@ class EffectsDisplay(Display):
         for place, (ax, grid, values) in enumerate(zip(axes, self.grids, self.values, strict=True)):
             if len(grid) == 1:
                 self._draw_curve(ax, grid[0], values, limit)
+                if self.deviations:
+                    draw_bands(ax, grid[0], values, self.deviations[place])
             else:
                 draw_pair(ax, grid, values[..., 0])
             ax.set_title(f"{' × '.join(self.names[place])}   ({self.strengths[place]:.2g})", fontsize="medium")

@@ -90,6 +90,15 @@ class DependenceDisplay(Display):
     ----------
     figure_, axes_
         After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> len(dkl.plots.DependenceDisplay.from_estimator(model, X, [0, 1]).plot().axes_)
+    2
     """
 
     dependences: Sequence[PartialDependence]
@@ -143,6 +152,16 @@ class ContributionsDisplay(Display):
     ----------
     figure_, axes_
         After `plot`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dkl
+    >>> X = np.random.default_rng(0).normal(size=(200, 2))
+    >>> model = dkl.KernelRegressor("random", n_features=20, random_state=0).fit(X, X[:, 0])
+    >>> parts = dkl.explain.contributions(model, X[:3], X)
+    >>> len(dkl.plots.ContributionsDisplay(parts, row=2).plot().axes_)
+    1
     """
 
     contributions: Contributions

@@ -156,7 +156,16 @@ class KernelDisplay(Display):
             If the direction is zero or not of d numbers, or the reach not positive.
         """
         W, u = np.asarray(W, dtype=np.float64), np.atleast_2d(np.asarray(density, dtype=np.float64))
-        v = steepest_direction(W, u) if direction is None else _unit(direction, W.shape[1])
+        if direction is None:
+            v = steepest_direction(W, u)
+        else:
+            v = np.asarray(direction, dtype=np.float64)
+            length = float(np.linalg.norm(v))
+            if v.shape != W.shape[1:] or not 0.0 < length < np.inf:
+                raise ValueError(
+                    f"direction is {direction!r}; it must be a vector of {W.shape[1]} numbers that are not all 0"
+                )
+            v = v / length
         if reach is None:
             # A period is 2 pi over the component of the frequency along the direction; the median one is typical.
             typical = float(np.median(np.abs(W @ v)))
@@ -215,15 +224,6 @@ class KernelDisplay(Display):
             ax.set_yscale("log")
         ax.set(xlabel="|w|", ylabel="u")
         ax.legend(frameon=False, fontsize="small")
-
-
-def _unit(direction: np.ndarray, n_columns: int) -> np.ndarray:
-    """The unit vector of a direction that a user gave."""
-    v = np.asarray(direction, dtype=np.float64)
-    length = float(np.linalg.norm(v))
-    if v.shape != (n_columns,) or not 0.0 < length < np.inf:
-        raise ValueError(f"direction is {direction!r}; it must be a vector of {n_columns} numbers that are not all 0")
-    return v / length
 
 
 def _colour(place: int) -> str:

@@ -74,7 +74,7 @@ class LandscapeDisplay(Display):
         X: np.ndarray,
         s: np.ndarray,
         *,
-        frequencies: np.ndarray | None = None,
+        frequencies: np.ndarray | sparse.csr_array | None = None,
         newest: int = 0,
         columns: tuple[int, int] = (0, 1),
         limit: float | None = None,
@@ -116,7 +116,14 @@ class LandscapeDisplay(Display):
         d = X.shape[1]
         if max(columns) >= d or min(columns) < 0 or columns[0] == columns[1]:
             raise ValueError(f"columns is {columns}; it must name two different columns of the {d} that X has")
-        shown, new = _in_plane(frequencies, columns, newest)
+        # A frequency with entries in other columns lies outside the plane that is drawn.
+        shown, new = np.zeros((0, 2)), 0
+        if frequencies is not None:
+            is_sparse = sparse.issparse(frequencies)
+            dense = np.asarray(sparse.csr_array(frequencies).toarray() if is_sparse else frequencies)
+            inside = np.count_nonzero(np.delete(dense, list(columns), axis=1), axis=1) == 0
+            shown = dense[inside][:, list(columns)].astype(float)
+            new = int(inside[len(dense) - newest :].sum()) if newest else 0
         if limit is None:
             if len(shown) == 0:
                 raise ValueError(
@@ -251,18 +258,3 @@ def _grid_potential(
     lower = np.square(sums).sum(axis=(0, 2)).reshape(first.shape)
     upper = lower[::-1, ::-1]
     return np.vstack([lower, upper[len(axis) % 2 :]])
-
-
-def _in_plane(
-    frequencies: np.ndarray | sparse.csr_array | None, columns: tuple[int, int], newest: int
-) -> tuple[np.ndarray, int]:
-    """The frequencies with entries in these columns alone, and how many of the newest are among them."""
-    if frequencies is None:
-        return np.zeros((0, 2)), 0
-    dense = np.asarray(
-        frequencies.toarray() if isinstance(frequencies, sparse.sparray | sparse.spmatrix) else frequencies
-    )
-    # A frequency with entries in other columns lies outside the plane that is drawn.
-    others = np.delete(dense, list(columns), axis=1)
-    inside = np.count_nonzero(others, axis=1) == 0
-    return dense[inside][:, list(columns)].astype(float), int(inside[len(dense) - newest :].sum()) if newest else 0

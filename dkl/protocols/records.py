@@ -77,6 +77,8 @@ class BlockSum:
     needs_x : bool
         False where the function looks at targets, weights, row ids and row columns alone: a pass whose records are all
         of that kind reads no X.
+    on_host : bool
+        Whether the function works on the host whatever the pass computes on: its blocks are not moved.
     """
 
     name: str
@@ -87,6 +89,7 @@ class BlockSum:
     reads: tuple[str, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
     needs_x: bool = True
+    on_host: bool = False
 
     @property
     def result_bytes(self) -> int:

@@ -7,6 +7,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 from numba.extending import get_cython_function_address
+from numpy.typing import DTypeLike
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.threads import Crew, usable_cores
@@ -16,6 +17,9 @@ from dkl.kernels.tiles import spans
 _TILE = 384
 # Columns of an inverse that each core holds at a time.
 _COLUMNS = 128
+# Columns of R^-1 that rows are multiplied by at once: wide enough for the full rate of BLAS, narrow enough that few
+# products with 0 are left.
+_PANEL = 256
 
 
 def factorise(matrix: np.ndarray) -> bool:
@@ -80,6 +84,33 @@ def inverse_diagonal(R: np.ndarray) -> np.ndarray:
         return np.einsum("ij,ij->j", inverse, inverse)
 
     return np.concatenate(Crew().map(lengths, spans(len(R), _COLUMNS)))
+
+
+def inverse_panels(R: np.ndarray, dtype: DTypeLike) -> tuple[np.ndarray, ...]:
+    """R^-1, panel by panel: the columns of each, without the rows below them, which are 0.
+
+    A product with the panels one after the other takes little more than half the operations of one with all of R^-1.
+
+    Parameters
+    ----------
+    R : ndarray of shape (m, m), float64, Fortran order
+        As `solve_factor`.
+    dtype : dtype
+        Of what is kept; it is solved for in float64.
+
+    Returns
+    -------
+    tuple of ndarray
+        The first is R^-1[:e, :e], the next R^-1[:f, e:f], and so on to f = m; C order.
+    """
+
+    def panel(columns: slice) -> np.ndarray:
+        inverse = np.eye(columns.stop, columns.stop - columns.start, -columns.start, order="F")
+        corner = R[: columns.stop, : columns.stop]
+        _lapack("dtrtrs", b"U", b"N", b"N", *inverse.shape, corner, _leading(corner), inverse, _leading(inverse))
+        return np.ascontiguousarray(inverse, dtype=dtype)
+
+    return tuple(Crew().map(panel, spans(len(R), _PANEL)))
 
 
 def inverse_bytes(size: int) -> int:

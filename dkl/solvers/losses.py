@@ -38,11 +38,15 @@ class Loss(ABC):
         square somewhere, 0 of those made of straight lines. Losses whose conjugate is an entropy have 0 too.
     varies : bool
         Whether the second derivative takes other values than 0 and the largest one.
+    link : {"", "log", "sorted"}
+        What makes predictions of scores: nothing, the exponential (scores are logarithms of means), or putting the
+        scores of a row in order (they are its quantiles, and quantiles do not cross).
     """
 
     largest_curvature: ClassVar[float] = 0.0
     conjugate_square: ClassVar[float] = 0.0
     varies: ClassVar[bool] = False
+    link: ClassVar[str] = ""
 
     @property
     def curvature_unit(self) -> float:
@@ -297,6 +301,7 @@ class _LogLinkLoss(Loss):
 
     largest_curvature = inf
     varies = True
+    link = "log"
     counts_exposure: ClassVar[bool]
 
 
@@ -351,6 +356,7 @@ def _entropy(y: Numbers) -> Any:
 class _PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
+    link = "sorted"
     quantile: Any = 0.5
 
     def value(self, y: Numbers, f: Numbers) -> Any:
@@ -384,6 +390,10 @@ class SmoothedPinballLoss(Loss):
 
     quantile: Any = 0.5
     width: float = 0.1
+
+    @property
+    def largest_curvature(self) -> float:  # type: ignore[override]
+        return 0.5 / self.width
 
     @property
     def curvature_unit(self) -> float:
@@ -457,7 +467,52 @@ class _SoftmaxLoss:
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
+class _RoundHuberLoss(_HuberLoss):
+    """The Huber loss with a curvature that is never 0, that of the widest parabola that touches it from above."""
+
+    varies = True
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        xp = _namespace(f)
+        return self.epsilon / xp.clip(xp.abs(f - y), self.epsilon, None)
+
+
+class _RoundPinballLoss(SmoothedPinballLoss):
+    """The smoothed pinball loss with the curvature of the widest parabola that touches it from above."""
+
+    varies = True
+
+    def curvature(self, y: Numbers, f: Numbers) -> Any:
+        xp = _namespace(f)
+        return 0.5 / xp.clip(xp.abs(f - y), self.width, None) + 0.0 * self.quantile
+
+
+class _RoundSoftmaxLoss(Loss):
+    """The softmax loss of K scores a row whose targets are 1 at the row's class and -1 elsewhere, a K-th in each.
+
+    Its Hessian ``diag(p) - p p^T`` is at most ``diag(p)``, so that the scores can be fitted one beside the other.
+    """
+
+    largest_curvature = 1.0
+    varies = True
+
+    def value(self, y: Any, f: Any) -> Any:
+        return np.repeat(SOFTMAX.value(np.argmax(y, axis=1), f)[:, None] / f.shape[1], f.shape[1], axis=1)
+
+    def slope(self, y: Any, f: Any) -> Any:
+        return SOFTMAX.slope(np.argmax(y, axis=1), f)
+
+    def curvature(self, y: Any, f: Any) -> Any:
+        return SOFTMAX.slope(np.argmax(y, axis=1), f) + (y > 0.0)
+
+    def conjugate(self, y: Any, s: Any) -> Any:
+        return np.repeat(SOFTMAX.conjugate(np.argmax(y, axis=1), s)[:, None] / s.shape[1], s.shape[1], axis=1)
+
+
 SOFTMAX = _SoftmaxLoss()
+# The quantiles that rounds with the pinball loss look for features of, a model each, and the width of its parabola in
+# deviations of the target.
+ROUND_QUANTILES, _ROUND_WIDTH = (0.1, 0.5, 0.9), 0.1
 # The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
 # computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
@@ -477,8 +532,33 @@ _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "pinball": _PinballLoss,
 }
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
+# What rounds of features read in place of the loss of that name: Newton steps do not end far beyond their optimum.
+_OF_ROUNDS: dict[str, Loss] = {
+    "huber": _RoundHuberLoss(),
+    "pinball": _RoundPinballLoss(np.array(ROUND_QUANTILES), _ROUND_WIDTH),
+    "softmax": _RoundSoftmaxLoss(),
+}
 # The losses of a mean exp(f), whose targets are not standardised.
 LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
+
+
+# The losses of numbers that rounds look for features by where a machine has them.
+ROUND_LOSSES = (*LOG_LINK, "huber", "pinball")
+
+
+def round_loss(name: str) -> Loss:
+    """The loss of that name as rounds of features take it: with a curvature that steps can rely on.
+
+    Of "huber" and "pinball", which are straight in parts, it is that of a parabola which lies above the loss
+    everywhere; of "softmax" one for each score that bounds the Hessian of all.
+
+    Parameters
+    ----------
+    name : str
+        As of `loss_of`, or "softmax" for several classes. "huber" has epsilon 0.1, "pinball" a score for each of
+        `ROUND_QUANTILES`.
+    """
+    return _OF_ROUNDS[name] if name in _OF_ROUNDS else loss_of(name)
 
 
 def loss_of(name: str, epsilon: float = 0.1) -> Loss:

@@ -47,48 +47,40 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     rows = np.random.default_rng(seed).normal(size=(40, n_columns))
     if isinstance(family, SphericalHarmonics):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    _check_draw(family, n_columns, seed)
-    # sum_i s_i <phi(x_i), w> = <sum_i s_i phi(x_i), w>: the block sums and the map are of the same features.
-    drawn = family.draw(16, n_columns, seed, np.float64)
-    weights = np.random.default_rng(seed + 1).normal(size=(len(rows), 2))
-    mapped = map_rows(rows, drawn, "float64")
-    sums = feature_sums(rows, weights, drawn, "float64").reshape(-1, 2)
-    gap = float(np.max(np.abs(mapped.T @ weights - sums)) / np.max(np.abs(sums)))
-    require(gap < 1e-12, f"{type(family).__name__}: block sums equal sums of mapped rows; they differ by {gap:.1e}")
-    _check_kernel(family, rows[:8], n_frequencies, seed)
-
-
-def _check_draw(family: Family, n_columns: int, seed: int) -> None:
-    """A draw is a plain map of the shape asked for, and the seed alone decides its bits."""
-    drawn = family.draw(7, n_columns, seed)
+    # A draw is a plain map of the shape asked for, and the seed alone decides its bits.
     name = type(family).__name__
-    require(isinstance(drawn, FeatureMap), f"{name}.draw returns a FeatureMap, not {type(drawn).__name__}")
-    require(drawn.n_columns == n_columns, f"{name}.draw: the map takes {drawn.n_columns} columns, not {n_columns}")
-    require(drawn.n_frequencies == 7, f"{name}.draw(7, ...) gives {drawn.n_frequencies} frequencies")
-    require(bool(np.all(drawn.amplitudes == 1.0)), f"{name}.draw: candidates have amplitude 1, not {drawn.amplitudes}")
-    require(drawn.scaler is None, f"{name}.draw: a family does not scale; learners do")
-    frequencies = drawn.projection.dense()
+    small = family.draw(7, n_columns, seed)
+    require(isinstance(small, FeatureMap), f"{name}.draw returns a FeatureMap, not {type(small).__name__}")
+    require(small.n_columns == n_columns, f"{name}.draw: the map takes {small.n_columns} columns, not {n_columns}")
+    require(small.n_frequencies == 7, f"{name}.draw(7, ...) gives {small.n_frequencies} frequencies")
+    require(bool(np.all(small.amplitudes == 1.0)), f"{name}.draw: candidates have amplitude 1, not {small.amplitudes}")
+    require(small.scaler is None, f"{name}.draw: a family does not scale; learners do")
+    frequencies = small.projection.dense()
     require(bool(np.isfinite(frequencies).all()), f"{name}.draw: frequencies are finite")
     again = family.draw(7, n_columns, seed)
     require(same_bits(again.projection.dense(), frequencies), f"{name}.draw: the same seed gives the same bits")
-    if drawn.activation != "identity":
+    if small.activation != "identity":
         other = family.draw(7, n_columns, seed + 1).projection.dense()
         require(not np.array_equal(other, frequencies), f"{name}.draw: another seed gives other frequencies")
     # A fit in float32 and one in float64 are of the same frequencies, so that their results can be compared.
     double = family.draw(7, n_columns, seed, np.float64).projection.dense()
     gap = float(np.max(np.abs(double - frequencies) / (1.0 + np.abs(double))))
     require(gap < 1e-6, f"{name}.draw: float32 frequencies are the float64 ones, rounded; they differ by {gap:.1e}")
-
-
-def _check_kernel(family: Family, rows: np.ndarray, n_frequencies: int, seed: int) -> None:
-    """The mean of products of features is the kernel, within the standard error that the products themselves show."""
-    name = type(family).__name__
-    drawn = family.draw(n_frequencies, rows.shape[1], seed, np.float64)
-    phi = map_rows(rows, drawn, "float64").reshape(len(rows), drawn.columns_a_frequency, -1)
+    # sum_i s_i <phi(x_i), w> = <sum_i s_i phi(x_i), w>: the block sums and the map are of the same features.
+    drawn = family.draw(16, n_columns, seed, np.float64)
+    weights = np.random.default_rng(seed + 1).normal(size=(len(rows), 2))
+    mapped = map_rows(rows, drawn, "float64")
+    sums = feature_sums(rows, weights, drawn, "float64").reshape(-1, 2)
+    gap = float(np.max(np.abs(mapped.T @ weights - sums)) / np.max(np.abs(sums)))
+    require(gap < 1e-12, f"{name}: block sums equal sums of mapped rows; they differ by {gap:.1e}")
+    # The mean of products of features is the kernel, within the standard error that the products themselves show.
+    few = rows[:8]
+    drawn = family.draw(n_frequencies, n_columns, seed, np.float64)
+    phi = map_rows(few, drawn, "float64").reshape(len(few), drawn.columns_a_frequency, -1)
     # One product of features for each draw: their mean is the estimate, and their deviation over sqrt(draws) its error.
-    products = family.feature_scale(rows.shape[1]) ** 2 * np.einsum("ipm,jpm->ijm", phi, phi)
+    products = family.feature_scale(n_columns) ** 2 * np.einsum("ipm,jpm->ijm", phi, phi)
     estimate, error = products.mean(axis=2), products.std(axis=2) / np.sqrt(n_frequencies)
-    kernel = family.kernel(rows, rows)
+    kernel = family.kernel(few, few)
     require(np.allclose(kernel, kernel.T, rtol=1e-12, atol=1e-12), f"{name}.kernel is symmetric")
     smallest = float(np.linalg.eigvalsh(kernel)[0])
     require(

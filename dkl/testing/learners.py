@@ -63,22 +63,17 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
         raise AssertionError("transform before fit raises sklearn.exceptions.NotFittedError")
     fitted = clone(learner).fit(X, y)
     require(repr(learner.get_params()) == before, "fit does not change parameters")
-    _check_map(fitted, X)
-    _check_repeats(fitted, X, y)
-    _check_refusals(fitted, X, y)
-
-
-def _check_map(fitted: CheckedLearner, X: np.ndarray) -> None:
-    """transform applies the feature map, with no more columns than were asked for, each with a name."""
     name = type(fitted).__name__
+    size = "n_landmarks" if "n_landmarks" in fitted.get_params(deep=False) else "n_features"
+    # transform applies the feature map, with no more columns than were asked for, each with a name.
     require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
     mapped = fitted.transform(X)
     require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
     # The size is an upper bound: repeats of a frequency merge, and a cosine-sine pair is two columns.
-    asked = fitted.get_params()[_size_parameter(fitted)]
+    asked = fitted.get_params()[size]
     require(
         not isinstance(asked, int) or mapped.shape[1] <= asked,
-        f"{name}: {mapped.shape[1]} columns for {_size_parameter(fitted)}={asked}",
+        f"{name}: {mapped.shape[1]} columns for {size}={asked}",
     )
     # As transform computes: products differ in their last bit between one thread of BLAS and two.
     with one_blas_thread():
@@ -90,32 +85,18 @@ def _check_map(fitted: CheckedLearner, X: np.ndarray) -> None:
         len(names) == mapped.shape[1], f"{name}.get_feature_names_out names {len(names)} of {mapped.shape[1]} columns"
     )
     require(fitted.n_features_in_ == X.shape[1], f"{name}.n_features_in_ is the number of columns of X")
-
-
-def _size_parameter(fitted: CheckedLearner) -> str:
-    """The parameter that bounds the output columns."""
-    return "n_landmarks" if "n_landmarks" in fitted.get_params(deep=False) else "n_features"
-
-
-def _check_repeats(fitted: CheckedLearner, X: np.ndarray, y: np.ndarray) -> None:
-    """A second fit has the bits of the first, and so has one on a Dataset of the same rows."""
-    name = type(fitted).__name__
-    expected = fitted.transform(X)
+    # A second fit has the bits of the first, and so has one on a Dataset of the same rows.
     again = clone(fitted).fit(X, y).transform(X)
-    require(same_bits(again, expected), f"{name}: the same random_state gives the same bits")
+    require(same_bits(again, mapped), f"{name}: the same random_state gives the same bits")
     dataset = as_dataset(X, y)
     of_dataset = clone(fitted).fit(dataset)
-    require(same_bits(of_dataset.transform(X), expected), f"{name}: a Dataset of the same rows gives the same bits")
+    require(same_bits(of_dataset.transform(X), mapped), f"{name}: a Dataset of the same rows gives the same bits")
     # Rows of a Dataset may not fit in memory, so that what comes back is computed when it is asked for.
     lazy = of_dataset.transform(dataset)
     require(hasattr(lazy, "dask"), f"{name}.transform(dataset) is a lazy Dask array, not {type(lazy).__name__}")
-    require(same_bits(np.asarray(lazy.compute()), expected), f"{name}: lazy features equal those of arrays")
-
-
-def _check_refusals(fitted: CheckedLearner, X: np.ndarray, y: np.ndarray) -> None:
-    """Rows and parameters without a meaning are refused with a ValueError."""
-    name = type(fitted).__name__
-    size, spoiled = _size_parameter(fitted), X.copy()
+    require(same_bits(np.asarray(lazy.compute()), mapped), f"{name}: lazy features equal those of arrays")
+    # Rows and parameters without a meaning are refused with a ValueError.
+    spoiled = X.copy()
     spoiled[3, 5] = np.inf
     # Each attempt must be refused before anything is computed of it.
     for what, attempt in (

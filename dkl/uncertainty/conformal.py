@@ -11,25 +11,35 @@ from typing import Any, ClassVar, Self
 
 import dask.array as da
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.checks import checked_weight
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import exposure_beside, exposure_of, known_exposure, with_exposure
+from dkl.data.exposure import (
+    exposure_beside,
+    exposure_beside_fit,
+    exposure_of,
+    exposure_of_fit,
+    known_exposure,
+    with_exposure,
+    with_exposure_of_fit,
+)
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
-from dkl.methods.prediction import Scorer, blockwise, probabilities, score_rows, with_row_id
+from dkl.methods.prediction import Scorer, blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK
-from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups
+from dkl.uncertainty.class_score import ClassScore
+from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
 from dkl.uncertainty.interval_scores import DevianceScore, ErrorScore, IntervalScore, QuantileScore
 from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -39,28 +49,6 @@ _MOST_SCORES = 1 << 18
 _PASS = "conformal scores"
 # Keeps the rows that are held out of a whole fit apart from those that its penalty and temperature are found on.
 _SALT = 0x434F_4E46
-
-
-@dataclass(frozen=True, eq=False)
-class ClassScore:
-    """One minus the probability that a classifier gives a row's class.
-
-    Parameters
-    ----------
-    multiplier : float or None
-        Of decision values, as in `dkl.methods.prediction.probabilities`.
-    """
-
-    multiplier: float | None
-    scaled = False
-
-    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """1 - p of the class of each row: (n, 1)."""
-        return np.take_along_axis(self.parts(answers), np.asarray(y, dtype=np.int64)[:, None], axis=1)
-
-    def parts(self, answers: np.ndarray) -> np.ndarray:
-        """1 - p of every class: (n, K)."""
-        return 1.0 - probabilities(answers, self.multiplier)
 
 
 class ConformalMixin:
@@ -96,10 +84,10 @@ class ConformalMixin:
         sample_weight : array of shape (n,) or None
             Weight 2 is the row twice; with `sample_weight` of the rows to be predicted, ratios of densities.
         groups : str, array of shape (n,), or None
-            Rows of each group promise the coverage for their own group. A name is a column of a data frame, where it
-            stays a feature, or the group column of a Dataset.
+            Rows of each group promise the coverage for their own group. A name is a column of a data frame or of a
+            Dataset, where it stays a feature, or the group column of a Dataset.
         exposure : str, array of shape (n,), or None
-            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`.
+            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`; None is the fit's column.
 
         Returns
         -------
@@ -115,23 +103,76 @@ class ConformalMixin:
         check_is_fitted(self, self._fitted_by)
         X = as_known_rows(X)
         groups = column_of(X, groups)
-        dataset = self._rows(X, y, sample_weight)
         if exposure is not None:
             self._check_exposure()
-            given = exposure if isinstance(X, Dataset) else exposure_of(X, exposure)
-            dataset = with_exposure(dataset, given, sample_weight)
-        return self._conformalized(dataset, sample_weight, groups, exposed=exposure is not None)
+        exposure, column = exposure_beside_fit(self, X, exposure), ""
+        if isinstance(groups, str) and isinstance(X, Dataset):
+            X, column = with_stored_groups(X, groups)
+        if isinstance(exposure, str) and isinstance(X, Dataset):
+            # as a row column, which later steps keep
+            dataset = self._rows(with_exposure_of_fit(self, X, exposure), y, sample_weight)
+        else:
+            dataset = self._rows(X, y, sample_weight)
+            if exposure is not None:
+                dataset = with_exposure(dataset, exposure_of(X, exposure), sample_weight)
+        if groups is not None and not column:
+            kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
+            source, schema, column = with_groups(dataset.source, dataset.schema, groups, kept)
+            dataset = dataset.with_rows(source, schema)
+        return self._conformalized(dataset, column, exposed=exposure is not None)
 
-    def _conformalized(self, dataset: Dataset, sample_weight: Any, groups: Any, *, exposed: bool) -> Self:
-        """Keep the scores of encoded rows, which have a column of exposures where the targets were counted over any."""
+    def conformalize_held_out(self, rows: Dataset, *, groups: str | None = None) -> Self:
+        """Keep the scores of the rows that `fit` has held out by `conformal_fraction` anew: for each group by itself.
+
+        Parameters
+        ----------
+        rows : Dataset
+            That of the fit; which of its rows were held out follows from their identities and `seed_`.
+        groups : str or None
+            As of `conformalize`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotFittedError
+            Before `fit`.
+        ValueError
+            If `fit` has held out no rows, the rows are no Dataset, or a group has fewer than two of them.
+        """
+        check_is_fitted(self, self._fitted_by)
+        if self.conformal_fraction is None or not isinstance(rows, Dataset):
+            raise ValueError(
+                "conformalize_held_out needs the Dataset of a fit with conformal_fraction, which says what share of "
+                "its rows was held out; hold rows out yourself, and call conformalize(X, y, groups=...)"
+            )
+        column = ""
+        if groups is not None:
+            rows, column = with_stored_groups(rows, groups)
+        # a machine that is not fitted reads the rows as the fit did, and leaves this one as it is
+        model: Any = clone(self)  # type: ignore[type-var]
+        model.seed_ = self.seed_
+        exposure = exposure_of_fit(self)
+        _, held_out = model._hold_out(model._begun(rows, None, exposure=exposure))
+        return self._conformalized(self._rows(held_out, None, None), column, exposed=exposure is not None)
+
+    def _conformalized(self, dataset: Dataset, column: str, *, exposed: bool) -> Self:
+        """Keep the scores of encoded rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        column : str
+            The row column of codes of groups; empty for none.
+        exposed : bool
+            Whether there is a row column of exposures, which the targets were counted over.
+        """
         scorer, score = self._answering()
         if isinstance(score, DevianceScore):
             check_log_rows(dataset, score.loss, of_fit=False)
-        source, schema, column = dataset.source, dataset.schema, ""
-        if groups is not None:
-            kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
-            source, schema, column = with_groups(source, schema, groups, kept)
-        dataset = dataset.with_rows(source, schema).thin(_MOST_SCORES, getattr(self, "seed_", 0))
+        dataset = dataset.thin(_MOST_SCORES, getattr(self, "seed_", 0))
         codes = None
         if column:
             parts = [block.columns[column] for block in dataset.source.blocks_without_x((column,))]
@@ -185,10 +226,11 @@ class ConformalMixin:
         # by time the newest rows of those that are left are newer than others; by group fewer groups are left
         return held_rows(sides[0]), sides[1]
 
-    def _score_held_out(self, held_out: Dataset | None, *, exposed: bool = False) -> None:
+    def _score_held_out(self, held_out: Dataset | None) -> None:
         """Keep the scores of the rows that `_hold_out` has kept from the fit."""
         if held_out is not None:
-            self._conformalized(self._rows(held_out, None, None), None, None, exposed=exposed)
+            exposed = hasattr(self, "exposure_")
+            self._conformalized(self._rows(held_out, None, None), "", exposed=exposed)
 
     def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:
         """The pass over the rows that are held out of the whole fit, as a plan counts it."""

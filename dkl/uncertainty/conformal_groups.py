@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from dkl.data.checks import shown_value
+from dkl.data.checks import shown_value, spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
+from dkl.data.sources.beside_x import ColumnBesideX
 from dkl.data.sources.rows import RowSource
-from dkl.data.together.choosing import chosen_rows_together, with_values
+from dkl.data.together.choosing import column_at, with_values
 from dkl.data.together.codes import group_codes
+
+# The row column of groups that are read from a feature.
+_STORED = "interval group"
 
 
 def column_of(X: Any, groups: Any) -> Any:
@@ -29,12 +35,95 @@ def column_of(X: Any, groups: Any) -> Any:
 def with_groups(
     source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
 ) -> tuple[RowSource, Schema, str]:
-    """The rows with a row column of group codes, and its name."""
-    if isinstance(groups, str):
-        source, schema = chosen_rows_together(source, schema, by_group=groups)
-    else:
-        source, schema = with_values(source, schema, "group", groups, None, kept)
+    """The rows with a row column of the codes of groups that are given as values, and its name."""
+    source, schema = with_values(source, schema, "group", groups, None, kept)
     return source, schema, schema.row_columns["group"].column
+
+
+def with_stored_groups(dataset: Dataset, name: str) -> tuple[Dataset, str]:
+    """The dataset whose blocks come with the codes of the groups that one of its columns holds, and their row column.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    name : str
+        Its group column, which is no feature, or a feature of names or whole numbers, which stays one.
+
+    Raises
+    ------
+    ValueError
+        If no column has the name, or it holds dates.
+    """
+    known = dataset.schema.row_columns.get("group")
+    if known is not None and known.name == name:
+        column, read = known.column, None
+    else:
+        column, read = _STORED, _stored_groups(dataset, name)
+    return dataset.with_rows(ColumnBesideX(dataset.source, column, read), dataset.schema), column
+
+
+def _stored_groups(dataset: Dataset, name: str) -> _StoredGroups:
+    """How the groups are read from the encoded columns of a feature."""
+    names, encoding = list(dataset.column_names or ()), dataset.encoding
+    rules = {} if encoding is None else {rule.name: rule for rule in encoding.rules}
+    if name not in rules and name not in names:
+        raise ValueError(
+            f"groups={name!r} names no column of {dataset.source.place}; the columns are "
+            f"{spoken_names(list(rules) or names)}"
+        )
+    kind = rules[name].kind if name in rules else "number"
+    if kind not in ("category", "code", "number", "boolean"):
+        raise ValueError(
+            f"groups={name!r} of {dataset.source.place} holds times, which are no groups; choose a column of names or "
+            "of whole numbers"
+        )
+    categories = rules[name].categories if kind in ("category", "code") else ()
+    first = names.index(rules[name].output_names[0] if name in rules else name)
+    codes = group_codes(np.array(categories, dtype=object), len(categories), name) if categories else ()
+    return _StoredGroups(name, kind, first, tuple(int(code) for code in codes))
+
+
+@dataclass(frozen=True)
+class _StoredGroups:
+    """The codes of the groups of rows, from the encoded columns of a feature.
+
+    Parameters
+    ----------
+    name : str
+    kind : {"category", "code", "number", "boolean"}
+        Of its rule.
+    first : int
+        Its first encoded column.
+    codes : tuple of int
+        That of each category.
+    """
+
+    name: str
+    kind: str
+    first: int
+    codes: tuple[int, ...]
+
+    def __call__(self, X: Any, row_id: np.ndarray) -> np.ndarray:
+        if self.kind == "category":
+            own = X[:, self.first : self.first + len(self.codes)]
+            own = own.toarray() if sparse.issparse(own) else own
+            place = np.where(own.any(axis=1), own.argmax(axis=1), -1)
+        else:
+            values = column_at(X, self.first)
+            # of codes 0 is a value that is missing or unknown
+            place = values.astype(np.int64) - 1 if self.kind == "code" else np.where(values == np.trunc(values), 0, -1)
+        if (place < 0).any():
+            row = int(row_id[np.argmax(place < 0)])
+            what = "missing or unknown" if self.codes else "no whole number"
+            raise ValueError(f"groups={self.name!r} is {what} in row {row}: every row needs its group")
+        return np.array(self.codes, np.int64)[place] if self.codes else group_codes(values, len(values), self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCodes:
+    """Groups of rows of a block as their codes, (n,) int64."""
+
+    codes: np.ndarray
 
 
 def check_groups(codes: np.ndarray, dataset: Dataset) -> None:
@@ -57,15 +146,17 @@ def places_of(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
         A group that held-out rows did not have.
     """
     if isinstance(X, Dataset) and isinstance(groups, str):
-        source, _, column = with_groups(X.source, X.schema, groups)
-        codes = np.concatenate([block.columns[column] for block in source.blocks_without_x((column,))])
+        noted, column = with_stored_groups(X, groups)
+        codes = np.concatenate([block.columns[column] for block in noted.source.blocks_without_x((column,))])
+    elif isinstance(groups, GroupCodes):
+        codes = groups.codes
     else:
         codes = group_codes(groups, len(groups), "groups")
     place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
     strange = np.flatnonzero(known[place] != codes)
     if len(strange):
         row = int(strange[0])
-        value = "" if isinstance(groups, str) else f", {shown_value(np.asarray(groups).ravel()[row])},"
+        value = "" if isinstance(groups, str | GroupCodes) else f", {shown_value(np.asarray(groups).ravel()[row])},"
         raise ValueError(
             f"the group{value} of row {row} is none of those of conformalize, so that nothing is promised of it; "
             "conformalize with rows of it, or without groups"

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.kernels.device import rows_on
 from dkl.kernels.step_tiles import write_codes
 from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
@@ -26,7 +25,8 @@ def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     Operands: "edges" (d, most), ascending, a value above its column's edge lies beyond it; "n_edges" (d,), how many of
     them count.
     """
-    X, weights = rows_on(block.X, "cpu"), block.weights
+    X: Any = block.X
+    weights = block.weights
     edges, n_edges = operands["edges"], operands["n_edges"]
     bins = edges.shape[1] + 1
     counts = np.zeros((len(edges), bins))
@@ -64,4 +64,5 @@ def counts_record(edges: np.ndarray, n_edges: np.ndarray) -> BlockSum:
         {"counts": Accumulator(shape)},
         {"edges": edges, "n_edges": n_edges},
         cost=cost,
+        on_host=True,
     )

@@ -16,13 +16,14 @@ than the divergence that `AlignedFeatures` takes. They drew 56 sizes from 1 to 5
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, markdown
-from splits import BETAS, SEED, SETS, Found, Split, kernel_search, linear_svm, rbf_svm, split_rows
+from cells import Cell, Cells, circumstances, markdown, measured_when
+from splits import BETAS, SEED, SETS, Split, kernel_search, linear_svm, rbf_svm, split_rows
 
 import dkl
 from dkl.plots import ComparisonDisplay
@@ -63,8 +64,8 @@ class Pools:
         )
         return learner.fit(self.split.X[0], self.split.y[0])
 
-    def error(self, method: str, value: float, size: int) -> Found:
-        """Of a linear SVM on so many drawn frequencies, two columns each."""
+    def error(self, method: str, value: float, size: int) -> Cell:
+        """Of a linear SVM on so many drawn frequencies, two columns each; and when it was measured, of which commit."""
         if method == POSTERIOR:
             features = self.posterior.with_beta(value, n_features=2 * size)
         elif method == ALIGNED:
@@ -72,7 +73,7 @@ class Pools:
         else:
             features = dkl.RandomFeatures(self.family, 2 * size, random_state=SEED, progress=False)
             features.fit(self.split.X[0])
-        return linear_svm([features.transform(part) for part in self.split.X], self.split)
+        return {**linear_svm([features.transform(part) for part in self.split.X], self.split), **circumstances()}
 
 
 def settings(*, quick: bool, most: int) -> list[tuple[str, float, int]]:
@@ -89,7 +90,7 @@ def measure_set(name: str, options: argparse.Namespace) -> dict[str, dict[int, C
     split = split_rows(name, options.data, options.scaling)
     searched = cells(f"{start}search", lambda: kernel_search(split))
     pools = Pools(split, searched["gamma"], options.n_candidates)
-    wanted: dict[str, Callable[[], Found]] = {}
+    wanted: dict[str, Callable[[], Mapping[str, Any]]] = {}
     found: dict[str, dict[int, Cell]] = {PLAIN: {}, POSTERIOR: {}, ALIGNED: {}}
     todo = settings(quick=options.quick, most=options.most)
     keys = {one: f"{start}N={pools.n_candidates} {one[0]} {one[1]:g} D={one[2]}" for one in todo}
@@ -161,7 +162,11 @@ def main() -> None:
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else ["breast"] if options.quick else list(SETS[1:])
     found = {name: measure_set(name, options) for name in names}
-    tables = "\n".join([table_2(found), "", *(curve_table(name, of_set) for name, of_set in found.items())])
+    measured = [
+        cell for of_set in found.values() for method in (PLAIN, POSTERIOR, ALIGNED) for cell in of_set[method].values()
+    ]
+    curves = (curve_table(name, of_set) for name, of_set in found.items())
+    tables = "\n".join([table_2(found), "", *curves, measured_when(measured), ""])
     (options.output / "tables.md").write_text(tables)
     print(tables)
     draw(found, options.output)

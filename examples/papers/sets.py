@@ -19,7 +19,8 @@ from sklearn import datasets
 from dkl.testing.synthetic import windmill
 
 # names of a set's file, and of the set on OpenML with its version, where they are not its own
-_FILES = {"farm": "farm_ads", "auto_truck": "cifar_auto_truck", "census": "kdd_census_income"}
+_FILES = {"farm": "farm_ads", "census": "kdd_census_income"}
+_FILES |= {pair: f"cifar_{pair}" for pair in ("auto_truck", "plane_bird", "dog_frog", "auto_ship", "auto_deer")}
 _FILES |= dict.fromkeys(("flights", "delays"), "flights_3m")
 _OPENML = {"mnist": ("mnist_784", 1), "adult": ("adult", 2), "farm": ("farm-ads", 1)}
 _SHORT = {"breast": "breast_cancer"}
@@ -52,6 +53,12 @@ class Rows:
             return self.X, self.y
         stack = sparse.vstack if sparse.issparse(self.X) else np.concatenate
         return stack([self.X, self.X_test]), np.concatenate([self.y, self.y_test])
+
+
+def at_hand(name: str, folder: Path | None) -> bool:
+    """Whether a set need not be asked for elsewhere: the folder has its file."""
+    short = "mnist" if name.startswith("mnist") else name
+    return folder is not None and (folder / f"{_FILES.get(short, short)}.npz").exists()
 
 
 def rows_of(name: str, folder: Path | None = None) -> Rows:

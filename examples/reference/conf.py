@@ -16,13 +16,14 @@ from dkl.cli.app import app as program
 from dkl.version import __version__
 
 project, author, release = "dkl", "the dkl developers", __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb"]
 root_doc = "index"
 include_patterns = [
     "*.md",
     "*.ipynb",
     "guide/*.md",
     "reference/*.md",
+    "reference/api/*.rst",
     "benchmarks/*.md",
     "benchmarks/tables/*.md",
     "papers/*.md",
@@ -40,6 +41,9 @@ autodoc_default_options = {
     "members": True,
     "inherited-members": True,
 }
+# every public name gets a page of its own, reference/api/dkl.NAME.rst, which is written anew by each build
+autosummary_generate = True
+templates_path = ["templates"]
 napoleon_use_ivar = True
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

@@ -304,7 +304,7 @@ def test_a_bad_value_of_a_dask_array_is_named_by_its_row_in_the_whole_array() ->
     [
         (lambda ds: as_dataset(ds, Y), "y was given beside a Dataset, which has its own y"),
         (lambda ds: as_dataset(ds, None, np.ones(300)), "sample_weight was given beside a Dataset"),
-        (lambda ds: as_dataset(ds, task="regression"), "is for classification, not for regression"),
+        (lambda ds: as_dataset(ds, task="regression"), "labels such as .*, not numbers; take KernelClassifier"),
         (lambda ds: as_dataset(X, Y, task="ranking"), "task is 'ranking'"),
         (lambda ds: as_dataset(X, Y, classes=["a", "b"]), r"y\[2\] is 'c', which is not one of the 2 known classes"),
         (lambda ds: as_dataset(X, Y, classes=[1, 2]), "labels have dtype"),

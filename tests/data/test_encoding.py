@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -268,3 +269,15 @@ def test_rows_unlike_those_of_fit_are_counted_over_all_tables_and_said_once(peop
 def test_a_column_that_changes_its_kind_between_pieces_is_refused():
     with pytest.raises(TypeError, match="column 'x' holds number values in some rows and category values in others"):
         learn_encoding([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": ["a", "b"]})])
+
+
+def test_texts_of_numbers_are_suspected_aloud():
+    texts = [f"{k / 8:.3f}" for k in range(80)] * 2
+    frame = pd.DataFrame({"f": [*texts[:-1], "?"]})
+    with pytest.warns(UserWarning, match=r"holds texts that read as numbers \('0\.125'\).*pandas\.to_numeric"):
+        learn_encoding([frame])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn_encoding([frame], categorical=["f"])
+        # whole numbers are ids as often as not
+        learn_encoding([pd.DataFrame({"zip": [f"{10_000 + k}" for k in range(80)] * 2})])

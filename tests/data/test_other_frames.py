@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dkl
+from dkl.data.coerce import as_dataset
 from dkl.data.other_frames import as_known_rows
 
 pl = pytest.importorskip("polars")
@@ -61,3 +63,13 @@ def test_a_table_of_another_library_gives_the_same_model(form: str) -> None:
 def test_what_is_no_table_stays_what_it_is() -> None:
     for given in (Y, [1, 2], "text", None, pl.Series(Y), FRAME, 3):
         assert as_known_rows(given) is given
+
+
+def test_names_of_several_levels_are_joined_and_names_that_come_twice_refused():
+    frame = pd.DataFrame([[1.0, "a"], [2.0, "b"]], columns=pd.MultiIndex.from_tuples([("x", "n"), ("x", "t")]))
+    rows = as_dataset(frame)
+    assert [rule.name for rule in rows.encoding.rules] == ["('x', 'n')", "('x', 't')"]
+    np.testing.assert_array_equal(rows.encoding.transform(frame), [[1.0, 1.0, 0.0], [2.0, 0.0, 1.0]])
+    table = pa.table([pa.array([1.0]), pa.array([2.0])], names=["a", "a"])
+    with pytest.raises(ValueError, match=r"column names must differ; found more than once: \['a'\]"):
+        as_dataset(table)

@@ -525,22 +525,31 @@ def factor_sums(block: Block, operands: Operands) -> Sums:
 
 
 def category_sums(block: Block, operands: Operands) -> Sums:
-    """Weights, and weights times targets, of the rows of each fold that hold each code of each column."""
+    """sum_i w_i x_ij^p y_it^q over the rows of each fold that hold each code of one column, or of a pair of columns."""
     folds, K = operands["folds"], operands["n_classes"]
     fold, weights, rows = folds(block.held_with), weights_of(block), rows_of(block.X)
     assert block.y is not None
-    n_targets = np.atleast_2d(block.y.T).shape[0] if K is None else K - 1
     sums: Sums = {}
-    for c, (column, size) in enumerate(zip(operands["columns"], operands["sizes"], strict=True)):
-        sums[f"weight {c}"] = np.zeros((folds.count, size))
-        sums |= {f"target {c} {t}": np.zeros((folds.count, size)) for t in range(n_targets)}
+    for each in operands["sums"]:
+        sums[each.name] = np.zeros((folds.count, each.last - each.first))
         for i in range(block.n_rows):
-            code = int(rows[i][column])
-            sums[f"weight {c}"][fold[i], code] += weights[i]
-            for t in range(n_targets):
-                target = np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1)
-                sums[f"target {c} {t}"][fold[i], code] += weights[i] * target
-    return {name: values for name, values in sums.items() if name in operands["names"]}
+            code = 0
+            if each.key is not None:
+                codes = []
+                for part in each.key.parts:
+                    values = rows[i][part.start : part.start + (1 if part.is_code else part.n_values)]
+                    codes.append(int(values[0]) if part.is_code else int(np.argmax([0.0, *(values > 0)])))
+                code = 1 + sum(
+                    (one - 1) * math.prod(part.n_values for part in each.key.parts[place + 1 :])
+                    for place, one in enumerate(codes)
+                )
+                code = code if all(codes) else 0
+            if each.first <= code < each.last:
+                t, q = each.target, each.target_power
+                target = 1.0 if not q else np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1)
+                number = 1.0 if not each.power else rows[i][each.number] - each.shift
+                sums[each.name][fold[i], code - each.first] += weights[i] * target**q * number**each.power
+    return sums
 
 
 def curvature_block(block: Block, operands: Operands) -> Sums:

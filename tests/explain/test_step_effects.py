@@ -116,3 +116,32 @@ def test_a_category_is_one_column_and_a_loaded_model_says_the_same(tmp_path: Pat
 def test_kernels_at_landmarks_have_no_effects() -> None:
     with pytest.raises(TypeError, match=r"the features are 'nystrom'; effects are .*partial_dependence takes"):
         effects(machine("nystrom"), X)
+
+
+def test_effects_of_a_mean_over_bags_say_how_far_the_bags_differ(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    many = rng.uniform(size=(500, 3))
+    y = 2.0 * (many[:, 1] > 0.5) * (many[:, 2] > 0.3) + many[:, 0] + 0.3 * rng.standard_normal(500)
+    learner = dkl.StepFeatures(2, n_features=30, bags=3, dtype="float64", random_state=0).fit(many, y)
+    learner.save(tmp_path / "bags.zarr")
+    model = dkl.load_model(tmp_path / "bags.zarr").machine_
+    # literally: the model with the coefficients of one bag alone
+    one_by_one = []
+    for own in learner.bag_coef_:
+        alone = dkl.load_model(tmp_path / "bags.zarr")
+        alone.coef_ = own
+        one_by_one.append({effect.columns: effect for effect in effects(alone.machine_, many)})
+    found = effects(model, many)
+    assert {len(effect.columns) for effect in found} == {1, 2}
+    for effect in found:
+        values = many[:40, list(effect.columns)].T
+        each = np.stack([bag[effect.columns](*values) for bag in one_by_one])
+        np.testing.assert_allclose(effect(*values), each.mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(effect.deviations(*values), each.std(axis=0, ddof=1), atol=1e-9)
+        assert effect.deviations(*values).max() > 0.0
+    drawn = EffectsDisplay.from_estimator(model, many, n_effects=3).plot()
+    assert [spread.shape for spread in drawn.deviations] == [value.shape for value in drawn.values]
+    of_one = effects(dkl.KernelRegressor(learner, solver="newton", alpha=1e-3, progress=False).fit(many, y), many)[0]
+    assert of_one.bag_coefficients is None
+    with pytest.raises(ValueError, match=r"fit dkl.StepFeatures\(bags=8\) and explain its machine_"):
+        of_one.deviations(0.5)

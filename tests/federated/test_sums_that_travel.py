@@ -17,6 +17,7 @@ import dkl
 from dkl.cli.app import app
 from dkl.data.dataset import Dataset
 from dkl.data.schema import Schema
+from dkl.errors import StoreError
 from dkl.federated.exporting import SiteSums
 from dkl.passes.tree_sum import Node, TreeSum, root
 
@@ -162,6 +163,9 @@ def test_files_and_their_order_change_no_bit(tmp_path: Path) -> None:
         assert repr(made).startswith(f"SiteSums(site '{name}'")
     paths = [tmp_path / f"{name}.sums" for name in ("west", "north", "south")]
     found = dkl.fit_from_sums(tmp_path / "agreement.zarr", paths)
+    assert_same(found, dkl.fit_from_sums(agreement, summed(agreement, sites)), names)
+    agreement.save(tmp_path / "agreement.json")
+    found = dkl.fit_from_sums(tmp_path / "agreement.json", paths)
     assert_same(found, dkl.fit_from_sums(agreement, summed(agreement, sites)), names)
     with pytest.raises(FileExistsError):
         dkl.export_sums(agreement, sites["west"], tmp_path / "west.sums", site="west", allow_few_rows=True)
@@ -359,7 +363,7 @@ def test_the_shell_agrees_sums_and_fits(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    agreement, paths = tmp_path / "agreement.zarr", {name: tmp_path / f"{name}.sums" for name in sites}
+    agreement, paths = tmp_path / "agreement.json", {name: tmp_path / f"{name}.sums" for name in sites}
     assert run("agree", public.store, agreement, *options, *blocks)["blocks"] == 17
     for name, ds in sites.items():
         whose = ("--agreement", agreement, "--site", name, "--allow-few-rows")
@@ -380,3 +384,42 @@ def test_the_page_on_sums_runs_and_is_true(tmp_path: Path, monkeypatch: pytest.M
     exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), "sums.md", "exec"), names)
     np.testing.assert_array_equal(names["together"].coef_, names["whole"].coef_)
     np.testing.assert_array_equal(names["left"].coef_, names["fresh"].coef_)
+
+
+@pytest.mark.parametrize("kind", ["aligned", "tuned"])
+def test_an_agreement_is_a_file_that_says_what_is_agreed_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    learner, y, _ = LEARNERS[kind]
+    sites = stores(tmp_path, y)
+    agreement, path = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites)), tmp_path / "agreement.json"
+    agreement.save(path)
+    assert dkl.Agreement.load(path).digest == agreement.digest
+    facts = json.loads(path.read_text())
+    assert facts["digest"] == agreement.digest
+    assert facts["agreed"]["sites"] == {
+        name: f"blocks {numbers[0]} to {numbers[-1]}" for name in sites if (numbers := agreement.numbers(name))
+    }
+    assert facts["agreed"]["learner"] == type(learner).__name__
+    with pytest.raises(FileExistsError, match="exists; choose another name"):
+        agreement.save(path)
+    agreement.save(path, overwrite=True)
+    # words that say something else, another number, a cut array: none of them is taken for what was agreed
+    place = next(number for number, entry in enumerate(facts["arrays"]) if len(entry["base64"]) > 8)
+    content, spoilt = facts["arrays"][place]["base64"], []
+    other, cut = (
+        [{**entry, "base64": text} if number == place else entry for number, entry in enumerate(facts["arrays"])]
+        for text in ("B" * 4 + content[4:], content[:-4])
+    )
+    elsewhere = {**facts["agreed"], "sites": {"north": "blocks 0 to 9"}}
+    for change in ({"agreed": elsewhere}, {"arrays": other}, {"arrays": cut}):
+        spoilt.append(json.dumps({**facts, **change}))
+    for text in spoilt:
+        path.write_text(text)
+        with pytest.raises(StoreError):
+            dkl.Agreement.load(path)
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is not what dkl"):
+        dkl.Agreement.load(path)
+    with pytest.raises(FileExistsError, match="which is no agreement"):
+        agreement.save(path, overwrite=True)
+    with pytest.raises(FileNotFoundError):
+        dkl.Agreement.load(tmp_path / "none.json")

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dkl.encodings.keys import CategoryKey, CategoryPart
+from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds
 from dkl.explain.sums import ColumnWaves
 from dkl.features.families import Gaussian, Matern
@@ -28,7 +30,7 @@ from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
 from dkl.methods.margin.round import column_numbers
 from dkl.methods.margin.sums import CorrectiveRound, HeldTargets
-from dkl.methods.nystrom.metric_sums import MetricModel
+from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
@@ -48,6 +50,9 @@ NO_MATHEMATICS = {
     ("dkl.passes.kept_sums", "_sums_of_block"): "calls another record's function, or hands out sums that were kept",
     ("dkl.cli.predictions", "_predict_block"): "predicts the rows of a block, by the model's own prediction",
     ("dkl.bench.passes", "_count"): "counts rows, to time an empty pass",
+    ("dkl.bench.device_speed", "_rows_of_block"): "counts rows, to time reading alone",
+    ("dkl.bench.device_speed", "_sums_of_block"): "hands a block to `feature_sums`, to time it",
+    ("dkl.forecasting", "_no_sums"): "counts rows, to time an empty pass",
     ("dkl.uncertainty.conformal", "_score_block"): "scores the answers to a block, by a score that has its own tests",
     ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
 }
@@ -59,7 +64,7 @@ MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinemen
 DEFINITIONS: dict[str, Any] = {
     "dkl.methods.game.sums": game,
     "dkl.methods.margin.sums": corrective,
-    "dkl.methods.nystrom.metric_sums": metric,
+    "dkl.methods.metric.sums": metric,
 }
 
 
@@ -440,18 +445,23 @@ CASES: dict[tuple[str, str], Any] = {
         "dtype": "float64",
     },
     ("dkl.encodings.sums", "category_sums"): lambda kind: {
-        "columns": (1, 2),
-        "sizes": (4, 4),
+        "sums": (
+            CategorySum("all", None, 0, 1),
+            CategorySum("squares", None, 0, 1, target=0, target_power=2),
+            CategorySum("weight", CategoryKey((CategoryPart(1, 3, True),)), 0, 4),
+            CategorySum("target", CategoryKey((CategoryPart(2, 3, True),)), 1, 3, target=0, target_power=1),
+            CategorySum("number", CategoryKey((CategoryPart(2, 3, True),)), 0, 4, number=0, power=1, shift=0.5),
+            CategorySum("pairs", CategoryKey((CategoryPart(1, 3, True), CategoryPart(2, 3, True))), 0, 10),
+            CategorySum("one-hot", CategoryKey((CategoryPart(1, 3, True), CategoryPart(2, 2, False))), 2, 7),
+        ),
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
-        # all but one of them
-        "names": ("weight 0", "target 0 0", "target 0 1", "weight 1"),
     },
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))
     },
-    ("dkl.methods.nystrom.metric_sums", "system_block"): metric_model,
-    ("dkl.methods.nystrom.metric_sums", "slope_block"): metric_model,
+    ("dkl.methods.metric.sums", "system_block"): metric_model,
+    ("dkl.methods.metric.sums", "slope_block"): metric_model,
     ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
@@ -489,7 +499,10 @@ def test_block_functions_are_their_definitions(module: str, name: str, kind: str
     block, operands = some_block(kind, FEW_COLUMNS.get(name, D_IN)), CASES[module, name](kind)
     if name == "category_sums":
         # columns of codes hold the places of values
-        block = replace(block, X=np.clip(np.abs(np.round(np.asarray(block.X))), 0.0, 3.0))
+        X = np.clip(np.abs(np.round(np.asarray(block.X))), 0.0, 3.0)
+        # two columns for a one-hot pair: one of them is set, or none
+        X[:, 3] = np.where(X[:, 2] > 0, 0.0, X[:, 3])
+        block = replace(block, X=X)
     found = getattr(importlib.import_module(module), name)(block, operands)
     expected = definition_of(module, name)(block, operands)
     # moments are kept in more parts than their definition names

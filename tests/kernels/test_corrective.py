@@ -10,7 +10,8 @@ import pytest
 
 from dkl.features.families import Gaussian
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.normal_equations import NewtonTargets, signed_products
+from dkl.kernels.newton.gram import signed_products
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin import sums as corrective
 from dkl.methods.margin.round import column_numbers

@@ -20,7 +20,7 @@ from dkl.methods.density.hinge_driver import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals
 from dkl.methods.game.problem import GameRules
 from dkl.methods.game.sums import Trials, primal_losses
-from dkl.solvers.losses import LOG_LINK, LOSS_NAMES, SmoothedPinballLoss, loss_of
+from dkl.solvers.losses import LOG_LINK, LOSS_NAMES, SmoothedPinballLoss, loss_of, round_loss
 from tests.definitions import losses as definitions
 
 ERRORS = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "pinball", "poisson", "gamma")
@@ -242,3 +242,31 @@ def test_no_other_module_defines_a_loss() -> None:
             lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
             wrong += [f"{path}:{number}: {line.strip()}" for number, line in lines if formulas.search(line)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["huber", "pinball", "softmax"])
+def test_losses_of_rounds_lie_below_their_parabolas(name: str) -> None:
+    """Slopes and conjugates are those of the values, and curvatures bound the losses, or the Hessian of the softmax."""
+    rng, loss = np.random.default_rng(0), round_loss(name)
+    y = (
+        rng.standard_normal((300, 1))
+        if name != "softmax"
+        else np.where(np.eye(3)[rng.integers(0, 3, 300)] > 0, 1.0, -1.0)
+    )
+    y = np.broadcast_to(y, (300, 1 if name == "huber" else 3))
+    f, d = 2.0 * rng.standard_normal(y.shape), rng.standard_normal(y.shape)
+    total = loss.value(y, f).sum(axis=1)
+    slope, bend = loss.slope(y, f), loss.curvature(y, f)
+    assert (bend <= loss.largest_curvature + 1e-12).all()
+    numeric = (loss.value(y, f + 1e-6 * d) - loss.value(y, f - 1e-6 * d)).sum(axis=1) / 2e-6
+    smooth = np.abs(np.abs(f - y) - 0.1).min(axis=1) > 1e-4
+    np.testing.assert_allclose((slope * d).sum(axis=1)[smooth], numeric[smooth], rtol=1e-4, atol=1e-7)
+    for length in (-10.0, -0.1, 0.1, 1.0, 10.0) if name != "softmax" else ():
+        bound = total + (slope * length * d + 0.5 * bend * (length * d) ** 2).sum(axis=1)
+        assert (loss.value(y, f + length * d).sum(axis=1) <= bound + 1e-9).all()
+    # the Hessian of the softmax along a direction is the derivative of the slope there
+    second = ((loss.slope(y, f + 1e-6 * d) - loss.slope(y, f - 1e-6 * d)) * d).sum(axis=1) / 2e-6
+    assert (second[smooth] <= (bend * d**2).sum(axis=1)[smooth] + 1e-6).all()
+    # Fenchel: the conjugate at the slope is what the line there is above the loss
+    touching = (slope * f).sum(axis=1) - total
+    np.testing.assert_allclose(loss.conjugate(y, slope).sum(axis=1), touching, atol=1e-9)

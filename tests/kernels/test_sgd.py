@@ -9,6 +9,7 @@ from typing import Any
 import array_api_strict
 import numpy as np
 import pytest
+from sklearn.linear_model import SGDClassifier
 
 from dkl.kernels import device
 from dkl.kernels.sgd import cuda_source as sgd_source
@@ -108,6 +109,8 @@ def test_the_kernel_takes_the_same_steps(
     """Four threads of the CPU play those of a block: what a GPU is launched with, and what it does."""
     rule = KINDS[kind]
     monkeypatch.setattr(device, "GROUP", 2)
+    # batches of which the last is short: 60 rows
+    monkeypatch.setattr(device, "_BATCH_ROWS", 25)
     monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
     monkeypatch.setattr(device, "_compiled", lambda source, name: host_kernel(source, name, tmp_path))
     X, Y, S = rows(rule, dtype)
@@ -118,9 +121,34 @@ def test_the_kernel_takes_the_same_steps(
     agree(before, start(dtype, clock=4.0), 0.0)
 
 
-def test_the_kernel_compiles(tmp_path: Path) -> None:
-    source = sgd_source.sgd_source(KINDS["log loss of sparse rows"], np.dtype("float32"))
-    assert "sgd_rows" in compiled(source, tmp_path)
+@pytest.mark.parametrize(("kind", "name"), [("log loss of sparse rows", "sgd_rows"), ("hinge", "sgd_shares")])
+def test_the_kernel_compiles(kind: str, name: str, tmp_path: Path) -> None:
+    source = sgd_source.sgd_source(KINDS[kind], np.dtype("float32"))
+    assert name in compiled(source, tmp_path)
+
+
+@played
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batches_are_scikit_learns_steps_on_wide_rows(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More columns than rows of a batch, strong shrinking, means from the first step on: as `SGDClassifier` has it."""
+    monkeypatch.setattr(device, "GROUP", 2)
+    monkeypatch.setattr(device, "_BATCH_ROWS", 16)
+    monkeypatch.setattr(device, "sgd_source", lambda rule, dtype: sgd_source.sgd_source(rule, dtype, 2))
+    monkeypatch.setattr(device, "_compiled", lambda source, name: host_kernel(source, name, tmp_path))
+    generator = np.random.default_rng(0)
+    X = (generator.normal(size=(150, 40)) / 6.0).astype(dtype)
+    y = np.where(X[:, 0] * X[:, 1] + 0.1 * X[:, 2] > 0, 1.0, -1.0)
+    known = SGDClassifier(alpha=0.05, shuffle=False, average=True)
+    known.partial_fit(X, y, classes=[-1.0, 1.0])
+    zeros = SGDModels(np.zeros((1, 40), dtype), np.zeros(1), np.zeros((1, 40), dtype), np.zeros(1))
+    rule = SGDRule("hinge", alpha=0.05, average=1)
+    found = device.sgd_rows(X, y[:, None], np.ones((150, 1)), zeros, rule)
+    tolerance = {"float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(found.average_coef, known.coef_, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(found.average_intercept, known.intercept_, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(found.coef, known._standard_coef[None], rtol=0, atol=tolerance)
 
 
 @pytest.mark.gpu

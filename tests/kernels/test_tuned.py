@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, packed_size
+from dkl.kernels.newton.gram import GramSum, packed_size
+from dkl.kernels.normal_equations import NewtonTargets, TrialSteps
 from dkl.methods.density.sums import (
     MarginOptions,
     Smoothing,
@@ -51,7 +52,10 @@ def test_squared_sums_are_their_definition_fold_by_fold(columns: tuple[int, int]
         "cross": np.zeros((3, K, M + 1)),
         "squares": np.zeros((3, K)),
     }
-    squared_sums(phi, targets, weight, folds, columns, out)
+    grams = [GramSum(columns, gram) for gram in out["gram"]]
+    squared_sums(phi, targets, weight, folds, grams, out)
+    for gram in grams:
+        gram.finish()
     expected = definitions.squared_sums(phi, targets, weight, folds, 3)
     for f in range(3):
         np.testing.assert_allclose(out["gram"][f], packed(expected["gram"][f], columns), rtol=0, atol=1e-12)

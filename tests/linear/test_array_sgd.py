@@ -14,7 +14,7 @@ from sklearn.linear_model import SGDClassifier, SGDRegressor
 from dkl.kernels.device import rows_on
 from dkl.linear.array_sgd import ArraySGDClassifier, ArraySGDRegressor
 from dkl.linear.minibatches import Minibatch
-from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
+from dkl.linear.sgd import default_estimator, first_state, fitted_estimator, sgd_step, step_schedule
 from tests.linear.problems import rows
 
 places = pytest.mark.parametrize("place", ["strict", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -114,6 +114,30 @@ def test_an_epoch_takes_the_same_steps_on_either_device(loss: str, place: str) -
     expected = sgd_step(first, Minibatch(X, y, np.ones(700)), operands)
     for name, value in vars(expected).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-10, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
+@pytest.mark.parametrize(("loss", "n_classes"), [("hinge", 2), ("log_loss", 3), ("epsilon_insensitive", 0)])
+def test_a_minibatch_is_stepped_through_as_by_partial_fit(loss: str, n_classes: int, dtype: str, rtol: float) -> None:
+    """Batch by batch, the state being the last iterate and the average whose weights grow with the eighth power."""
+    X, codes = rows(600, max(2, n_classes))
+    X, weight = X.astype(dtype), np.random.default_rng(7).integers(0, 3, 600).astype(float)
+    labels = np.array(["a", "b", "c"])
+    classes, y = (labels[:n_classes], labels[codes]) if n_classes else (None, codes - 0.3)
+    K = 3 if n_classes == 3 else 1
+    schedule = step_schedule(loss, alpha=1e-3, square_length=4.0, largest=30.0)
+    estimator, first = default_estimator(loss, schedule, alpha=1e-3), first_state(K, 4, dtype=dtype, clock=5.0)
+    found = sgd_step(first, Minibatch(X, y, weight), {"estimator": estimator, "classes": classes, "batch_rows": 256})
+    model = fitted_estimator(estimator, np.zeros((K, 4), dtype), np.zeros(K, dtype), classes=classes, clock=5.0)
+    average, known = np.zeros((K, 4)), {} if classes is None else {"classes": classes}
+    for number, batch in enumerate((slice(256), slice(256, 512), slice(512, 600)), 1):
+        model.partial_fit(X[batch], y[batch], sample_weight=weight[batch], **known)
+        average += 9.0 / (number + 8.0) * (np.atleast_2d(model.coef_) - average)
+    assert found.clock == 605.0
+    assert found.coef.dtype == dtype
+    for ours, theirs in ((found.coef, model.coef_), (found.average_coef, average), (found.intercept, model.intercept_)):
+        np.testing.assert_allclose(ours, theirs.reshape(ours.shape), rtol=rtol, atol=rtol * np.abs(theirs).max())
+    assert not first.coef.any()
 
 
 def test_a_minibatch_travels_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

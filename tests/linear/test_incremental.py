@@ -297,7 +297,7 @@ def test_mistakes_are_named_before_any_step(
 
 def test_a_dataset_of_other_targets_or_labels_is_refused(tmp_path: Path) -> None:
     stored = dkl.create_dataset(tmp_path / "rows.zarr", ROWS, np.array(["a", "b"])[SIGNS])
-    with pytest.raises(ValueError, match="for classification, not for regression"):
+    with pytest.raises(ValueError, match=r"labels such as .*, not numbers"):
         dkl.BlockIncremental(SGDRegressor()).fit(stored)
     begun = dkl.BlockIncremental(SGDClassifier()).fit(ROWS, np.array(["b", "c"])[SIGNS])
     with pytest.raises(ValueError, match="the label 'a', which is not among the classes"):

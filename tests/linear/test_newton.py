@@ -11,14 +11,13 @@ from sklearn.svm import LinearSVC
 
 import dkl.linear.newton_driver as newton
 from dkl.kernels.maps import map_rows
+from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.normal_equations import (
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
-    add_hessian,
     loss_sums,
     newton_sums,
-    packed_size,
 )
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition
@@ -67,6 +66,44 @@ def test_sums_are_their_definitions(loss: str, own_weights: bool, exact: bool) -
     before = definition.loss_sums(phi, targets, weight, replace(trial, directions=0 * trial.directions), loss)[2]
     changed = loss_sums(phi[:, :-1], targets, weight, trial, NewtonOptions(loss, change=True, dtype=dtype, exact=exact))
     np.testing.assert_array_equal(changed[2], (expected[2].astype(int) - before) * counted)
+
+
+@pytest.mark.parametrize("n", [1, 4, 43])
+@pytest.mark.parametrize("g", [1, 3])
+def test_exact_sums_of_float32_rows_are_those_in_float64(n: int, g: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of the rows: large tiles are read as they are, of small ones there is a copy in float64."""
+    phi, trial = np.random.default_rng(n).normal(size=(n, 37)).astype(np.float32), some_trial(g, 38)
+    targets, weight = targets_for("squared_hinge", n, g), np.random.default_rng(1).integers(0, 3, (n, g)).astype(float)
+    whole = np.hstack([phi.astype(np.float64), np.ones((n, 1))])
+    expected = definition.loss_sums(whole, targets, weight, trial, "squared_hinge")
+    for few in (0, 1 << 18):
+        monkeypatch.setattr("dkl.kernels.normal_equations._FEW_NUMBERS", few)
+        losses, gradient, curvature = loss_sums(phi, targets, weight, trial, NewtonOptions("squared_hinge"))
+        np.testing.assert_allclose(losses, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-12, atol=1e-11)
+        np.testing.assert_array_equal(curvature, expected[2] & (weight > 0))
+
+
+def test_rows_of_many_tiles_that_count_are_multiplied_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    phi, weight = np.random.default_rng(0).normal(size=(60, 6)), np.zeros(60)
+    weight[::7] = np.random.default_rng(1).normal(size=9)
+    products = []
+
+    def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        products.append(len(rows))
+        return signed_products(rows, weights)
+
+    monkeypatch.setattr("dkl.kernels.newton.gram.signed_products", counted)
+    for weights, expected in ((weight, [6, 3]), (np.ones(60), [10] * 6)):
+        found = np.zeros(packed_size(0, 7))
+        gram = GramSum((0, 7), found)
+        for first in range(0, 60, 10):
+            gram.add(phi[first : first + 10], weights[first : first + 10])
+        gram.finish()
+        assert products == expected
+        products.clear()
+        whole = definition.hessian_sum(np.hstack([phi, np.ones((60, 1))]), weights)
+        np.testing.assert_allclose(found, packed(whole, (0, 7)), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17), (6, 11), (16, 17)])

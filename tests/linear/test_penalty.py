@@ -11,12 +11,15 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import NewtonTargets, packed_size
+from dkl.kernels.newton.gram import packed_size
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
 from dkl.linear.subsample_start import Share, subsample_problem
 from dkl.linear.sums import candidate_losses, held_out_block
+from dkl.machines.kernel_machines import KernelClassifier
+from dkl.methods.random_features import RandomFeatures
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 
@@ -295,6 +298,30 @@ def test_losses_of_candidates_are_means_over_outputs() -> None:
         np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, name="squared_hinge"
     )
     np.testing.assert_allclose(found[0, :, 0], [(0.0 + 1.0 + 1.0) / 3.0, (16.0 + 1.0 + 1.0) / 3.0])
+
+
+def test_a_start_on_a_share_of_the_rows_leads_a_given_penalty_to_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fewer full passes, and as near as from zero: the gradient shrinks relative to that at zero."""
+    X, codes = rows(2_000, 2)
+    starts = []
+
+    def noted(*given: Any) -> Any:
+        starts.append(subsample_problem(*given))
+        return starts[-1]
+
+    monkeypatch.setattr("dkl.linear.newton.subsample_problem", noted)
+    options: dict[str, Any] = {"loss": "squared_hinge", "solver": "newton", "alpha": 1e-3, "random_state": 0}
+    features = RandomFeatures(n_features=16, random_state=0)
+    plain = KernelClassifier(features, **options).fit(X, codes)
+    monkeypatch.setattr("dkl.linear.subsample_start._LEAST_ROWS", 400)
+    monkeypatch.setattr("dkl.linear.subsample_start._MOST", 0.3)
+    begun = KernelClassifier(features, **options).fit(X, codes)
+    assert [start is None for start in starts] == [True, False]
+    svm = LinearSVC(C=1 / (1e-3 * 2_000), tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
+    svm.fit(plain.features_.transform(X), codes)
+    for model in (plain, begun):
+        np.testing.assert_allclose(model.linear_.coef_, svm.coef_, atol=1e-4)
+        assert "converged" in model.message_
 
 
 def test_blocks_without_held_out_rows_add_nothing() -> None:

@@ -611,8 +611,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "score without a target": (lambda: classifier().fit(SQUARE, TWO).score(SQUARE), "requires y"),
     "a dataset for classes": (
-        lambda: regressor().fit(as_dataset(SQUARE, TWO, task="classification")),
-        "for classification, not for regression",
+        lambda: regressor().fit(as_dataset(SQUARE, np.where(TWO, "a", "b"))),
+        "labels such as 'a', not numbers; take KernelClassifier",
     ),
 }
 

@@ -13,6 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.penalty_choice import _folds
 from dkl.linear.softmax_sums import class_pairs, softmax_sums
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
@@ -144,3 +146,27 @@ def test_a_plan_counts_the_system_of_all_classes() -> None:
     X, y = rows(400, 3)
     plan = dkl.plan(machine(), dkl.data.coerce.as_dataset(X, y))
     assert sum(plan.held.values()) >= 8 * (3 * 25) ** 2
+
+
+@pytest.mark.parametrize("n", [300, 9_500])
+def test_the_penalty_is_chosen_by_the_loss_of_all_classes_together(n: int) -> None:
+    """On few rows by folds, on many by one share: what `LogisticRegression` loses on the rows that it has not seen."""
+    X, y = rows(n, 3)
+    X = X + np.random.default_rng(2).normal(size=X.shape)
+    model = machine("auto", random_state=0).fit(X, y)
+    assert 2 <= len(model.alphas_) <= 3
+    phi = model.features_.transform(X)
+    folds = _folds(HeldOut(0.1, model.seed_), n, phi.shape[1])
+    fold = folds(np.arange(n))
+    assert (folds.count == 1) == (n > 1_000)
+    found = []
+    for alpha in model.alphas_:
+        losses = []
+        for number in range(folds.count):
+            seen, judging = (fold > -2) & (fold != number), fold == number
+            exact = LogisticRegression(C=1.0 / (alpha * n), solver="newton-cholesky").fit(phi[seen], y[seen])
+            scores = log_softmax(exact.decision_function(phi[judging]), axis=1)
+            losses.append(-scores[np.arange(judging.sum()), y[judging]])
+        found.append(1.0 - np.concatenate(losses).mean())
+    np.testing.assert_allclose(model.validation_scores_, found, atol=1e-3)
+    assert model.alpha_ == model.alphas_[np.argmax(model.validation_scores_)]

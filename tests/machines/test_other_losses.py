@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import dask.array as da
@@ -110,15 +111,75 @@ def test_exposure_comes_from_arrays_frames_dask_and_datasets_alike(tmp_path: Any
     assert model.score(stored, exposure=exposure) == pytest.approx(score, rel=1e-6)
 
 
-def test_an_exposure_column_of_a_dataset_is_read_and_stays_a_feature(tmp_path: Any) -> None:
+@pytest.mark.parametrize("kinds", ["none", "codes", "sparse"])
+def test_an_exposure_column_of_a_dataset_is_no_feature_and_is_remembered(tmp_path: Any, kinds: str) -> None:
+    X, y, _, exposure = rows("poisson")
+    # float32 holds these exposures as they are
+    exposure = np.ceil(4.0 * exposure) / 4.0
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    named = frame.assign(years=exposure)[["a", "years", "b", "c"]]
+    for place in range({"none": 0, "codes": 1, "sparse": 10}[kinds]):
+        values = np.arange(len(X)) % (300 if kinds == "codes" else 32 - place % 2)
+        named[f"kind {place}"] = values.astype(str)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", named, y, task="regression", rows_a_block=150)
+    assert (stored.schema.has_codes, stored.source.is_sparse) == (kinds == "codes", kinds == "sparse")
+    model = KernelRegressor(features(), loss="poisson", alpha=1e-3, random_state=0).fit(stored, exposure="years")
+    assert "years" not in model.feature_names_in_
+    assert model.exposure_ == "years"
+    # the bits are those of rows that never had the column
+    without = named.drop(columns="years")
+    bare = dkl.create_dataset(tmp_path / "bare.zarr", without, y, task="regression", rows_a_block=150)
+    again = KernelRegressor(features(), loss="poisson", alpha=1e-3, random_state=0).fit(bare, exposure=exposure)
+    np.testing.assert_array_equal(model.linear_.coef_, again.linear_.coef_)
+    by_name = model.predict(stored, exposure="years").compute()
+    np.testing.assert_allclose(by_name, model.predict(without) * exposure, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(stored).compute(), model.predict(named), rtol=1e-5)
+    loaded = pickle.loads(pickle.dumps(model))
+    for estimator in (model, loaded):
+        by_hand = estimator.score(without, y, exposure=exposure)
+        assert estimator.score(stored) == pytest.approx(by_hand, rel=1e-5)
+        assert estimator.score(named, y) == pytest.approx(by_hand, rel=1e-5)
+        assert estimator.deviance(named, y) == pytest.approx(estimator.deviance(without, y, exposure=exposure))
+    for refused in (lambda: model.score(without, y), lambda: model.conformalize(without, y)):
+        with pytest.raises(ValueError, match="was fitted with exposure='years', and X has no such column"):
+            refused()
+    np.testing.assert_array_equal(
+        model.conformalize(stored).conformal_.scores, model.conformalize(stored, exposure="years").conformal_.scores
+    )
+    # a fit without exposure remembers none, and one with values has no column
+    assert not hasattr(model.fit(named, y), "exposure_")
+    with pytest.raises(ValueError, match="exposures that were given as values"):
+        model.fit(without, y, exposure=exposure).score(without, y)
+
+
+def test_a_stored_exposure_is_refused_by_its_row(tmp_path: Any) -> None:
+    X, y, _, exposure = rows("poisson")
+    model = KernelRegressor(features(), loss="poisson", alpha=1e-3, random_state=0)
+    for value, says in ((0.0, r"exposure\[170\] is 0.*above 0"), (np.nan, "exposure='years' is missing in 1 rows")):
+        frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(years=exposure)
+        frame.loc[170, "years"] = value
+        stored = dkl.create_dataset(tmp_path / f"{value}.zarr", frame, y, task="regression", rows_a_block=150)
+        with pytest.raises(ValueError, match=says):
+            model.fit(stored, exposure="years")
+    with pytest.raises(ValueError, match="exposure='months' names no column of X; the columns are"):
+        model.fit(stored, exposure="months")
+
+
+def test_an_update_takes_the_exposure_of_the_fit(tmp_path: Any) -> None:
     X, y, _, exposure = rows("poisson")
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(years=exposure)
-    stored = dkl.create_dataset(tmp_path / "rows.zarr", frame, y, task="regression")
-    model = KernelRegressor(features(), loss="poisson", alpha=1e-3).fit(stored, exposure="years")
-    again = KernelRegressor(features(), loss="poisson", alpha=1e-3).fit(stored, exposure=exposure)
-    np.testing.assert_allclose(model.linear_.coef_, again.linear_.coef_, atol=1e-6)  # stored in float32
-    by_name = model.predict(stored, exposure="years").compute()
-    np.testing.assert_allclose(by_name, model.predict(stored).compute() * exposure, rtol=1e-6)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", frame[:300], y[:300], task="regression", rows_a_block=100)
+    learner = dkl.AlignedFeatures(
+        dkl.Gaussian(2.0), n_candidates=50, n_features=20, scaling=None, random_state=0, sums=str(tmp_path / "sums")
+    )
+    model = KernelRegressor(learner, loss="poisson", alpha=1e-3, random_state=0).fit(stored, exposure="years")
+    more = stored.append(frame[300:], y[300:])
+    updated = model.update(more)
+    fresh = KernelRegressor(learner, loss="poisson", alpha=1e-3, random_state=0).fit(more, exposure="years")
+    np.testing.assert_allclose(updated.predict(X), fresh.predict(X), rtol=1e-5)
+    assert updated.exposure_ == "years"
+    with pytest.raises(ValueError, match="exposure='years' names no column of X"):
+        model.update(dkl.create_dataset(tmp_path / "other.zarr", X, y, task="regression"))
 
 
 @pytest.mark.parametrize("loss", POWER)

@@ -272,3 +272,44 @@ def test_what_has_no_meaning_is_refused_by_name(families: Any, parameters: dict[
 def test_a_constant_table_says_that_there_is_nothing_to_learn() -> None:
     with pytest.raises(ValueError, match="no column"):
         learner([dkl.Steps()], scaling=None).fit(np.ones((100, 2)), np.arange(100.0))
+
+
+@pytest.mark.parametrize("search_rows", [None, 300], ids=["in memory", "by passes"])
+def test_a_monotone_column_never_turns_back_whatever_takes_part(search_rows: int | None, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(700, 4))
+    f = X[:, 0] + np.cos(4.0 * X[:, 0]) - X[:, 1] * (X[:, 2] > 0) + np.sin(3.0 * (X[:, 2] + X[:, 3]))
+    y = f + 0.1 * rng.standard_normal(700)
+    features = learner(dtype="float64", search_rows=search_rows, monotone={0: 1, 1: -1}).fit(X, y)
+    model = features.machine_
+    kinds = {part.activation for part, _ in features.feature_map_.split(features.coef_)}
+    assert kinds == {"steps", "cos-sin", "nystrom"}
+    free = clone(features).set_params(monotone=None).fit(X, y).machine_
+    for fitted, is_kept in ((model, True), (free, False)):
+        for column, sign in ((0, 1.0), (1, -1.0)):
+            grid = np.repeat(X[:15], 60, axis=0)
+            grid[:, column] = np.tile(np.linspace(-3.0, 3.0, 60), 15)
+            changes = sign * np.diff(fitted.predict(grid).reshape(15, 60), axis=1)
+            assert (changes.min() >= -1e-9) == is_kept
+            assert changes.max() > 0.1
+    assert model.score(X, y) > 0.7
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("families", "monotone", "message"),
+    [
+        ([dkl.Gaussian(), dkl.Landmarks()], {0: 1}, "monotone is a promise that steps and columns can keep"),
+        (ALL, dict.fromkeys(range(10), 1), "names all 10 columns, so that none is left for Gaussian"),
+        (ALL, {"age": 1}, "monotone: there is no column 'age' of numbers"),
+        (ALL, {0: 3}, r"monotone\[0\] is 3; it must be 1"),
+        (None, {0: 1}, "monotone is for a list of dictionaries with steps or columns, since waves rise and fall"),
+    ],
+)
+def test_a_promise_that_no_dictionary_keeps_is_refused(families: Any, monotone: dict[Any, int], message: str) -> None:
+    features = dkl.MarginFeatures(families and list(families), n_features=20, monotone=monotone)
+    with pytest.raises(ValueError, match=message):
+        features.fit(*friedman(100))
+    with pytest.raises(ValueError, match=r"MarginFeatures\(monotone=...\) would not keep its word"):
+        dkl.KernelRegressor(features).fit(*friedman(100))

@@ -16,7 +16,7 @@ from dkl.kernels.generic import mapped
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.margin.sums import HeldTargets
-from dkl.methods.nystrom.metric_driver import MetricDriver, MetricProblem
+from dkl.methods.metric.driver import MetricDriver, MetricProblem
 from dkl.planning import plan
 from dkl.testing import check_learner
 from tests.methods.play import Table, blocks_of
@@ -173,3 +173,58 @@ def test_what_has_no_meaning_is_refused_by_name(parameters: dict[str, Any], rows
 def test_targets_are_asked_for_where_a_metric_is_learned() -> None:
     with pytest.raises(ValueError, match="requires y"):
         features().fit(noisy(100)[0])
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+@pytest.mark.parametrize("searched", [False, True], ids=["drawn", "searched"])
+def test_waves_are_those_of_rows_in_the_metric(searched: bool, kind: Any) -> None:
+    X, y = noisy(700, 8)
+    given = {"scaling": "standard", "dtype": "float64", "random_state": 0}
+    make = dkl.MarginFeatures if searched else dkl.RandomFeatures
+    learner = make(n_features=60, metric=kind, **given).fit(X, y)
+    R = learner.metric_
+    assert R.shape == ((8,) if kind == "diagonal" else (8, 8))
+    weight = R if kind == "diagonal" else np.diagonal(R)
+    assert set(np.argsort(weight)[-2:]) == {3, 5}
+    assert [line["held_out_loss"] for line in learner.metric_history_]
+    if not searched:
+        # frequencies of the family's own draw at rows R'x
+        drawn = learner.family_.draw(30, 8, learner.seed_, "float64").projection.dense()
+        rows = in_metric((X - X.mean(axis=0)) / X.std(axis=0), R)
+        expected = np.hstack([np.cos(rows @ drawn.T), np.sin(rows @ drawn.T)]) / np.sqrt(30)
+        np.testing.assert_allclose(learner.transform(X), expected, rtol=1e-6, atol=1e-7)
+    plain = make(n_features=60, **given)
+    # columns that do not count have short frequencies, and the model on as many features errs less
+    lengths = np.sqrt(np.mean(np.asarray(learner.frequencies_) ** 2, axis=0))
+    assert lengths[[3, 5]].min() > 2.0 * np.delete(lengths, [3, 5]).max()
+    scores = [
+        dkl.KernelRegressor(features, solver="newton", alpha=1e-4, progress=False).fit(X[:500], y[:500]).score(X, y)
+        for features in (make(n_features=60, metric=kind, **given), plain)
+    ]
+    assert scores[0] > scores[1] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [
+        (dkl.RandomFeatures(dkl.ArcCosine(1), metric="diagonal"), "needs a family with a bandwidth"),
+        (dkl.RandomFeatures(metric="both"), "metric"),
+        (
+            dkl.MarginFeatures([dkl.Gaussian(), dkl.Steps()], metric="full"),
+            "is for one family that is searched by rounds",
+        ),
+        (dkl.MarginFeatures(solver="game", metric="diagonal"), "is for one family that is searched by rounds"),
+    ],
+)
+def test_a_metric_that_waves_cannot_have_is_refused(learner: Any, message: str) -> None:
+    X, y = noisy(100)
+    with pytest.raises(ValueError, match=message):
+        learner.fit(X, y > 0)
+
+
+def test_a_plan_of_waves_in_a_metric_counts_its_rounds() -> None:
+    X, y = noisy(300)
+    planned, without = (plan(dkl.RandomFeatures(n_features=40, metric=kind), X, y) for kind in ("diagonal", None))
+    assert planned.n_passes == without.n_passes + 1 + 1 + 2 * 6
+    assert planned.held["systems of the kernel model"] > 0
+    check_learner(dkl.RandomFeatures(n_features=20, metric="diagonal"))

@@ -1,15 +1,21 @@
-"""Rounds for counts and sizes end at the machine of their loss, and machines make use of them."""
+"""Rounds for counts, sizes, outliers, quantiles and classes together end at the machine of their loss."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import softmax
+from sklearn.base import clone
 
+from dkl.features.dictionaries import Steps
+from dkl.features.families import Gaussian
 from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.steps.learner import StepFeatures
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, round_loss
 
 
 def rows(loss: str, n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,3 +109,79 @@ def test_rounds_refuse_what_their_loss_does_not_know() -> None:
         StepFeatures(loss="poisson").fit(X, np.column_stack([y, y]))
     with pytest.raises(ValueError, match="use solver='newton'"):
         KernelRegressor(MarginFeatures(n_features=10), loss="poisson", solver="sgd").fit(X, y)
+
+
+def heavy_rows(n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, what their targets scatter about, and targets with heavy tails."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 4))
+    f = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1]
+    return X, f, f + 0.3 * rng.standard_t(1.5, n)
+
+
+@pytest.mark.parametrize("loss", ["huber", "pinball", "softmax"])
+def test_rounds_end_at_the_penalised_optimum_of_losses_without_curvature_and_of_classes_together(loss: str) -> None:
+    X, f, y = heavy_rows(600)
+    C, table = 0.1, round_loss(loss)
+    labels = np.digitize(f, [-0.5, 0.5])
+    targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0) if loss == "softmax" else y[:, None]
+    learner = MarginFeatures(n_features=20, loss=loss, C=C, dtype="float64", random_state=0)
+    learner.fit(X, labels if loss == "softmax" else y)
+    center, scale = (0.0, 1.0) if loss == "softmax" else (y.mean(), y.std())
+    phi = np.column_stack([learner.transform(X), np.ones(len(X))])
+    ours = np.column_stack([learner.coef_ / scale, (learner.intercept_ - center) / scale])
+    standard = np.broadcast_to((targets - center) / scale, (len(X), len(ours)))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = flat.reshape(ours.shape)
+        scores, free = phi @ w.T, w * (np.arange(w.shape[1]) < w.shape[1] - 1)
+        value = 0.5 * np.sum(free**2) + C * np.sum(table.value(standard, scores))
+        return value, (free + C * table.slope(standard, scores).T @ phi).ravel()
+
+    best = minimize(objective, np.zeros(ours.size), jac=True, method="L-BFGS-B", options={"maxiter": 20_000})
+    assert objective(ours.ravel())[0] <= best.fun * (1.0 + 1e-3)
+    # the machine that predicts is the same model
+    machine = learner.machine_
+    if loss == "softmax":
+        np.testing.assert_allclose(machine.predict_proba(X), softmax(phi @ ours.T, axis=1), atol=1e-6)
+    else:
+        expected = np.sort(scale * (phi @ ours.T) + center, axis=1)
+        np.testing.assert_allclose(np.reshape(machine.predict(X), expected.shape), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        MarginFeatures(n_features=30, random_state=0),
+        StepFeatures(n_features=60, random_state=0),
+        MarginFeatures([Gaussian(), Steps()], n_features=40, random_state=0),
+    ],
+)
+def test_outliers_mislead_rounds_of_their_loss_less_than_squares(learner: Any) -> None:
+    X, f, y = heavy_rows()
+    errors = {}
+    for loss in ("squared_error", "huber", "pinball"):
+        found = clone(learner).set_params(loss=loss).fit(X, y).machine_.predict(X)
+        errors[loss] = np.abs((found if found.ndim == 1 else found[:, 1]) - f).mean()
+    assert max(errors["huber"], errors["pinball"]) < 0.75 * errors["squared_error"], errors
+    assert found.shape == (1_500, 3)
+    inside = np.mean((found[:, 0] <= y) & (y <= found[:, 2]))
+    assert 0.65 < inside < 0.85
+    classes = np.digitize(f, [-0.5, 0.5])
+    machine = clone(learner).set_params(loss="softmax").fit(X, classes).machine_
+    shares = machine.predict_proba(X)
+    assert -np.mean(np.log(shares[np.arange(len(X)), classes])) < 0.5
+
+
+def test_what_is_no_loss_of_these_targets_is_refused() -> None:
+    X, f, y = heavy_rows(100)
+    for learner, targets, says in (
+        (MarginFeatures(loss="softmax"), f > 0, "softmax' is not one of"),
+        (StepFeatures(loss="softmax"), f > 0, "softmax' is for three classes or more, and the targets are 2 classes"),
+        (MarginFeatures(loss="huber"), f > 0, "huber' is not one of"),
+        (MarginFeatures(loss="huber", refine=2), y, "set refine=0"),
+        (StepFeatures(loss="pinball"), np.column_stack([y, y]), "one column of numbers, and the targets are 2 columns"),
+        (MarginFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            learner.fit(X, targets)

@@ -17,15 +17,23 @@ from sklearn.linear_model import Ridge
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
 from dkl.linear.minibatches import HeldOut
+from dkl.methods.fit_context import FitContext
+from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.driver import StepDriver
 from dkl.methods.steps.learner import StepFeatures
 from dkl.methods.steps.scores import split_scores
 from dkl.planning import plan
+from dkl.protocols.held_together import of_times
 from dkl.testing import check_learner
 from tests.definitions import steps as definitions
+from tests.methods.play import blocks_of
+
+# targets that are numbers, in their own units
+NUMBERS = NewtonTargets(np.array([0]), None, None, np.zeros(1), np.ones(1))
 
 
 @pytest.mark.parametrize("n_models", [1, 3])
@@ -260,3 +268,46 @@ def test_monotone_columns_are_named_and_what_they_cannot_be_is_refused() -> None
         StepFeatures(monotone={0: 1}).fit(X, np.arange(300) % 3)
     with pytest.raises(ValueError, match=r"StepFeatures\(monotone=...\) would not keep its word; .* machine_"):
         dkl.KernelRegressor(StepFeatures(monotone={0: 1})).fit(X, y)
+
+
+def test_the_model_of_bags_is_the_mean_of_rounds_that_others_judge() -> None:
+    X, y = make_friedman1(400, random_state=0)
+    bagged = StepFeatures(2, n_features=25, bags=6, dtype="float64", random_state=3).fit(X, y)
+    each = bagged.transform(X) @ np.moveaxis(bagged.bag_coef_, 2, 1)
+    columns = bagged.feature_map_.projection.factors
+    assert len(set(columns)) == len(columns) <= 6 * 25
+    np.testing.assert_allclose(bagged.machine_.predict(X), (each.mean(axis=0) + bagged.intercept_)[:, 0], rtol=1e-9)
+    # the first bag is the fit without bags; the sixth judges by another seed, since five shares are all rows
+    alone = StepFeatures(2, n_features=25, dtype="float64", random_state=3).fit(X, y)
+    first = alone.transform(X) @ alone.coef_.T
+    np.testing.assert_allclose(each[0] - each[0].mean(), first - first.mean(), rtol=1e-6, atol=1e-6)
+    rows, seed = np.arange(400), bagged.seed_
+    targets = [bagged._bag_targets(NUMBERS, bag, seed) for bag in range(6)]
+    judges = np.array([own.held(rows) for own in targets])
+    assert (judges[:5].sum(axis=0) == 1).all()
+    assert 0 < (judges[5] & judges[0]).sum() < judges[5].sum()
+    assert not any(own.left_out(rows).any() for own in targets)
+
+
+def test_bags_whose_judges_are_given_leave_out_rows_of_their_own() -> None:
+    X, y = make_friedman1(300, random_state=0)
+    learner = StepFeatures(bags=3, random_state=0)
+    learner._context = FitContext(withheld=HeldOut(0.25, 7))
+    rows = np.arange(300)
+    targets = [learner._bag_targets(NUMBERS, bag, 0) for bag in range(3)]
+    block = next(iter(blocks_of(X, y, rows=300)))
+    seen = []
+    for own in targets:
+        _, learned, held = HeldTargets(NUMBERS, own.held, own.left_out)(block)
+        np.testing.assert_array_equal(held > 0, HeldOut(0.25, 7).mask(rows))
+        assert not (learned[held > 0] > 0).any()
+        seen.append(learned > 0)
+    assert all(0.5 < own.sum() / 225 < 0.95 for own in seen)
+    assert (seen[0] != seen[1]).any()
+    # of rows with times the newest judge every bag
+    times = of_times(rows, 300)
+    learner._context = FitContext()
+    newest = [learner._bag_targets(NUMBERS, bag, 0).held(times) for bag in range(3)]
+    np.testing.assert_array_equal(newest[0], newest[2])
+    assert newest[0][:50].all()
+    assert not newest[0][100:].any()

@@ -64,7 +64,38 @@ def test_metrics_of_numbers_are_those_of_scikit_learn_and_have_the_mean_beside()
         assert metric.baseline == pytest.approx(compute(answers.truth, guess, sample_weight=weight))
 
 
-@pytest.mark.parametrize("make", [class_answers, number_answers])
+def count_answers(seed: int = 0, n: int = 400, loss: str = "poisson") -> NumberAnswers:
+    generator = np.random.default_rng(seed)
+    exposure, weights = generator.uniform(0.5, 4.0, n), generator.integers(1, 4, n).astype(float)
+    means = exposure[:, None] * generator.gamma(3.0, 1.0, (n, 2))
+    truth = generator.poisson(means).astype(float) if loss == "poisson" else means * generator.gamma(2.0, 0.5, (n, 2))
+    return NumberAnswers(truth, 1.1 * means, weights, None, loss, exposure)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_counts_and_sizes_have_the_deviance_of_scikit_learn_for_one_unit_of_exposure(loss: str) -> None:
+    answers = count_answers(loss=loss)
+    weight = answers.weights * (answers.exposure if loss == "poisson" else 1.0)
+    deviance = {"poisson": sk.mean_poisson_deviance, "gamma": sk.mean_gamma_deviance}[loss]
+    rates, means = (values / answers.exposure[:, None] for values in (answers.truth, answers.answers))
+    each = [deviance(rates[:, t], means[:, t], sample_weight=weight) for t in range(2)]
+    best = [np.full(400, np.average(rates[:, t], weights=weight)) for t in range(2)]
+    without = [deviance(rates[:, t], best[t], sample_weight=weight) for t in range(2)]
+    found = {metric.name: metric for metric in scores_of(answers)}
+    assert list(found) == ["deviance", "d2", "rmse", "mae", "r2"]
+    assert found["deviance"].value == pytest.approx(np.mean(each))
+    assert found["deviance"].baseline == pytest.approx(np.mean(without))
+    assert found["d2"].value == pytest.approx(1.0 - np.mean(each) / np.mean(without))
+    one = NumberAnswers(answers.truth[:, 0], answers.answers[:, 0], answers.weights, None, loss)
+    power = {"poisson": 1, "gamma": 2}[loss]
+    expected = sk.d2_tweedie_score(one.truth, one.answers, sample_weight=one.weights, power=power)
+    assert one.metric("d2").value == pytest.approx(expected)
+    for name in ("deviance", "d2"):
+        with pytest.raises(ValueError, match="is of counts and sizes: fit them with loss='poisson'"):
+            number_answers().metric(name)
+
+
+@pytest.mark.parametrize("make", [class_answers, number_answers, count_answers])
 def test_a_standard_error_is_the_deviation_between_samples(make: Any) -> None:
     """Samples of the same law: their metrics scatter as the mean standard error says, within a sixth."""
     samples = [scores_of(make(3, seed=seed) if make is class_answers else make(seed)) for seed in range(300)]

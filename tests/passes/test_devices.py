@@ -63,7 +63,7 @@ def test_workers_are_waited_for_as_long_as_their_first_import_of_cupy_takes(
     client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(devices, "_known", {})
-    monkeypatch.setattr(devices, "why_no_gpu", slow_import)
+    monkeypatch.setattr(devices, "look_for_gpu", slow_import)
     with dask.config.set({"dkl.device-timeout": 0.2}):
         assert len(devices._answers(client)[1]) == 2
     assert "2 workers did not say within 0.2 s" in caplog.text

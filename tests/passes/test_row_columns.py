@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
+import dkl
 from dkl.errors import StoreError
 from dkl.passes import loop
 from dkl.passes.engine import run_pass
@@ -114,6 +115,17 @@ def test_a_folder_that_a_worker_does_not_see_is_refused_before_the_first_pass(tm
     with pytest.raises(StoreError, match=r"which the worker tcp://10\.0\.0\.2:41 does not see; pass checkpoint="):
         check_reach(str(tmp_path))
     check_reach("s3://bucket/columns")
+
+
+def test_a_game_says_so_before_the_passes_that_prepare_its_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "current_client", Elsewhere)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    heard = []
+    for checkpoint in (None, str(tmp_path / "state")):
+        game = dkl.MarginFeatures(n_features=4, solver="game", checkpoint=checkpoint, progress=heard.append)
+        with pytest.raises(StoreError, match=r"which the worker tcp://10\.0\.0\.2:41 does not see"):
+            game.fit(X, X[:, 0] > 0)
+    assert heard == []
 
 
 def test_columns_of_an_older_version_open(tmp_path):

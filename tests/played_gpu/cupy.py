@@ -3,12 +3,15 @@
 A test puts this folder on its path (`played_gpu`), so that everything that a GPU would run runs on the CPU. A function
 that the oldest or the newest CuPy admitted by pyproject.toml lacks raises AttributeError here too, and an argument that
 one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
+There are as many devices as the environment variable PLAYED_GPUS says (1): an array is used on its own alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +26,33 @@ __version__ = "played"
 _NAMES: dict[str, dict[str, list[str] | None]] = json.loads(Path(__file__).with_name("cupy_names.json").read_text())
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
 
-cuda = SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 1))
+_current = threading.local()
+
+
+class Device:
+    """One of the GPUs; each thread has a current one, the first until it says otherwise."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.id = getattr(_current, "number", 0) if number is None else number
+        if not 0 <= self.id < _device_count():
+            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+
+    def use(self) -> None:
+        _current.number = self.id
+
+
+def _device_count() -> int:
+    return int(os.environ.get("PLAYED_GPUS", "1"))
+
+
+cuda = SimpleNamespace(
+    Device=Device,
+    runtime=SimpleNamespace(getDeviceCount=_device_count, deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0"),
+)
+
+
+def get_default_memory_pool() -> SimpleNamespace:
+    return SimpleNamespace(free_all_blocks=lambda: None)
 
 
 class ndarray(NDArrayOperatorsMixin):
@@ -33,6 +62,7 @@ class ndarray(NDArrayOperatorsMixin):
 
     def __init__(self, values: np.ndarray) -> None:
         self._values = values
+        self.device = Device()
 
     def get(self) -> np.ndarray:
         return self._values.copy()
@@ -87,6 +117,8 @@ class RawKernel:
 
 def _inside(value: Any, host: bool = False) -> Any:
     if isinstance(value, ndarray):
+        if value.device.id != Device().id:
+            raise ValueError(f"an array of device {value.device.id} is used on device {Device().id}")
         return value._values
     if isinstance(value, np.ndarray) and not host:
         raise TypeError(f"Unsupported type {type(value)}")

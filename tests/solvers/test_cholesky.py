@@ -7,7 +7,7 @@ import pytest
 
 from dkl.kernels import threads
 from dkl.solvers import cholesky
-from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
+from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, inverse_panels, solve_factor
 
 
 def system(size: int, seed: int = 0) -> np.ndarray:
@@ -74,3 +74,16 @@ def test_systems_of_a_factor_are_solved_in_place() -> None:
     expected = np.linalg.solve(R.T, B)
     solve_factor(upper_only(R), B)
     np.testing.assert_allclose(B, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 4, 11, 12])
+def test_panels_are_the_columns_of_the_inverse_without_their_zeros(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(cholesky, "_PANEL", 4)
+    R = np.linalg.cholesky(system(size)).T
+    panels, first = inverse_panels(upper_only(np.asfortranarray(R)).T.copy().T, np.float64), 0
+    for panel in panels:
+        whole = np.linalg.inv(R)[:, first : len(panel)]
+        np.testing.assert_allclose(panel, whole[: len(panel)], rtol=1e-9, atol=1e-12)
+        assert not whole[len(panel) :].any()
+        first = len(panel)
+    assert first == size

@@ -17,10 +17,12 @@ from sklearn.datasets import make_friedman1
 
 import dkl
 from dkl.data.coerce import as_dataset
+from dkl.data.together.codes import group_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from dkl.uncertainty import conformal
+from dkl.uncertainty.conformal_groups import with_stored_groups
 from tests.definitions import uncertainty as definitions
 from tests.kernels.cases import assert_same_rows
 from tests.linear.problems import rows as clouds
@@ -386,3 +388,36 @@ def test_dask_frames_have_intervals_and_no_rows_to_tell_groups_by() -> None:
     fitted.conformalize(frame, y, groups=np.arange(200) % 2)
     with pytest.raises(ValueError, match="nobody knows how many rows the partitions of this Dask frame have"):
         fitted.predict_interval(parts, groups=np.arange(200) % 2)
+
+
+@pytest.mark.parametrize("kind", ["names", "many names", "numbers", "booleans"])
+def test_groups_of_a_stored_feature_are_those_of_its_values(tmp_path: Path, kind: str) -> None:
+    place = np.arange(300) % {"names": 3, "many names": 100, "numbers": 3, "booleans": 2}[kind]
+    values = place == 1 if kind == "booleans" else place if kind == "numbers" else np.char.add("g", place.astype(str))
+    frame = pd.DataFrame({"a": np.linspace(0.0, 1.0, 300), "kind": values})
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", frame, frame.a.to_numpy(), task="regression", rows_a_block=100)
+    noted, column = with_stored_groups(stored, "kind")
+    assert stored.schema.has_codes == (kind == "many names")
+    found = np.concatenate([block.columns[column] for block in noted.source.blocks_without_x((column,))])
+    np.testing.assert_array_equal(found, group_codes(frame["kind"], 300, "kind"))
+    with pytest.raises(ValueError, match="groups='a' is no whole number in row 1"):
+        list(with_stored_groups(stored, "a")[0].source.blocks_without_x((column,)))
+    with pytest.raises(ValueError, match=r"groups='other' names no column of .*; the columns are"):
+        with_stored_groups(stored, "other")
+
+
+def test_rows_that_fit_has_held_out_are_scored_anew_by_group(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=600), "kind": np.arange(600) % 2})
+    y = np.sin(frame.a.to_numpy()) + np.where(frame.kind == 1, 2.0, 0.1) * rng.normal(size=600)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", frame, y, task="regression", rows_a_block=200)
+    features = dkl.RandomFeatures(n_features=20, random_state=0)
+    model = dkl.KernelRegressor(features, solver="newton", alpha=1e-3, conformal_fraction=0.3, random_state=0)
+    together = model.fit(stored).conformal_
+    np.testing.assert_array_equal(model.conformalize_held_out(stored).conformal_.scores, together.scores)
+    by_group = model.conformalize_held_out(stored, groups="kind").conformal_
+    assert len(by_group.groups) == 2
+    np.testing.assert_allclose(np.sort(by_group.scores, axis=0), np.sort(together.scores, axis=0))
+    one = dkl.KernelRegressor(features, solver="newton", alpha=1e-3, random_state=0).fit(stored)
+    with pytest.raises(ValueError, match="a fit with conformal_fraction"):
+        one.conformalize_held_out(stored)

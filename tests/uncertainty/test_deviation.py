@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.linalg import lapack, solve_triangular
 from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
@@ -17,6 +19,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Wh
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
+from dkl.kernels.blas import one_blas_thread
 from dkl.linear import wide_newton
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
@@ -113,6 +116,42 @@ def test_float32_features_change_the_deviation_by_their_rounding() -> None:
         for dtype in ("float64", "float32")
     )
     np.testing.assert_allclose(rounded, exact, rtol=2e-3)
+
+
+@pytest.mark.parametrize("m", [500])
+def test_deviations_cost_at_most_a_product_and_three_tenths_beside_predict(m: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4_096, 10))
+    features = RandomFeatures(Gaussian(2.0), n_features=m, random_state=0)
+    model = KernelRegressor(features, alpha=1e-3, solver="newton", random_state=0).fit(X[:2_000], np.sin(X[:2_000, 0]))
+    phi, square = model.features_.transform(X), rng.normal(size=(m, m)).astype(np.float32)
+    calls = (lambda: model.predict(X), lambda: model.predict(X, return_std=True), lambda: phi @ square)
+    costs = []
+    for _ in range(7):
+        costs.append([])
+        for call in calls:
+            with one_blas_thread():
+                start = time.process_time()
+                call()
+                costs[-1].append(time.process_time() - start)
+    plain, deviating, product = np.median(costs, axis=0)
+    assert phi.dtype == np.float32
+    assert deviating <= plain + 1.3 * product, f"{(deviating - plain) / product:.2f} products"
+
+
+def test_products_of_float32_move_a_deviation_as_little_as_the_rounding_of_the_features() -> None:
+    X, y = rows(2_000)
+    features = RandomFeatures(Gaussian(2.0), n_features=300, random_state=1)
+    model = KernelRegressor(features, alpha=1e-6, solver="newton", random_state=0).fit(X, y)
+    # far from all rows, where lengths are largest
+    phi = model.features_.transform(3.0 * rows(200, seed=2)[0])
+    assert phi.dtype == np.float32
+    found, exact = (model.posterior_.lengths(part) for part in (phi, phi.astype(np.float64)))
+    triangle = lapack.dtpttr(300, model.posterior_.factor)[0]
+    z = solve_triangular(triangle, (phi.astype(np.float64) - model.posterior_.center).T, trans="T")
+    np.testing.assert_allclose(exact, (z**2).sum(axis=0), rtol=1e-9)
+    assert exact.max() > 1.0
+    np.testing.assert_allclose(np.sqrt(1.0 + found), np.sqrt(1.0 + exact), rtol=2e-6)
 
 
 @pytest.mark.parametrize("targets", [1, 2])

@@ -120,7 +120,32 @@ def test_intervals_by_group_are_those_of_python(folder: Path, tmp_path: Path) ->
         "predict", arguments[1], folder / "numbers.zarr", *arguments[3:], "--interval-group", "kind", "--overwrite"
     )
     assert run.exit_code != 0
-    assert "--interval-group kind needs files" in " ".join(run.stderr.replace("│", " ").split())
+    assert "groups='kind' names no column of" in " ".join(run.stderr.replace("│", " ").split())
+
+
+def test_a_fit_of_the_shell_promises_coverage_by_group(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=900), "kind": np.array(["near", "far", "odd"])[np.arange(900) % 3]})
+    rows["y"] = np.sin(rows.a) + np.where(rows.kind == "far", 3.0, 0.1) * rng.normal(size=900)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "y")
+    fit = ("fit", tmp_path / "rows.zarr", tmp_path / "model", *FIT, "--interval-group", "kind")
+    run = dkl_command(*fit)
+    assert run.exit_code == 1
+    assert "--conformal-fraction 0.1" in run.stderr
+    facts_of(*fit, "--conformal-fraction", 0.4)
+    model = dkl.load_model(tmp_path / "model")
+    assert len(model.conformal_.groups) == 3
+    widths = []
+    for data in (tmp_path / "rows.zarr", tmp_path / "rows.csv"):
+        predict = ("predict", tmp_path / "model", data, tmp_path / "out.csv", "--overwrite", "--interval", 0.9)
+        facts_of(*predict, "--interval-group", "kind")
+        table = pd.read_csv(tmp_path / "out.csv").sort_values("row_id")
+        widths.append((table["upper"] - table["lower"]).to_numpy())
+    expected = model.predict_interval(rows, 0.9, groups="kind")
+    np.testing.assert_allclose(widths[1], expected[:, 1] - expected[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(widths[0], widths[1], rtol=1e-5)
+    assert widths[0][rows.kind == "far"].min() > 5.0 * widths[0][rows.kind != "far"].max()
 
 
 def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Path) -> None:
@@ -136,12 +161,24 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Pa
     predicted = model.predict(stored["test"], exposure="years").compute().to_numpy()
     rmse = np.sqrt(np.mean((stored["test"].y.compute() - predicted) ** 2))
     assert facts["held_out"]["rmse"] == pytest.approx(rmse, rel=1e-6)
-    scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", "--exposure", "years")
-    assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
-    # of files, whose column is read beside, and of a store, whose column is a feature
+    # the column is known from the fit, and no feature
+    assert list(model.feature_names_in_) == ["a"]
+    for options in ((), ("--exposure", "years")):
+        scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", *options)
+        assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
+        assert scored["d2"] == pytest.approx(model.score(stored["test"]), rel=1e-6)
+        assert scored["deviance"] == pytest.approx(model.deviance(stored["test"]), rel=1e-6)
+    page = facts_of("report", tmp_path / "model", tmp_path / "rows.zarr")
+    assert page["scores"]["test"]["deviance"] == scored["deviance"]
     predict = ("predict", tmp_path / "model", tmp_path / "rows.csv", tmp_path / "files.csv", "--interval", 0.9)
-    facts_of(*predict, "--exposure", "years")
+    facts_of(*predict)
     facts_of(*predict[:2], tmp_path / "rows.zarr", tmp_path / "store.csv", *predict[4:], "--exposure", "years")
+    facts_of(*predict[:3], tmp_path / "unit.csv", "--exposure", "")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "unit.csv")["prediction"], model.predict(rows), rtol=1e-5)
+    rows[["a"]].to_csv(tmp_path / "lacks.csv", index=False)
+    lacks = dkl_command("predict", tmp_path / "model", tmp_path / "lacks.csv", tmp_path / "out.csv")
+    assert lacks.exit_code == 1
+    assert "years" in lacks.stderr
     files, store = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("files", "store"))
     ends = model.predict_interval(rows, 0.9, exposure=rows.years)
     expected = np.column_stack([model.predict(rows, exposure=rows.years), ends])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Literal
 
 import numpy as np
 
+from dkl.data.checks import reads_as_number
 from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of, spoken_form
 from dkl.data.ingest.statistics import ColumnStatistics
 
@@ -17,7 +19,9 @@ FEW_CATEGORIES = 20
 """So few distinct texts are categories however few the rows are."""
 MOST_ONE_HOT = 32
 """Columns with more values are kept as one column of codes, of which fit makes numbers."""
+# Texts in that share of the rows differ (almost) everywhere; that share of texts which read as numbers is worth a word.
 _DIFFERENT = 0.9
+_READ = 0.9
 
 MISSING = "<missing>"
 
@@ -219,6 +223,23 @@ def why_no_dates(stats: ColumnStatistics) -> str:
         f"column '{stats.name}' looks like dates in which no day is beyond 12 ({example!r}), so that it cannot be told "
         f"from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a frame: "
         f"pandas.to_datetime with a format), or say that they are names: categorical=['{stats.name}']"
+    )
+
+
+def why_no_numbers(stats: ColumnStatistics) -> str:
+    """What to say of many texts that are taken as names though almost all of them read as numbers with fractions."""
+    if stats.kind != "category" or stats.dates is not None or len(stats.categories or ()) <= MOST_ONE_HOT:
+        return ""
+    # the first of them, in an order that is the same in every process
+    looked_at = nsmallest(1_000, stats.categories or ())
+    read = [text for text in looked_at if reads_as_number(text) and np.isfinite(float(text))]
+    fractions = [text for text in read if not float(text).is_integer()]
+    if not fractions or len(read) < _READ * len(looked_at):
+        return ""
+    return (
+        f"column '{stats.name}' holds texts that read as numbers ({fractions[0]!r}), and they are taken as names. Make "
+        "numbers of them (of a frame: pandas.to_numeric with errors='coerce'; of a file: leave empty what is none), "
+        f"or say that they are names: categorical=['{stats.name}']"
     )
 
 

@@ -86,7 +86,8 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     if isinstance(frame, pa.Table):
         return frame
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        frame = frame.rename(columns=str)
+        # names may be numbers, or tuples of several levels
+        frame = frame.set_axis(names, axis=1)
         return _from_pandas(frame if only is None else frame[[name for name in names if name in only]])
     raise TypeError(f"expected a pandas DataFrame or an Arrow table with named columns, got {type(frame).__name__}")
 

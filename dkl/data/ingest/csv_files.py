@@ -43,6 +43,19 @@ class CsvFormat:
     longest_text : int
         Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
         takes the rows after it for one value.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> import tempfile
+    >>> import dkl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = pathlib.Path(folder, "rows.csv")
+    ...     _ = table.write_text("1.5;yes\\n?;no\\n")
+    ...     form = dkl.CsvFormat(delimiter=";", column_names=["size", "sold"], null_values=["?"])
+    ...     ds = dkl.ingest(table, f"{folder}/rows.zarr", target="sold", format=form)
+    >>> ds.classes.tolist()
+    ['no', 'yes']
     """
 
     delimiter: str | None = None

@@ -18,7 +18,14 @@ from scipy import sparse
 from dkl.data.checks import no_rows, reads_as_number, spoken_names
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing, decide_rule, differs_in_every_row, why_no_dates
+from dkl.data.ingest.column_rules import (
+    ColumnRule,
+    Missing,
+    decide_rule,
+    differs_in_every_row,
+    why_no_dates,
+    why_no_numbers,
+)
 from dkl.data.ingest.columns import (
     array_table,
     as_table,
@@ -314,9 +321,10 @@ def decide_encoding(
                 chosen = column.name in categorical
                 rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
     problems.raise_all()
-    for sentence in (why_no_dates(column) for column in statistics.columns if column.name not in categorical):
-        if sentence:
-            warnings.warn(sentence, UserWarning, stacklevel=3)
+    for column in statistics.columns:
+        for sentence in (why_no_dates(column), why_no_numbers(column)) if column.name not in categorical else ():
+            if sentence:
+                warnings.warn(sentence, UserWarning, stacklevel=3)
     if not rules:
         raise ValueError(
             f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "

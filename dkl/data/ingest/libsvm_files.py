@@ -45,6 +45,18 @@ class LibsvmFormat:
         where `n_columns` is given and the indices leave both open, that is an error.
     chunk_bytes, threads : int
         Text that one thread parses at a time; up to one chunk more than threads is in memory.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> import tempfile
+    >>> import dkl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     text = pathlib.Path(folder, "rows.svm")
+    ...     _ = text.write_text("+1 1:0.5 3:2.0\\n-1 2:1.0\\n")
+    ...     ds = dkl.ingest(text, f"{folder}/rows.zarr", format=dkl.LibsvmFormat(n_columns=4, zero_based=False))
+    >>> ds.n_rows, ds.n_columns
+    (2, 4)
     """
 
     n_columns: int | None = None

@@ -34,6 +34,18 @@ class NpzFormat:
         The array that holds the rows, where they are dense.
     target, weight : str or None
         Arrays beside it; None takes ``y`` and ``sample_weight`` where the archive has them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tempfile
+    >>> import dkl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/rows.npz", images=np.eye(4), digit=[0, 1, 0, 1])
+    ...     form = dkl.NpzFormat(rows="images", target="digit")
+    ...     ds = dkl.ingest(f"{folder}/rows.npz", f"{folder}/rows.zarr", format=form)
+    >>> ds.n_rows, ds.classes.tolist()
+    (4, [0, 1])
     """
 
     rows: str = "X"

@@ -181,7 +181,8 @@ class InPlaceSource:
         self._bounds = block_bounds(X.shape[0], rows_in_place(X))
         self.n_blocks = len(self._bounds) - 1
         self.has_y, self.has_weight = y is not None, weight is not None
-        self.place = f"{_name(X)} (in place, not checksummed)"
+        node = X.group if isinstance(X, CsrGroup) else X
+        self.place = f"'{str(node.store_path).removeprefix('file://')}' (in place, not checksummed)"
 
     @cached_property
     def counts(self) -> RowCounts:
@@ -276,9 +277,3 @@ def rows_in_place(X: Any) -> int:
     if chunk > rows:
         return -(-chunk // -(-chunk // rows))
     return rows // chunk * chunk
-
-
-def _name(X: Any) -> str:
-    """The place of an array or a group of them, as messages quote it."""
-    node = X.group if isinstance(X, CsrGroup) else X
-    return f"'{str(node.store_path).removeprefix('file://')}'"

@@ -92,7 +92,6 @@ def append_rows(
     publish : callable
     """
     _check_alike(version, rows, schema)
-    _check_row_columns(version, schema)
     source, number = version.source, version.source.version + 1
     if schema.has_weight and not version.schema.has_weight:
         raise ValueError(
@@ -126,8 +125,18 @@ def drop_rows(version: StoredVersion, rows: GivenValues, blocks: GivenValues) ->
     source = VersionSource(version.source) if isinstance(version.source, StoreSource) else version.source
     if (rows is None) == (blocks is None):
         raise ValueError("pass the rows to drop (a mask or row numbers) or blocks=, one of the two")
-    # Whole blocks are named by their numbers, so that no row of them need be read.
-    gone = _rows_of_blocks(source, blocks) if rows is None else _rows_by_block(source, rows)
+    if rows is not None:
+        gone = _rows_by_block(source, rows)
+    else:
+        # Whole blocks are named by their numbers, so that no row of them need be read.
+        numbers = np.unique(np.atleast_1d(np.asarray(blocks)))
+        if numbers.dtype.kind not in "iu" or not len(numbers):
+            raise ValueError(f"blocks is {blocks!r}; expected numbers of blocks, from 0 to {source.n_blocks - 1}")
+        for number in numbers.tolist():
+            if not 0 <= number < source.n_blocks or not source.block_rows[number]:
+                why = "has no rows left" if 0 <= number < source.n_blocks else f"is not in 0 .. {source.n_blocks - 1}"
+                raise ValueError(f"block {number} of {source.place} {why}; nothing was dropped")
+        gone = {number: np.ones(int(source.block_rows[number]), bool) for number in numbers.tolist()}
     n_rows = int(source.block_rows.sum())
     if sum(int(lost.sum()) for lost in gone.values()) == n_rows:
         raise ValueError(f"all {n_rows} rows of {source.place} would go; a dataset has at least one")
@@ -180,25 +189,8 @@ def encoded_like(
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
 
 
-def _check_row_columns(version: StoredVersion, schema: Schema) -> None:
-    """Refuse rows whose groups or times are not those that the store has."""
-    place = version.source.place
-    for role in ("group", "time"):
-        known, given = version.schema.row_columns.get(role), schema.row_columns.get(role)
-        if known is not None and given is None:
-            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
-        if given is not None and known is None:
-            raise ValueError(
-                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
-                f"create_dataset(..., {role}s=...)"
-            )
-        if known is not None and given is not None and known.kind != given.kind:
-            kinds = {"number": "numbers", "datetime": "dates"}
-            raise ValueError(f"times are {kinds[given.kind]}, and those of {place} are {kinds[known.kind]}")
-
-
 def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> None:
-    """Refuse rows whose targets, classes or columns are not those of the store."""
+    """Refuse rows whose targets, classes, columns, groups or times are not those of the store."""
     place, wanted = version.source.place, version.schema
     if schema.task != wanted.task:
         theirs = "have none" if schema.task is None else f"have one for {schema.task}"
@@ -223,18 +215,18 @@ def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> Non
         )
     if None not in (schema.column_names, wanted.column_names) and schema.column_names != wanted.column_names:
         raise ValueError(f"the columns {schema.column_names} are not those of {place}: {wanted.column_names}")
-
-
-def _rows_of_blocks(source: VersionSource, blocks: GivenValues) -> dict[int, np.ndarray]:
-    """All rows that the named blocks still have, as masks of rows that go."""
-    numbers = np.unique(np.atleast_1d(np.asarray(blocks)))
-    if numbers.dtype.kind not in "iu" or not len(numbers):
-        raise ValueError(f"blocks is {blocks!r}; expected numbers of blocks, from 0 to {source.n_blocks - 1}")
-    for number in numbers.tolist():
-        if not 0 <= number < source.n_blocks or not source.block_rows[number]:
-            why = "has no rows left" if 0 <= number < source.n_blocks else f"is not in 0 .. {source.n_blocks - 1}"
-            raise ValueError(f"block {number} of {source.place} {why}; nothing was dropped")
-    return {number: np.ones(int(source.block_rows[number]), bool) for number in numbers.tolist()}
+    for role in ("group", "time"):
+        known, given = wanted.row_columns.get(role), schema.row_columns.get(role)
+        if known is not None and given is None:
+            raise ValueError(f"{role}s is missing: the rows of {place} have the {role} {known.name!r}; pass {role}s=")
+        if given is not None and known is None:
+            raise ValueError(
+                f"{role}s was given, and {place} has no {role} of its rows; leave it out, or write all rows anew with "
+                f"create_dataset(..., {role}s=...)"
+            )
+        if known is not None and given is not None and known.kind != given.kind:
+            called = {"number": "numbers", "datetime": "dates"}
+            raise ValueError(f"times are {called[given.kind]}, and those of {place} are {called[known.kind]}")
 
 
 def _rows_by_block(source: VersionSource, given: GivenValues) -> dict[int, np.ndarray]:

@@ -51,7 +51,13 @@ def read_facts(location: Location) -> dict[str, Any]:
         raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
     if facts is None:
         if not (location.path.exists() if location.is_local else location.exists()):
-            raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {_remedy(location)}")
+            remedy = "write one with dkl.ingest or dkl.create_dataset"
+            if location.is_in_memory:
+                remedy = (
+                    "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can "
+                    "read"
+                )
+            raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {remedy}")
         raise StoreError(
             f"{location.place} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
         )
@@ -75,13 +81,6 @@ def read_facts(location: Location) -> dict[str, Any]:
     return facts
 
 
-def _remedy(location: Location) -> str:
-    """What to do where there is no dataset."""
-    if location.is_in_memory:
-        return "only the process that wrote it sees memory://; use threads, or a folder or URL that workers can read"
-    return "write one with dkl.ingest or dkl.create_dataset"
-
-
 def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
     """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
     location = Location.of(store, storage_options)
@@ -100,7 +99,11 @@ class OpenStore:
         self.token: str = self.facts["token"]
         self.rows_a_block: int = self.facts["rows_a_block"]
         with self.reading("the metadata"):
-            self.schema = _with_row_columns(Schema.from_json(self.facts["schema"]), self.facts)
+            # Stores without groups and times have no word of them.
+            named = self.facts.get("row_columns", {})
+            columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
+            schema = Schema.from_json(self.facts["schema"])
+            self.schema = replace(schema, row_columns=columns, held_by=self.facts.get("held_by"))
             self.group = location.group(read_only=True)
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
@@ -220,13 +223,6 @@ class OpenStore:
             if name not in self._codes:
                 self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
             return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
-
-
-def _with_row_columns(schema: Schema, facts: Mapping[str, Any]) -> Schema:
-    """The schema with the groups and times that the metadata tells of."""
-    named = facts.get("row_columns", {})
-    columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
-    return replace(schema, row_columns=columns, held_by=facts.get("held_by"))
 
 
 def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:

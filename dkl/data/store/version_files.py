@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,12 +83,20 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
             splits = {name: split for name, split in splits.items() if name not in left_out}
             if facts["kind"] == "dataset":
                 part = StoreSource(OpenStore(place))
-                _check_row_columns(base, part)
-                splits = {name: _joined(split, part, facts["splits"][name]["joins"]) for name, split in splits.items()}
+                columns = sorted(set(base.schema.row_columns) - set(part.schema.row_columns))
+                if columns:
+                    raise StoreError(
+                        f"{part.place} was appended by a release of dkl that knows no {columns[0]} column, and the "
+                        "rows before have one; open the version before it, open_dataset(store, version=...), and "
+                        "append the rows again"
+                    )
+                joins = {name: facts["splits"][name]["joins"] for name in splits}
+                splits = {name: split.joined_by(part.counts, joins[name]) for name, split in splits.items()}
                 source = whole.appended(part, number)
             else:
                 dropped = _read_drop(place, facts)
-                splits = {name: _thinned(split, dropped, name) for name, split in splits.items()}
+                blocks = dropped["blocks"]
+                splits = {n: split.recounted(blocks, dropped[f"split-{n}"]) for n, split in splits.items()}
                 source = whole.without(dropped, number, facts["token"])
         # Looked at last: the store may have been replaced while its versions were read.
         location.check_token(base.token)
@@ -101,16 +108,6 @@ def _opened_version(location: Location, version: int | None) -> tuple[StoreSourc
             stacklevel=4,
         )
     return source, splits
-
-
-def _check_row_columns(base: StoreSource, part: StoreSource) -> None:
-    """Refuse rows without groups or times beside rows that have them: an older release has appended them."""
-    lost = sorted(set(base.schema.row_columns) - set(part.schema.row_columns))
-    if lost:
-        raise StoreError(
-            f"{part.place} was appended by a release of dkl that knows no {lost[0]} column, and the rows before have "
-            "one; open the version before it, open_dataset(store, version=...), and append the rows again"
-        )
 
 
 def version_place(location: Location, version: int) -> Location:
@@ -240,35 +237,6 @@ def _is_whole(note: Mapping[str, Any]) -> bool:
     return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
 
 
-def _joined(split: SplitSet, part: StoreSource, name: str | None) -> SplitSet:
-    """A set of splits whose split `name` (None: none) has all rows of a further store."""
-    code = NO_SPLIT if name is None else split.names.index(name)
-    n_old, counts = len(split.rows), part.counts
-    # All counts of the new blocks go to this one split, and zeros to the others.
-    is_joined = np.arange(len(split.names)) == code
-    classes = None
-    if split.class_weights is not None and counts.class_weights is not None:
-        classes = np.concatenate([split.class_weights, counts.class_weights[:, None, :] * is_joined[:, None]])
-    return replace(
-        split,
-        rows=np.concatenate([split.rows, counts.rows[:, None] * is_joined]),
-        weights=np.concatenate([split.weights, counts.weights[:, None] * is_joined]),
-        class_weights=classes,
-        whole={**split.whole, **dict.fromkeys(range(n_old, n_old + part.n_blocks), code)},
-    )
-
-
-def _thinned(split: SplitSet, dropped: Mapping[str, np.ndarray], name: str) -> SplitSet:
-    """A set of splits after rows were dropped; the record has the new counts of the blocks that lost any."""
-    table, blocks = dropped[f"split-{name}"], dropped["blocks"]
-    rows, weights = split.rows.copy(), split.weights.copy()
-    rows[blocks], weights[blocks] = table[:, :, 0].astype(np.int64), table[:, :, 1]
-    classes = None if split.class_weights is None else split.class_weights.copy()
-    if classes is not None:
-        classes[blocks] = table[:, :, 2:]
-    return replace(split, rows=rows, weights=weights, class_weights=classes)
-
-
 def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str, str | None]) -> dict[str, Any]:
     """What a version notes of the one before: its token, its sets of splits, and which split the new rows join."""
     kept = {name: split for name, split in splits.items() if split.column is not None}
@@ -300,29 +268,23 @@ def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Map
         "blocks": np.array(list(left), np.int64),
         "kept": np.concatenate(list(left.values())).astype(np.uint8),
     }
-    tables = _left_tables(source, splits, left)
-    whole = tables.pop("")[:, 0]
-    record |= {"rows": whole[:, 0].astype(np.int64), "weights": whole[:, 1]}
-    if source.schema.n_classes is not None:
-        record["class_weights"] = whole[:, 2:]
-    return record | {f"split-{name}": table for name, table in tables.items()}
-
-
-def _left_tables(source: VersionSource, splits: Mapping[str, SplitSet], left: Mapping[int, np.ndarray]) -> Record:
-    """Counts of what is left, for all rows (under an empty name) and for each set of splits: (b, n_splits, 2 + K)."""
+    # Counts of what is left, (b, n_splits, 2 + K), for each set of splits, and under an empty name for all rows.
     reader, n_classes = source.reader(), source.schema.n_classes
     columns = {name: str(split.column) for name, split in splits.items()}
     tables: dict[str, list[np.ndarray]] = {name: [] for name in ("", *splits)}
     for index, kept in left.items():
         block = reader.load(source.ticket(index)._replace(kept=kept), (*PARTS_WITHOUT_X, *columns.values()))
-        size = len(block.row_id)
         # All rows together are as one split of the code 0.
-        tables[""].append(split_table(block, np.zeros(size, np.uint8), 1, n_classes))
+        tables[""].append(split_table(block, np.zeros(len(block.row_id), np.uint8), 1, n_classes))
         for name, split in splits.items():
-            joined = np.full(size, split.whole.get(index, NO_SPLIT), np.uint8)
+            joined = np.full(len(block.row_id), split.whole.get(index, NO_SPLIT), np.uint8)
             codes = joined if index in split.whole else block.columns[columns[name]]
             tables[name].append(split_table(block, codes, len(split.names), n_classes))
-    return {name: np.array(table) for name, table in tables.items()}
+    whole = np.array(tables.pop(""))[:, 0]
+    record |= {"rows": whole[:, 0].astype(np.int64), "weights": whole[:, 1]}
+    if n_classes is not None:
+        record["class_weights"] = whole[:, 2:]
+    return record | {f"split-{name}": np.array(table) for name, table in tables.items()}
 
 
 def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, Any]) -> None:

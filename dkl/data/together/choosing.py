@@ -50,23 +50,20 @@ def chosen_rows_together(
         if given is False and schema.held_by == role:
             schema = replace(schema, held_by=None)
     for role, given in roles:
-        if _is_given(given):
-            return _by(source, schema, role, given)
-    return source, schema
-
-
-def _by(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> tuple[RowSource, Schema]:
-    """The rows and the schema with one role chosen: a stored row column, a feature column, or values one a row."""
-    known = schema.row_columns.get(role)
-    if isinstance(given, str | bool):
+        if not _is_given(given):
+            continue
+        if not isinstance(given, str | bool):
+            return with_values(source, schema, role, given)
+        known = schema.row_columns.get(role)
         if known is not None and given in (True, known.name):
             return source, replace(schema, held_by=role)
+        # Times may be a feature as well, and a group never is.
         if role == "time" and given in (schema.column_names or ()):
             place = (schema.column_names or []).index(str(given))
             codes, kind = time_codes(feature_values(source, place), int(source.block_rows.sum()), repr(given))
             return with_column(source, schema, "time", codes, (str(given), kind))
         raise ValueError(_unknown(source, schema, role, given))
-    return with_values(source, schema, role, given)
+    return source, schema
 
 
 def with_values(
@@ -120,7 +117,9 @@ def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str
     """What to say of a column that the rows do not have: what they have instead, and how to get there."""
     known = schema.row_columns.get(role)
     has = f"its {role} column is {known.name!r}" if known is not None else f"it has no {role} column"
-    if role == "group" and given in _raw_names(schema):
+    # The columns as the user knows them: before the encoding, where there was one.
+    raw = schema.column_names or () if schema.encoding is None else [rule.name for rule in schema.encoding.rules]
+    if role == "group" and given in raw:
         return (
             f"by_group={given!r} is a feature of {source.place}, and a group is never one: write the rows with "
             f"dkl.ingest(..., group={given!r}), or create_dataset(..., groups=values), or pass one value a row"
@@ -130,9 +129,3 @@ def _unknown(source: RowSource, schema: Schema, role: HeldBy, given: Any) -> str
         f"by_{role}={given!r} names no column of {source.place}: {has}{features}. Write the rows with "
         f"dkl.ingest(..., {role}={given!r}) or create_dataset(..., {role}s=values), or pass one value a row"
     )
-
-
-def _raw_names(schema: Schema) -> list[str]:
-    """The names of the columns as the user knows them: before the encoding, where there was one."""
-    encoded = schema.encoding is not None
-    return [rule.name for rule in schema.encoding.rules] if encoded else list(schema.column_names or ())

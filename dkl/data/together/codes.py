@@ -40,17 +40,14 @@ def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> n
             f"{name} is missing in row {row}; every row needs its group: remove rows without one, or give each of them "
             "a group of its own"
         )
-    hashes = np.array([_hash(value) for value in np.asarray(found, dtype=object)], np.int64)
+    hashes = np.empty(len(found), np.int64)
+    for place, value in enumerate(np.asarray(found, dtype=object)):
+        is_whole = isinstance(value, bool | np.bool_) or (isinstance(value, float | np.floating) and value % 1 == 0)
+        text = str(int(value) if is_whole else value)
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        # one bit less than the digest has, so that no code is negative
+        hashes[place] = int.from_bytes(digest, "little") >> 1
     return hashes[codes]
-
-
-def _hash(value: Any) -> int:
-    """63 bits of a group's value; whole numbers hash alike whether they come as integers or as floats."""
-    if isinstance(value, bool | np.bool_):
-        value = int(value)
-    is_whole = isinstance(value, float | np.floating) and value == np.trunc(value)
-    text = str(int(value)) if is_whole else str(value)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tuple[np.ndarray, TimeKind]:
@@ -80,7 +77,13 @@ def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tu
     if pd.api.types.is_bool_dtype(given):
         raise ValueError(f"{name} holds booleans; times are numbers or dates")
     if pd.api.types.is_numeric_dtype(given) or pd.api.types.infer_dtype(given) in _NUMBERS:
-        return _in_order(given.to_numpy(dtype=np.float64), name, first_row), "number"
+        values = given.to_numpy(dtype=np.float64)
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise ValueError(f"{name} is {values[infinite[0]]} in row {first_row + int(infinite[0])}; times are finite")
+        # The bits of floats, of negative ones turned round, are integers in the same order; + 0.0 makes the zeros one.
+        bits = np.ascontiguousarray(values + 0.0).view(np.int64)
+        return np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits), "number"
     dates = given if pd.api.types.is_datetime64_any_dtype(given) else _dates(given, name, first_row)
     if dates.dt.tz is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -103,16 +106,6 @@ def _column(values: Any, n_rows: int, name: str) -> Any:
     if len(values) != n_rows:
         raise ValueError(f"{name} has {len(values)} values; expected {n_rows}, one a row")
     return pd.Series(values).reset_index(drop=True)
-
-
-def _in_order(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
-    """Numbers as integers in the same order: their bits, of negative ones turned round."""
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise ValueError(f"{name} is {values[infinite[0]]} in row {first_row + int(infinite[0])}; times are finite")
-    # + 0.0 makes the two zeros one
-    bits = np.ascontiguousarray(values + 0.0).view(np.int64)
-    return np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
 
 
 def _dates(given: Any, name: str, first_row: int) -> Any:

@@ -169,7 +169,11 @@ class BesideFeatures:
 
     def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
         """The source and the schema with the groups and times as row columns."""
-        kept = _counted(sample_weight) if self._given else None
+        kept = None
+        if self._given and sample_weight is not None:
+            # rows of weight 0 are not there
+            (weight,) = dask.compute(sample_weight)
+            kept = np.asarray(weight).ravel() != 0
         # the last one decides what rows are held out by: the groups, where both are given
         problems = Problems()
         for role in [role for role in ("time", "group") if role in self._given]:
@@ -189,14 +193,6 @@ def _first_given(values: Any, named: str | None, role: str) -> Any:
     if values is not None and named is not None and not (isinstance(values, str) and values == named):
         raise ValueError(f"{role}s were given to fit, and by_{role}={named!r} names a column of X; give one of them")
     return named if values is None else values
-
-
-def _counted(sample_weight: Any) -> np.ndarray | None:
-    """Which rows have a weight that is not 0; None for all."""
-    if sample_weight is None:
-        return None
-    weight = sample_weight.compute() if dask.is_dask_collection(sample_weight) else sample_weight
-    return np.asarray(weight).ravel() != 0
 
 
 def held_rows(dataset: D) -> D:

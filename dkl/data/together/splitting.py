@@ -38,24 +38,25 @@ def split_rule_together(
         )
     names, _ = by_fractions(shares, seed=seed, n_classes=None)
     parts = np.array([float(share) for share in shares.values()])
-    if role == "time":
-        return names, _by_time(source, known, parts)
-    return names, _by_group(source, known, names, parts, seed ^ _SALT)
-
-
-def _by_time(source: RowSource, known: RowColumn, shares: np.ndarray) -> Assign:
-    """Splits in the order of their names from the oldest rows on; rows of one time are in one split."""
+    if role == "group":
+        return names, _by_group(source, known, names, parts, seed ^ _SALT)
+    # In the order of their names from the oldest rows on; rows of one time are in one split.
     times, counts = counted_times(block.columns[known.column] for block in source.blocks_without_x((known.column,)))
     refuse_one(len(times), known)
     older = np.cumsum(counts) - counts
     # where each split ends: at the time before which there are about as many rows as it and the older ones are due
-    ends = np.cumsum(shares) * counts.sum()
+    ends = np.cumsum(parts) * counts.sum()
     edges = [times[max(1, int(np.argmin(np.abs(older - end))))] if end < counts.sum() - 0.5 else None for end in ends]
     cuts = np.array([edge for edge in edges if edge is not None], np.int64)
+    return names, _cut_at(cuts, len(parts), lambda block: block.columns[known.column])
+
+
+def _cut_at(cuts: np.ndarray, n_splits: int, values_of: Assign) -> Assign:
+    """The rule by which a row's value decides: split k has those from cuts[k - 1] up to below cuts[k]."""
 
     def rule(block: Block) -> np.ndarray:
-        place = np.searchsorted(cuts, block.columns[known.column], side="right")
-        return np.where(place < len(shares), place, NO_SPLIT).astype(np.uint8)
+        place = np.searchsorted(cuts, values_of(block), side="right")
+        return np.where(place < n_splits, place, NO_SPLIT).astype(np.uint8)
 
     return rule
 
@@ -69,45 +70,25 @@ def _by_group(source: RowSource, known: RowColumn, names: tuple[str, ...], share
         counts = np.bincount(place, np.concatenate([counts, of_own]), len(merged)).astype(np.int64)
         groups = merged
         if len(groups) > MOST_ORDERED_GROUPS:
-            return _by_hash(known, shares, seed)
+            # Of many groups each falls where the hash of its code does; shares that sum to 1 leave none out.
+            ends = np.cumsum(shares)
+            ends[-1] = 1.0 if ends[-1] > 1.0 - 1e-9 else ends[-1]
+            return _cut_at(ends, len(shares), lambda block: row_fractions(block.columns[known.column], seed))
     refuse_one(len(groups), known)
     if len(groups) < len(names):
         raise ValueError(
             f"{known.name!r} has {len(groups)} groups, too few for the splits {list(names)}: each needs one at least"
         )
-    code_of = _dealt(counts, np.argsort(hash_rows(groups, seed), kind="stable"), shares)
-
-    def rule(block: Block) -> np.ndarray:
-        return code_of[np.searchsorted(groups, block.columns[known.column])]
-
-    return rule
-
-
-def _by_hash(known: RowColumn, shares: np.ndarray, seed: int) -> Assign:
-    """The split of many groups: each group falls where the hash of its code does."""
-    ends = np.cumsum(shares)
-    # all of them where the shares are all there is
-    ends[-1] = 1.0 if ends[-1] > 1.0 - 1e-9 else ends[-1]
-
-    def rule(block: Block) -> np.ndarray:
-        place = np.searchsorted(ends, row_fractions(block.columns[known.column], seed), side="right")
-        return np.where(place < len(shares), place, NO_SPLIT).astype(np.uint8)
-
-    return rule
-
-
-def _dealt(counts: np.ndarray, order: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """The split of each group, dealt in order to the one that lacks most rows; none is left without a group."""
+    # Groups are dealt in the order of their hashes to the split that lacks most rows; none is left without a group.
     rest = 1.0 - shares.sum()
     due = np.append(shares, rest if rest > 1e-9 else 0.0) * counts.sum()
-    codes = np.empty(len(counts), np.uint8)
-    waiting = set(range(len(shares)))
-    for place, group in enumerate(order.tolist()):
+    code_of, waiting = np.empty(len(groups), np.uint8), set(range(len(shares)))
+    for dealt, group in enumerate(np.argsort(hash_rows(groups, seed), kind="stable").tolist()):
         lacks = due.copy()
-        if len(counts) - place <= len(waiting):
+        if len(groups) - dealt <= len(waiting):
             lacks[[code for code in range(len(due)) if code not in waiting]] = -np.inf
-        chosen = int(np.argmax(lacks))
-        due[chosen] -= counts[group]
-        waiting.discard(chosen)
-        codes[group] = chosen if chosen < len(shares) else NO_SPLIT
-    return codes
+        code = int(np.argmax(lacks))
+        due[code] -= counts[group]
+        waiting.discard(code)
+        code_of[group] = code if code < len(shares) else NO_SPLIT
+    return lambda block: code_of[np.searchsorted(groups, block.columns[known.column])]

@@ -61,61 +61,39 @@ def suspect(dataset: Dataset) -> tuple[str, HeldBy] | None:
     """A column whose name and values are those of a time or of an id; None for none, or where rows are held by one."""
     if dataset.schema.held_by is not None:
         return None
-    dated = [rule.name for rule in getattr(dataset.encoding, "rules", ()) if rule.kind == "date"]
-    if dated:
-        return dated[0], "time"
-    named = [(name, role, place) for name, place in _columns(dataset) if (role := _role_of(name)) is not None]
+    # Raw columns with the place of the encoded ones that they became.
+    columns, start = [], 0
+    if dataset.encoding is None:
+        columns = [(str(name), place, 1) for place, name in enumerate(dataset.column_names or ())]
+    else:
+        for rule in dataset.encoding.rules:
+            if rule.kind == "date":
+                return rule.name, "time"
+            columns.append((str(rule.name), start, max(rule.n_values, 1)))
+            start += len(rule.output_names)
+    named: list[tuple[str, HeldBy, int, int]] = []
+    for name, place, width in columns:
+        # the words of "visitDate" are those of "visit_date"
+        words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+        if words & (_TIMES | _IDS):
+            named.append((name, "time" if words & _TIMES else "group", place, width))
     if not named:
         return None
-    rows = _first_rows(dataset)
-    for name, role, places in named:
-        values = _values(rows, places)
-        looks = _is_time if role == "time" else _is_id
-        if looks(values):
+    rows = next(block for block in blocks_in_order(dataset.source) if block.n_rows).X[:_LOOKED_AT]
+    for name, role, place, width in named:
+        part: Any = rows[:, list(range(place, place + width))]
+        part = np.asarray(part.todense() if sparse.issparse(part) else part)
+        # of a column that became several, which of them is set
+        values = part[:, 0] if width == 1 else part.argmax(axis=1).astype(np.float64)
+        different = len(np.unique(values))
+        if role == "time":
+            # years, dates or seconds, or rows that come in their order
+            within = any(low <= values.min() and values.max() <= high for low, high in _RANGES)
+            in_order = different > len(values) / 2 and bool(np.all(np.diff(values) >= 0))
+            looks = different > 1 and (within or in_order)
+        else:
+            # whole numbers, or categories, that come again: ten different ones at least, two rows each or more
+            looks = bool(np.all(values == np.trunc(values))) and 10 <= different <= len(values) / 2
+        if looks:
             return name, role
     return None
-
-
-def _columns(dataset: Dataset) -> list[tuple[str, slice]]:
-    """Raw columns with the encoded ones that they became."""
-    encoding, found, start = dataset.encoding, [], 0
-    if encoding is None:
-        return [(str(name), slice(place, place + 1)) for place, name in enumerate(dataset.column_names or ())]
-    for rule in encoding.rules:
-        found.append((str(rule.name), slice(start, start + max(rule.n_values, 1))))
-        start += len(rule.output_names)
-    return found
-
-
-def _role_of(name: str) -> HeldBy | None:
-    """What a column's name says it is: a time, an id, or nothing of the kind."""
-    words = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-    if words & _TIMES:
-        return "time"
-    return "group" if words & _IDS else None
-
-
-def _first_rows(dataset: Dataset) -> Any:
-    """X of the first block that has rows."""
-    return next(block for block in blocks_in_order(dataset.source) if block.n_rows).X[:_LOOKED_AT]
-
-
-def _values(rows: Any, places: slice) -> np.ndarray:
-    """The values of a column; of one that became several, which of them is set."""
-    part = rows[:, list(range(places.start, places.stop))]
-    part = np.asarray(part.todense() if sparse.issparse(part) else part)
-    return part[:, 0] if part.shape[1] == 1 else part.argmax(axis=1).astype(np.float64)
-
-
-def _is_id(values: np.ndarray) -> bool:
-    """Whether whole numbers, or categories, come again: ten different ones at least, two rows each or more."""
-    different = len(np.unique(values))
-    return bool(np.all(values == np.trunc(values))) and 10 <= different <= len(values) / 2
-
-
-def _is_time(values: np.ndarray) -> bool:
-    """Whether all values lie in a range of years, dates or seconds, or rows come in their order."""
-    if len(np.unique(values)) < 2:
-        return False
-    within = any(low <= values.min() and values.max() <= high for low, high in _RANGES)
-    return within or (len(np.unique(values)) > len(values) / 2 and bool(np.all(np.diff(values) >= 0)))

@@ -1,4 +1,10 @@
-"""The CUDA source of `dkl.kernels.sgd.steps`: a thread block takes all rows, in order, through one model."""
+"""The CUDA sources of `dkl.kernels.sgd.steps`: a thread block takes rows, in order, through one model.
+
+A step depends on the one before by a score alone, and scores of a batch of rows follow from their products with the
+models at its start and with each other, which all multiprocessors of a GPU make at once. So `sgd_shares` goes through a
+batch by these numbers, and what the models become are sums of its rows. The l1 penalty stops each coefficient at 0 by
+itself, which no such sum knows: there `sgd_rows` goes through the coefficients with each row.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import numpy as np
 
 from dkl.kernels.sgd.rule import SGDRule
 
-# the square of GROUP threads share the coefficients of a model
+# the square of GROUP threads share the coefficients of a model, or the rows of a batch
 GROUP = 16
 
 # in C, what `slope` of `dkl.solvers.losses` is in Python; a test compares the two
@@ -23,22 +29,87 @@ _SLOPES = {
 }
 _PASSIVE_STEPS = {"pa1": "fmin(loss / square, eta)", "pa2": "loss / (square + 0.5 / eta)"}
 
-_SOURCE = r"""
+# What the first thread makes of the score p of row i, whose squared length is `square`: the step, and what shrinks w.
+_STEP = r"""
+            const double y = Y[(size_t)i * K + k], eta = steps[i];
+            const bool passed_over = PASSES_OVER && square == 0;
+            RULE
+            step *= S[(size_t)i * K + k];
+            if (p != p) step = p; // a slope may take no notice of a score that has overflown: the coefficients shall
+            if (passed_over) step = 0;
+            shrink = passed_over ? 1 : fmax(0.0, 1 - eta * l2);
+            b += intercept_rate * step;
+"""
+
+_BATCH_SOURCE = r"""
+// What becomes of a model and of its mean in a batch, in shares of both and of the rows: with w the model at the start,
+// kept w + sum_j taken[j] x_j, and held mean + mixed w + sum_j meant[j] x_j. P are products of the rows with w, G with
+// each other.
+extern "C" __global__ void sgd_shares(
+    const double* __restrict__ P, const double* __restrict__ G, const double* __restrict__ Y,
+    const double* __restrict__ S, const double* __restrict__ steps, double* shares, double* factors, double* state,
+    const int n, const int K, const double l2, const double epsilon, const double intercept_rate,
+    const double first_averaged)
+{
+    __shared__ double sums[GROUP * GROUP];
+    __shared__ double step, shrink, share;
+    const int thread = threadIdx.x, k = blockIdx.x;
+    double* taken = shares + (size_t)k * 2 * n;
+    double* meant = taken + n;
+    double kept = 1, held = 1, mixed = 0, b = state[k], mean_b = state[K + k], clock = state[2 * K + k];
+    for (int i = 0; i < n; ++i) {
+        // The score of row i, of the rows before it in shares that each thread has for its own.
+        double product = thread == 0 ? kept * P[(size_t)i * K + k] : 0;
+        for (int j = thread; j < i; j += GROUP * GROUP) product += taken[j] * G[(size_t)i * n + j];
+        sums[thread] = product;
+        __syncthreads();
+        if (thread < GROUP)
+            for (int other = thread + GROUP; other < GROUP * GROUP; other += GROUP) sums[thread] += sums[other];
+        __syncthreads();
+        if (thread == 0) {
+            double p = b;
+            for (int other = 0; other < GROUP; ++other) p += sums[other];
+            const double square = G[(size_t)i * n + i];
+            STEP
+            share = AVERAGED && !passed_over && first_averaged <= clock ? 1 / (clock - first_averaged + 1) : 0;
+            mean_b += share * (b - mean_b);
+            if (!passed_over) clock += 1;
+        }
+        __syncthreads();
+        kept *= shrink;
+        for (int j = thread; j <= i; j += GROUP * GROUP) {
+            taken[j] = j < i ? shrink * taken[j] : step;
+            if (AVERAGED) meant[j] += share * (taken[j] - meant[j]);
+        }
+        held -= share * held;
+        mixed += share * (kept - mixed);
+    }
+    if (thread == 0) {
+        factors[k] = kept;
+        factors[K + k] = held;
+        factors[2 * K + k] = mixed;
+        state[k] = b;
+        state[K + k] = mean_b;
+        state[2 * K + k] = clock;
+    }
+}
+"""
+
+_ROWS_SOURCE = r"""
 // One walk over the coefficients a row: they take the step of the row before, and their product with this row is begun.
 // Each coefficient belongs to one thread, and the first thread alone knows the rule.
 extern "C" __global__ void sgd_rows(
     const REAL* __restrict__ X, const double* __restrict__ Y, const double* __restrict__ S,
-    const double* __restrict__ steps, REAL* coef, REAL* mean, REAL* owed, double* intercepts,
+    const double* __restrict__ steps, REAL* coef, REAL* owed, double* intercepts,
     const int n, const int m, const int K, const double l1, const double l2, const double epsilon,
-    const double intercept_rate, const double first_clock, const double first_averaged)
+    const double intercept_rate)
 {
     __shared__ double sums[2][GROUP * GROUP];
-    __shared__ double step, shrink, share, debt;
+    __shared__ double step, shrink, debt;
     const int thread = threadIdx.x, k = blockIdx.x;
     REAL* w = coef + (size_t)k * m;
-    REAL* average = mean + (size_t)k * m;
     REAL* paid = owed + (size_t)k * m;
-    double b = intercepts[k], mean_b = intercepts[K + k], clock = first_clock;
+    double b = intercepts[k];
     if (thread == 0) debt = 0;
     for (int i = 0; i <= n; ++i) {
         const REAL* x = X + (size_t)i * m;
@@ -48,8 +119,7 @@ extern "C" __global__ void sgd_rows(
             if (i > 0) {
                 const REAL last = X[(size_t)(i - 1) * m + j];
                 v = (REAL)shrink * v + (REAL)step * last;
-                if (AVERAGED) average[j] += (REAL)share * (v - average[j]);
-                if (TRUNCATED && (!SPARSE || last != 0)) {
+                if (!SPARSE || last != 0) {
                     const REAL before = v;
                     if (v > 0) {
                         v -= (REAL)debt + paid[j];
@@ -84,33 +154,21 @@ extern "C" __global__ void sgd_rows(
                 p += sums[0][other];
                 square += sums[1][other];
             }
-            const double y = Y[(size_t)i * K + k], eta = steps[i];
-            const bool passed_over = PASSES_OVER && square == 0;
-            RULE
-            step *= S[(size_t)i * K + k];
-            if (p != p) step = p; // a slope may take no notice of a score that has overflown: the coefficients shall
-            if (passed_over) step = 0;
-            shrink = passed_over ? 1 : fmax(0.0, 1 - eta * l2);
-            share = AVERAGED && !passed_over && first_averaged <= clock ? 1 / (clock - first_averaged + 1) : 0;
-            b += intercept_rate * step;
-            mean_b += share * (b - mean_b);
-            if (!passed_over) {
-                debt += l1 * eta;
-                clock += 1;
-            }
+            STEP
+            if (!passed_over) debt += l1 * eta;
         }
         __syncthreads();
     }
-    if (thread == 0) {
-        intercepts[k] = b;
-        intercepts[K + k] = mean_b;
-    }
+    if (thread == 0) intercepts[k] = b;
 }
 """
 
 
 def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
-    """The source for rules of one kind (their numbers are arguments), for NVRTC or nvcc; `group` squared threads."""
+    """The source for rules of one kind (their numbers are arguments), for NVRTC or nvcc; `group` squared threads.
+
+    Rules with an l1 penalty have the kernel ``sgd_rows``, all others ``sgd_shares``.
+    """
     if rule.is_passive:
         # A passive-aggressive step is as long as brings the row's loss to zero, within the rule's bound.
         hinged = rule.loss == "hinge"
@@ -119,15 +177,14 @@ def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
         step = f"const double loss = fmax(0.0, {loss}); step = {towards} * {length};"
     else:
         step = f"const double slope = {_SLOPES[rule.loss]}; step = -eta * fmin(fmax(slope, -1e12), 1e12);"
-    # What a rule never does is compiled out: averaging, truncation and sparse rows cost a branch a coefficient
-    # otherwise.
+    # What a rule never does is compiled out: averaging and sparse rows cost a branch a number otherwise.
     names = {
         "REAL": {"float32": "float", "float64": "double"}[dtype.name],
         "GROUP": group,
         "AVERAGED": int(rule.average > 0),
-        "TRUNCATED": int(rule.penalties[0] > 0),
         "SPARSE": int(rule.sparse),
         "PASSES_OVER": int(rule.learning_rate == "pa1"),
         "RULE": step,
     }
-    return "\n".join([*(f"#define {name} {value}" for name, value in names.items()), _SOURCE])
+    body = (_ROWS_SOURCE if rule.penalties[0] else _BATCH_SOURCE).replace("            STEP\n", _STEP.lstrip("\n"))
+    return "\n".join([*(f"#define {name} {value}" for name, value in names.items()), body])

@@ -1,14 +1,16 @@
-"""Stochastic gradient steps by scikit-learn's rule, row after row: in array operations, on a GPU in one kernel."""
+"""Stochastic gradient steps by scikit-learn's rule, row after row: compiled, or as one kernel on a GPU."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 
 from dkl.kernels import device
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.protocols.arrays import Array
 from dkl.solvers.losses import loss_of
 
@@ -16,6 +18,19 @@ __all__ = ["sgd_rows"]
 
 # what scikit-learn clips slopes to
 _STEEPEST = 1e12
+# Losses by number, in the order of `_slope`; and the rules of passive-aggressive steps, 0 for none.
+_LOSSES = (
+    "hinge",
+    "perceptron",
+    "squared_hinge",
+    "modified_huber",
+    "log_loss",
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+)
+_PASSIVE = {"pa1": 1, "pa2": 2}
 
 
 def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
@@ -58,9 +73,127 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule:
         )
     if device.is_on_gpu(X):
         return device.sgd_rows(X, Y, S, models, rule)
-    xp = X.__array_namespace__()
-    coef, b, mean, mean_b = map(np.asarray, _in_order(xp, X, (Y, S), models, rule))
-    return SGDModels(coef, b, mean, mean_b, models.clock + X.shape[0])
+    if not isinstance(X, np.ndarray):
+        coef, b, mean, mean_b = map(np.asarray, _in_order(X.__array_namespace__(), X, (Y, S), models, rule))
+        return SGDModels(coef, b, mean, mean_b, models.clock + X.shape[0])
+    # Copies: the new models are written over them.
+    coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
+    b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
+    Y, S = (np.ascontiguousarray(values, np.float64) for values in (Y, S))
+    steps = rule.step_lengths(models.clock, len(X))
+    numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
+    kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
+    _walk_rows(np.ascontiguousarray(X), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
+    return SGDModels(coef, b, mean, mean_b, models.clock + len(X))
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk_rows(
+    X: np.ndarray,
+    Y: np.ndarray,
+    S: np.ndarray,
+    steps: np.ndarray,
+    models: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    numbers: tuple[float, float, float, float, float, float],
+    kinds: tuple[int, int, int],
+) -> None:
+    """`_in_order`, model after model: `models` has coefficients, their means, intercepts and theirs, overwritten."""
+    coef, mean, intercepts, mean_intercepts = models
+    l1, l2, epsilon, intercept_rate, first_clock, first_averaged = numbers
+    loss, passive, sparse = kinds
+    # no model is stepped through twice at once, so that one debt serves all: see `_in_order`
+    owed = np.zeros(coef.shape[1], coef.dtype)
+    for k in range(len(coef)):
+        w, clock, debt = coef[k], first_clock, 0.0
+        owed[:] = 0.0
+        for i in range(len(X)):
+            x, y, eta = X[i], Y[i, k], steps[i]
+            score = _dot(w, x) + intercepts[k]
+            if passive == 0:
+                step = -eta * min(max(_slope(loss, y, score, epsilon), -_STEEPEST), _STEEPEST)
+            else:
+                square = _squared_length(x)
+                if passive == 1 and square == 0.0:
+                    continue
+                missing = max(0.0, 1.0 - y * score if loss == 0 else abs(y - score) - epsilon)
+                towards = y if loss == 0 else (-1.0 if y < score else 1.0)
+                step = towards * (min(missing / square, eta) if passive == 1 else missing / (square + 0.5 / eta))
+            # a slope may take no notice of a score that has overflown: the coefficients shall show it
+            step = score if np.isnan(score) else step * S[i, k]
+            # The l2 penalty shrinks all coefficients first, then the row is added.
+            _shrink_and_add(w, max(0.0, 1.0 - eta * l2), step, x)
+            intercepts[k] += intercept_rate * step
+            if 0.0 < first_averaged <= clock:
+                share = 1.0 / (clock - first_averaged + 1.0)
+                _shrink_and_add(mean[k], 1.0 - share, share, w)
+                mean_intercepts[k] += share * (intercepts[k] - mean_intercepts[k])
+            if l1 > 0.0:
+                debt += l1 * eta
+                _truncate(w, owed, debt, x, sparse)
+            clock += 1.0
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _dot(w: np.ndarray, x: np.ndarray) -> float:
+    """w.x, in their own precision."""
+    total = w.dtype.type(0)
+    for j in range(len(w)):
+        total += w[j] * x[j]
+    return np.float64(total)
+
+
+@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+def _squared_length(x: np.ndarray) -> float:
+    """x.x in float64."""
+    total = 0.0
+    for j in range(len(x)):
+        total += np.float64(x[j]) * np.float64(x[j])
+    return total
+
+
+@numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
+def _shrink_and_add(w: np.ndarray, shrink: float, step: float, x: np.ndarray) -> None:
+    """w = shrink w + step x."""
+    a, b = w.dtype.type(shrink), w.dtype.type(step)
+    for j in range(len(w)):
+        w[j] = a * w[j] + b * x[j]
+
+
+@numba.njit(nogil=True, cache=True)
+def _truncate(w: np.ndarray, owed: np.ndarray, debt: float, x: np.ndarray, sparse: int) -> None:
+    """Move each coefficient towards 0 by what it has not paid of the debt yet, where it stops."""
+    for j in range(len(w)):
+        if sparse and x[j] == 0.0:
+            continue
+        before = w[j]
+        if before > 0.0:
+            w[j] = max(0.0, before - (owed[j] + debt))
+        elif before < 0.0:
+            w[j] = min(0.0, before + (debt - owed[j]))
+        owed[j] += w[j] - before
+
+
+@numba.njit(nogil=True, cache=True)
+def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
+    """The slope of `_LOSSES[loss]` at score p, as `dkl.solvers.losses` defines it."""
+    if loss == 0:
+        return -y if y * p <= 1.0 else 0.0
+    if loss == 1:
+        return -y if y * p <= 0.0 else 0.0
+    if loss == 2:
+        return -2.0 * y * max(0.0, 1.0 - y * p)
+    if loss == 3:
+        return -4.0 * y if y * p < -1.0 else -2.0 * y * max(0.0, 1.0 - y * p)
+    if loss == 4:
+        return -y / (1.0 + np.exp(y * p))
+    if loss == 5:
+        return p - y
+    inside = min(max(p - y, -epsilon), epsilon)
+    if loss == 6:
+        return inside
+    if loss == 7:
+        return 1.0 if p - y > epsilon else (-1.0 if y - p > epsilon else 0.0)
+    return 2.0 * (p - y - inside)
 
 
 def _in_order(

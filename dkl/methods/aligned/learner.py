@@ -17,7 +17,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
 from dkl.methods.choice import Estimator, FeatureChoice, block_means, choose_blocks
@@ -130,7 +130,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         estimator: Estimator = "auto",
         sigma_factors: Sequence[float] = (1.0,),
         sums: str | PathLike[str] | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",

@@ -16,9 +16,9 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
@@ -35,12 +35,9 @@ from dkl.methods.parameters import (
     POOL,
     Constraints,
     check_finite_pool,
-    check_parameters,
     family_of,
     kept_frequencies,
 )
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.warm_start import goes_on
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import divergence, effective_features
@@ -153,7 +150,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         max_working: int | None = None,
         warm_start: bool = False,
         sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
@@ -185,13 +182,9 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, the targets' moments where they are numbers, and the solver's passes as they may grow."""
-        check_parameters(self)
-        self._check_rest()
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        scale = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*PreparationDriver().plan(preparation), *scale, *JointDriver().plan(self._planned_problem(dataset))]
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The targets' moments where they are numbers, and the solver's passes as they may grow."""
+        return [*planned_scale(dataset), *JointDriver().plan(self._planned_problem(dataset))]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The matrices of as many working candidates as there may be."""

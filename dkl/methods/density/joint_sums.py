@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.normal_equations import TrialSteps, mapped_tiles
+from dkl.kernels.normal_equations import TrialSteps, mapped_tiles, model_scores
 from dkl.kernels.sums import feature_sums
 from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.methods.density.sums import sided_duals
@@ -42,7 +42,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
         wide, y, s = phi.astype(np.float64), targets[rows], weight[rows]
         if takes_one_pass:
-            misfit = y - wide @ models[:, :-1].T - models[:, -1]
+            misfit = y - model_scores(wide, models)
             columns[rows] = np.stack([misfit, np.ones_like(misfit)], axis=2) * s[:, None, None]
             sums["loss"][0] += 0.5 * np.sum(columns[rows][:, :, 0] * misfit, axis=0)
             sums["mass"] += columns[rows].sum(axis=0).T

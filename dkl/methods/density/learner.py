@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from dkl.data.labels import TaskChoice
 from dkl.events import Subscriber
 from dkl.features.families import Family
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.meta_kernels import MetaKernel
 from dkl.methods.density.tuned_learner import TunedLearner
@@ -36,7 +36,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         Of the reference kernel, whose frequencies are drawn; None is ``Gaussian()`` with the median bandwidth.
     reference_scale : float or None
         The bandwidth of the family; None leaves it its own.
-    scaling : {None, "standard", "minmax", "unit", "quantile"}
+    scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
         How columns are scaled first; "unit", the paper's, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
     lam : float
@@ -137,7 +137,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         *,
         family: Family | None = None,
         reference_scale: float | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         loss: TunedLoss = "hinge",
         lam: float = 1e-4,
         Lam: float = 0.1,
@@ -255,7 +255,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
         *,
         family: Family | None = None,
         reference_scale: float | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         loss: Literal["squared_error"] = "squared_error",
         lam: float = 1e-4,
         Lam: float = 0.1,

@@ -92,6 +92,12 @@ class MaternMetaKernel(_Smooth):
         Smoothness, positive; as of `dkl.Matern`.
     even : bool
         As of `RBFMetaKernel`.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> dkl.TunedClassifier(meta_kernel=dkl.MaternMetaKernel(length_scale=2.0, nu=2.5)).meta_kernel.nu
+    2.5
     """
 
     length_scale: float = 1.0
@@ -123,6 +129,12 @@ class PolynomialMetaKernel(_Smooth):
         As of `RBFMetaKernel`.
     even : bool
         As of `RBFMetaKernel`.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> dkl.TunedClassifier(meta_kernel=dkl.PolynomialMetaKernel(degree=3)).meta_kernel.degree
+    3
     """
 
     degree: int = 2
@@ -149,6 +161,12 @@ class DeltaMetaKernel:
     References
     ----------
     Bazavan, Li & Sminchisescu 2012, "Fourier kernel learning"; section 2.1 of Shilton et al. 2022.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> dkl.TunedRegressor(meta_kernel=dkl.DeltaMetaKernel()).meta_kernel
+    DeltaMetaKernel()
     """
 
     def validate(self) -> None:

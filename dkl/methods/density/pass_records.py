@@ -11,7 +11,8 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows, mapping_flops
-from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile, packed_panels, packed_size
+from dkl.kernels.newton.gram import packed_panels, packed_size
+from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile
 from dkl.methods.density.row_summary import Squared, SquaredRows, SquaredSums
 from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
 from dkl.protocols.block import Block

@@ -120,6 +120,12 @@ class SquaredSums:
         return np.maximum(total, 0.0) / self.weight
 
     @property
+    def variances(self) -> np.ndarray:
+        """The variance of each target, E[y^2] - E[y]^2, (K,)."""
+        # The last column of the cross products is that of the ones: it holds the sums of y.
+        return np.maximum(self.squares / self.weight - (self.cross[:, -1] / self.weight) ** 2, 0.0)
+
+    @property
     def means(self) -> np.ndarray:
         """The mean of (phi, 1), (m + 1,)."""
         return self.gram[-self.cross.shape[1] :] / self.weight
@@ -185,6 +191,12 @@ class SquaredRows:
         """The mean squared error of K models on these rows: (K,)."""
         misfit = self.targets - self.phi @ coef.T - intercept
         return self.weights @ misfit**2 / self.weight
+
+    @property
+    def variances(self) -> np.ndarray:
+        """The weighted variance of each target, (K,)."""
+        mean = self.weights @ self.targets / self.weight
+        return self.weights @ (self.targets - mean) ** 2 / self.weight
 
 
 Squared = SquaredSums | SquaredRows

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dkl.kernels.normal_equations import TrialSteps, add_hessian, design_tiles, mapped_tiles, packed_size
+from dkl.kernels.newton.gram import GramSum, packed_size, rows_at
+from dkl.kernels.normal_equations import (
+    TrialSteps,
+    design_tiles,
+    mapped_tiles,
+    model_scores,
+    weighted_sums,
+)
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
@@ -72,36 +79,34 @@ def squared_sums(
     targets: np.ndarray,
     weight: np.ndarray,
     folds: np.ndarray,
-    columns: tuple[int, int],
+    grams: Sequence[GramSum],
     out: Mapping[str, np.ndarray],
 ) -> None:
     """Add what the squared loss of linear models depends on, fold by fold, to `out`.
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
+    phi : array of shape (n, m), on the host or on a GPU
     targets : ndarray of shape (n, K)
     weight : ndarray of shape (n,)
     folds : ndarray of shape (n,), int64
         Rows below 0, and those at or above F, are left out.
-    columns : (int, int)
-        Of the upper triangle of sum_i s_i (phi_i, 1)(phi_i, 1)^T.
+    grams : sequence of F GramSum
+        Of sum_i s_i (phi_i, 1)(phi_i, 1)^T.
     out : mapping
-        "gram" (F, size), packed; and if there "cross" (F, K, m + 1) with sum_i s_i y_ik (phi_i, 1), "squares" (F, K)
-        with sum_i s_i y_ik^2.
+        If there, "cross" (F, K, m + 1) with sum_i s_i y_ik (phi_i, 1), "squares" (F, K) with sum_i s_i y_ik^2.
     """
-    for fold in range(len(out["gram"])):
+    for fold, gram in enumerate(grams):
         rows = np.flatnonzero((folds == fold) & (weight > 0.0))
         if len(rows) == 0:
             continue
         # a copy of the rows costs as much as mapping them: only where some are left out
-        part = phi if len(rows) == len(phi) else phi[rows]
-        add_hessian(part, weight[rows], columns, out["gram"][fold])
+        part = phi if len(rows) == len(phi) else rows_at(phi, rows)
+        gram.add(part, weight[rows])
         # one panel of columns brings the sums of the targets, the others would only repeat them
         if "cross" in out:
             weighted = (targets[rows] * weight[rows, None]).T
-            out["cross"][fold, :, :-1] += weighted @ part.astype(np.float64)
-            out["cross"][fold, :, -1] += weighted.sum(axis=1)
+            out["cross"][fold] += weighted_sums(weighted, part.astype(np.float64))
             out["squares"][fold] += np.sum(weighted * targets[rows].T, axis=1)
 
 
@@ -118,8 +123,11 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     out = {"gram": np.zeros((F, packed_size(*columns)))}
     if operands["first"]:
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
+    grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
     for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
-        squared_sums(phi, values[rows], weight[rows], folds[rows], columns, out)
+        squared_sums(phi, values[rows], weight[rows], folds[rows], grams, out)
+    for gram in grams:
+        gram.finish()
     return out
 
 
@@ -141,9 +149,9 @@ def misfit_sums(
     """
     # float64 whatever the features are in: the residuals correct what float32 has lost
     wide = phi.astype(np.float64)
-    misfit = targets - wide @ models[:, :-1].T - models[:, -1]
+    misfit = targets - model_scores(wide, models)
     duals = (misfit * weight[:, None]).T
-    return np.concatenate([duals @ wide, duals.sum(axis=1)[:, None]], axis=1), np.sum(duals * misfit.T, axis=1)
+    return weighted_sums(duals, wide), np.sum(duals * misfit.T, axis=1)
 
 
 def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -192,7 +200,7 @@ def margin_sums(
     wide = phi.astype(np.float64)
     # Scores and dual weights are float64 for float32 features, too: at the optimum the dual weights cancel.
     smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
-    dual_sums = np.concatenate([sides.transpose(0, 2, 1) @ wide, sides.sum(axis=1)[:, :, None]], axis=2)
+    dual_sums = weighted_sums(sides.transpose(0, 2, 1), wide)
     return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
 
 
@@ -228,7 +236,7 @@ def sided_duals(
     # Scores of the point, of the direction and of the prior's model: every trial step and the prior of every row follow
     # from these three, so that a pass needs no more products however many steps it tries.
     models = (trial.coefficients, trial.directions, smoothing.past)
-    start, move, past = (wide @ model[:, :-1].T + model[:, -1] for model in models)
+    start, move, past = (model_scores(wide, model) for model in models)
     n, K = targets.shape
     smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
     dual_loop = TUNED_LOSSES[loss].duals
@@ -256,18 +264,18 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     out = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
     if options.first_order:
         out["weight"] += weight.sum()
+    hessians = [] if options.columns is None else [GramSum(options.columns, own) for own in out["hessian"]]
     for rows, phi in mapped_tiles(block.X, feature_map, options.dtype):
         sums, curvature = margin_sums(phi, values[rows], weight[rows], trial, operands["smoothing"], options)
         for name in sums if options.first_order else ():
             out[name] += sums[name]
-        if options.columns is None:
-            continue
         # most rows of a narrow hinge have no curvature: the Hessian takes the others alone
-        for model, hessian in zip(options.hessian_of, out["hessian"], strict=True):
+        for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
             curved = np.flatnonzero(curvature[:, model])
             if len(curved):
-                part = phi if len(curved) == len(phi) else phi[curved]
-                add_hessian(part, curvature[curved, model], options.columns, hessian)
+                hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), curvature[curved, model])
+    for hessian in hessians:
+        hessian.finish()
     return out
 
 
@@ -297,9 +305,10 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     values, weight = operands["targets"](block)
     total = {name: np.zeros(shape) for name, shape in judging_shapes(model.coef, operands["loss"]).items()}
     total["weight"] += weight.sum()
+    models = np.concatenate([model.coef, np.reshape(model.intercept, (-1, 1))], axis=1)
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        wide, y, s = phi.astype(np.float64), values[rows], weight[rows][:, None]
-        scores = wide[:, :-1] @ model.coef.T + model.intercept
+        wide, y, s = phi[:, :-1].astype(np.float64), values[rows], weight[rows][:, None]
+        scores = model_scores(wide, models)
         # objective, and for each width of the slope the sums that make a dual point of it
         total["loss"] += weight[rows] @ loss.value(y, scores).sum(axis=1)
         for number, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
@@ -310,7 +319,7 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             total["mass"][number] += np.abs(sides * s).sum(axis=1)
             total["linear"][number] += (sides * s * y).sum(axis=1)
             total["squares"][number] += (sides**2 * s).sum(axis=1)
-            total["dual_sums"][number] += np.einsum("sik,ij->skj", sides * s, wide, optimize=True)
+            total["dual_sums"][number] += weighted_sums((sides * s).transpose(0, 2, 1), wide)
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,7 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import newton_targets
-from dkl.linear.target_statistics import TargetScale, deviations, target_record, target_scale
+from dkl.linear.target_statistics import TargetScale, deviations, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.density.adam_fit import AdamFit, Descent, descent_passes, fit_by_adam
@@ -40,11 +40,9 @@ from dkl.methods.density.penalty import (
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
-from dkl.methods.parameters import check_parameters, family_of, kept_frequencies
+from dkl.methods.parameters import family_of, kept_frequencies
 from dkl.methods.prediction import Scorer
 from dkl.methods.preparation.bandwidth import median_distance
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.methods.validation import map_to_features, one_dimensional
@@ -52,7 +50,6 @@ from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import allowed_bytes
 from dkl.protocols.driver import Driver
-from dkl.protocols.records import Record
 
 # Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), that the solver starts from.
 Start = tuple[np.ndarray, np.ndarray]
@@ -178,12 +175,8 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, and the passes of the solver."""
-        check_parameters(self)
-        self._check_rest()
-        preparation = PreparationDriver().plan(preparation_problem(dataset, self._prior(), self.scaling, 0))
-        # a plan reads no row: the seed and the bandwidth are any, since sizes do not depend on them
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The targets' moments where they are numbers, and the passes of the solver."""
         reference, learner = self.planned_map(dataset), self._unfitted()
         penalty = self._planned_penalty(reference.n_frequencies)
         if self.solver == "adam":
@@ -191,13 +184,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             # after the epochs one more pass judges the model
             first = TunedModel.first(problem.n_models, 1, penalty)
             record = judging_record(reference, problem_targets(problem, None), first, self.loss, dtype=self.dtype)
-            return [*preparation, *descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
+            return [*descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
         passes = self._kept(driver_of(self.loss)).plan(learner._tuned_problem(dataset, reference, penalty, None))
-        # numbers are standardised, which takes a pass over the targets alone
-        scale: list[tuple[Sequence[Record], int]] = []
-        if dataset.classes is None:
-            scale = [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*preparation, *scale, *passes]
+        return [*planned_scale(dataset), *passes]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the solver holds at most beside the passes, item by item."""

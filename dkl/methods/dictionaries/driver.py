@@ -23,14 +23,17 @@ from dkl.methods.dictionaries.problem import (
 )
 from dkl.methods.dictionaries.sampled_dictionaries import SampleSlopes
 from dkl.methods.steps.driver import (
-    CONSTANT_PENALTY,
     LEAST_GAIN,
     RowCost,
     as_drawn,
+    codes_bytes,
+    column_penalties,
     histogram_bytes,
     most_parents,
     parents_of,
+    played_in_memory,
     scored_atoms,
+    solved_trials,
     with_atoms,
     with_edges,
 )
@@ -38,7 +41,7 @@ from dkl.methods.steps.problem import HISTORY
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import solve_positive
 
 # rows of the sample that waves and landmarks are searched on
@@ -81,10 +84,7 @@ class CompetitionDriver:
             some = self._sample.X[:SEARCHED_ROWS]
             units = [s.unit(scale_rows(some, s.scaler, problem.dtype)) for s in problem.sources]
             state = replace(state, units=np.array(units, dtype=np.float64))
-            while problem.in_memory and state.phase != "done":
-                record = _record(problem, state)
-                state = self.step(problem, state, [record.function(self._sample, record.operands)])
-            return state
+            return played_in_memory(self, _record, problem, state, self._sample) if problem.in_memory else state
         if state.phase == "refit":
             return _proposed(problem, _refitted(problem, state, results[0]), self._sample)
         return _extended(problem, state, results[0])
@@ -106,6 +106,7 @@ class CompetitionDriver:
             "rows to search on": 2 * problem.search_rows * row_bytes,
             "systems of the working model": 4 * 8 * width**2 + 3 * 8 * (width + candidates) * candidates,
             "histograms": 2 * most_parents(problem) * histogram_bytes(problem) if problem.has_steps else 0,
+            "bins of the rows": codes_bytes(problem) if problem.has_steps else 0,
             "features of searched rows": 2 * 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates),
         }
 
@@ -162,13 +163,6 @@ def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
     return BlockSum(f"dictionaries: {state.phase}", function, accumulators, operands, cost=cost)
 
 
-def _penalties(problem: DictionaryProblem, m: int, penalty: float) -> np.ndarray:
-    """D: of each of m columns; the first one is the constant."""
-    penalties = np.full(m, penalty)
-    penalties[0] = CONSTANT_PENALTY
-    return penalties
-
-
 def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[str, np.ndarray]) -> CompetitionState:
     """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
     known = columns_known(problem, state, *state.known)
@@ -183,14 +177,10 @@ def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[st
         gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
         start[:, known] = state.coefficients
         right = gram @ start.T + gradient
-    trials = []
-    for penalty in state.penalties:
-        system = gram + np.diag(_penalties(problem, m, penalty))
-        trials.append(solve_positive(system.copy, right).T)
     return replace(
         state,
         phase="search",
-        trials=np.stack(trials),
+        trials=solved_trials(problem, state, gram, right),
         gram=gram,
         gradient=gradient,
         known=np.array([state.n_atoms, len(state.points)]),
@@ -210,10 +200,10 @@ def _proposed(problem: DictionaryProblem, state: CompetitionState, sample: Block
     if problem.sources and room > 0:
         rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
         y, weight, _ = problem.targets(rows)
-        loss = loss_of(problem.loss)
+        loss = round_loss(problem.loss)
         scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
         s = -loss.slope(y, scores) * weight[:, None]
-        h = weight * loss.curvature(y, scores)[:, 0]
+        h = weight * loss.curvature(y, scores).max(axis=1)
         learned = np.flatnonzero(weight > 0.0)
         for number, source in enumerate(problem.sources if len(learned) else ()):
             X = scale_rows(rows.X[learned], source.scaler, problem.dtype)
@@ -308,7 +298,7 @@ def verified_candidates(
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     beside, own = sums["cross"][:m], sums["cross"][m:]
-    system = state.gram + np.diag(_penalties(problem, m, penalty))
+    system = state.gram + np.diag(column_penalties(m, penalty))
     explained = beside.T @ solve_positive(system.copy, beside)
     columns, start = [], 0
     for number, source in enumerate(problem.sources):

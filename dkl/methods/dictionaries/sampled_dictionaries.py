@@ -67,9 +67,12 @@ class WaveSource:
     Parameters
     ----------
     space : FourierSpace
+    free : ndarray of shape (d,), bool, or None
+        The columns that frequencies may look at; None for all.
     """
 
     space: FourierSpace
+    free: np.ndarray | None = None
 
     @property
     def columns_a_point(self) -> int:
@@ -91,8 +94,12 @@ class WaveSource:
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
         """Peaks that differ from each other."""
         S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
-        points, _ = self.space.search(rows.X, S, count, seed)
-        return points.astype(np.float64)
+        if self.free is None:
+            points, _ = self.space.search(rows.X, S, count, seed)
+            return points.astype(np.float64)
+        # a column that is nothing but 0 moves no frequency, and an entry there is one of the start
+        points, _ = self.space.search(_dense(rows.X).astype(np.float32) * self.free, S, count, seed)
+        return points.astype(np.float64) * self.free
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +111,13 @@ class LandmarkSource:
     kernel : Family
         With its bandwidth.
     scaler : Scaler or None
+    free : ndarray of shape (d,), bool, or None
+        The columns that the kernels look at; None for all.
     """
 
     kernel: Any
     scaler: Scaler | None
+    free: np.ndarray | None = None
 
     @property
     def columns_a_point(self) -> int:
@@ -116,17 +126,18 @@ class LandmarkSource:
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The similarities themselves: whitened are only those that stay."""
-        projection = NystromProjection(self.kernel, points, np.eye(len(points)))
+        metric = None if self.free is None else self.free.astype(np.float64)
+        projection = NystromProjection(self.kernel, points, np.eye(len(points)), metric)
         return FeatureMap("nystrom", projection, np.ones(len(points)), scaler=self.scaler)
 
     def unit(self, X: Rows) -> float:
         """Narrow kernels are small almost everywhere, and would hardly be taken against a ridge."""
-        rows = _dense(X[:_JUDGES])
+        rows = self._seen(X[:_JUDGES])
         return _unit(self.kernel.kernel(rows, rows[:_LEAST_TRIED]))
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
         """Of some of the rows those that together lower the loss most, one after the other."""
-        X = _dense(rows.X)
+        X = self._seen(rows.X)
         generator, n_tried = np.random.default_rng([seed, 0x1A4D]), max(_LEAST_TRIED, _TRIED * count)
         tried = np.unique(X[generator.choice(len(X), min(len(X), n_tried), replace=False)], axis=0)
         judges = slice(0, _JUDGES)
@@ -139,6 +150,10 @@ class LandmarkSource:
         system = weighted.T @ Q - np.outer(mean, mean) / total
         slopes = Q.T @ rows.s[judges] - np.outer(mean, rows.s[judges].sum(axis=0)) / total
         return tried[greedy_points(system, slopes, [np.arange(len(tried))[:, None]], count)]
+
+    def _seen(self, X: Rows) -> np.ndarray:
+        """Rows written out in float64, 0 in columns that are not looked at."""
+        return _dense(X) if self.free is None else _dense(X) * self.free
 
 
 def _dense(X: Rows) -> np.ndarray:

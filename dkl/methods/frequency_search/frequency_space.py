@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from scipy import sparse
 
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
+from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.kernels.sums import feature_sums
 from dkl.methods.frequency_search.landscape import ascent_bytes
@@ -96,6 +98,8 @@ class FourierSpace:
     near_room : int
         Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
         points do better over all columns.
+    metric : ndarray of shape (d,) or (d, d), or None
+        The symmetric root R of a metric: starts, steps and draws are those of rows R'x, for which w.(R'x) = (R w).x.
     """
 
     origin: FeatureMap
@@ -103,6 +107,7 @@ class FourierSpace:
     options: SearchOptions
     chains_a_peak: float = 1.0
     near_room: int = 0
+    metric: np.ndarray | None = None
 
     @property
     def columns_a_point(self) -> int:
@@ -119,7 +124,8 @@ class FourierSpace:
         generator = np.random.default_rng([seed, 0])
         scale = np.sqrt(self.options.start) / self._sigma
         # the Fourier transform of a Gaussian kernel of bandwidth sigma, narrowed: potentials fall off far out
-        return (scale * generator.standard_normal((count, self.origin.n_columns))).astype(np.float32)
+        drawn = scale * generator.standard_normal((count, self.origin.n_columns))
+        return in_metric(drawn, self.metric).astype(np.float32)
 
     @property
     def draws_plainly(self) -> bool:
@@ -131,10 +137,10 @@ class FourierSpace:
         drawn = self.family.draw(count, self.origin.n_columns, seed, np.float32)
         # a frequency that is too long keeps its direction
         frequencies = np.asarray(drawn.projection.dense(), dtype=np.float32)
-        if self.options.max_norm is None:
-            return frequencies
-        norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
-        return frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
+        if self.options.max_norm is not None:
+            norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
+            frequencies = frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
+        return in_metric(frequencies, self.metric).astype(np.float32)
 
     def search(
         self,
@@ -150,9 +156,12 @@ class FourierSpace:
         is_near = room is not None and room <= self.near_room
         share = self.options.near_share if is_near else 0.0
         options = replace(self.options, chains=self._chains(count), near_share=share)
+        if self.metric is not None:
+            X = X @ sparse.diags_array(self.metric) if sparse.issparse(X) else in_metric(X, self.metric)
+            X = X.astype(np.float32)
         peaks = search_peaks(X, S, self._sigma, options, seed, weight=weight)
         best = distinct_peaks(peaks.frequencies, peaks.potentials, count)
-        return peaks.frequencies[best], peaks.potentials[best]
+        return in_metric(peaks.frequencies[best], self.metric).astype(np.float32), peaks.potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         d, chains = self.origin.n_columns, self._chains(count)

@@ -12,15 +12,12 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily
 from dkl.features.scaling import Scaler
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.parameters import family_of
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.passes.loop import ColumnStore
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
@@ -52,6 +49,8 @@ class PreparedRows:
         Mean and deviation of targets that are numbers; None for classes, and in a plan, which reads nothing.
     context : FitContext
         What a machine asks of this fit.
+    metric : ndarray of shape (d,) or (d, d), or None
+        The root of a learned metric that frequencies are searched in.
     """
 
     dataset: Dataset
@@ -62,6 +61,7 @@ class PreparedRows:
     class_weight: np.ndarray | None
     target_scale: TargetScale | None
     context: FitContext
+    metric: np.ndarray | None = None
 
     @property
     def total_weight(self) -> float:
@@ -94,7 +94,7 @@ class PreparedRows:
             return finite_space(self.family, d, self.scaler, self.dtype)
         # one drawn pair says what all of them are: the search replaces its frequency
         origin = replace(self.family.draw(1, d, 0, self.dtype), scaler=self.scaler)
-        return FourierSpace(origin, self.family, options, chains_a_peak)
+        return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)
 
 
 class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
@@ -156,16 +156,12 @@ class SearchingLearner(FeatureLearner):
         """A strategy of some class, with those parameters of the learner that it has fields for."""
         return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
-    def _planned_search(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes of a fit: the preparation, the moments of targets that are numbers, and the rounds."""
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
-        passes: list[tuple[Any, int]] = list(PreparationDriver().plan(preparation))
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The moments of targets that are numbers, and the rounds."""
         # the problem first: it refuses what has no meaning for these rows
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        if dataset.classes is None:
-            passes.append(((target_record(dataset.schema.n_targets or 1),), 1))
-        return [*passes, *strategy.driver().plan(problem)]
+        return [*planned_scale(dataset), *strategy.driver().plan(problem)]
 
     def _planned_start(self, dataset: Dataset) -> Any:
         """A start of the size that a fit may have; None for none."""
@@ -179,7 +175,10 @@ class SearchingLearner(FeatureLearner):
         """The rows of a fit, with what the passes before the search have found."""
         # class weights for targets that are numbers are refused here
         weights = self._class_weights(dataset)
-        return PreparedRows(dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context)
+        metric = getattr(self, "metric_", None)
+        return PreparedRows(
+            dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context, metric
+        )
 
     def _target_scale(self, dataset: Dataset) -> TargetScale | None:
         """Mean and deviation of targets that are numbers, by a pass; None for classes."""

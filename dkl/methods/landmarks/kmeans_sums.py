@@ -11,7 +11,6 @@ import numpy as np
 from scipy import sparse
 
 from dkl.features.scaling import Scaler
-from dkl.kernels import device
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
@@ -116,7 +115,7 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     # sums of rows are dense, also for sparse rows: centres have few zeros
     L, width = centers.points.shape
     sums, mass, inertia = np.zeros((L, width)), np.zeros((L, centers.n_classes)), 0.0
-    X = device.rows_on(block.X, "cpu")
+    X = block.X
     step = _TILE_ROWS if sparse.issparse(X) else cache_tile(_TILE_ROWS, X.shape[1], np.dtype(np.float64))
     for rows in spans(X.shape[0], step):
         tile = scale_rows(X[rows], centers.scaler, "float64")
@@ -146,6 +145,7 @@ def cluster_record(centers: Centers) -> BlockSum:
         accumulators={**panels, "mass": Accumulator((L, centers.n_classes)), "inertia": Accumulator(())},
         operands={"centers": centers},
         cost=partial(cluster_cost, centers=centers),
+        on_host=True,
     )
 
 

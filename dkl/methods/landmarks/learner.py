@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import Scaler, ScalingKind
+from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
@@ -36,14 +36,13 @@ from dkl.methods.parameters import (
     Constraints,
     bandwidth_factors,
     check_labels,
-    check_parameters,
     check_waves,
     family_of,
 )
 from dkl.methods.posterior.weights import pseudo_posterior
 from dkl.methods.potentials import PotentialProblem
-from dkl.methods.preparation.driver import SAMPLE_BYTES, PreparationDriver
-from dkl.methods.preparation.learner import draw_pool, preparation_problem
+from dkl.methods.preparation.driver import SAMPLE_BYTES
+from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 
@@ -143,7 +142,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         rounds: int = 5,
         sigma_factors: Sequence[float] = (1.0,),
         sums: str | PathLike[str] | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
@@ -223,22 +222,14 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         """
         return self._chosen_again(beta=beta)
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, the landmarks, and the pass for the losses of all candidates."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The landmarks, and the pass for the losses of all candidates."""
         check_labels(type(self).__name__, dataset)
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
         pool = self._planned_pool(self._planned_family(), dataset)
         placement = self._placement(dataset, None, None, seed=0)
         points = np.zeros((self.n_landmarks, dataset.n_columns))
         losses = self._losses(pool, dataset, points, np.zeros(self.n_landmarks, np.int64), None)
-        plans = (
-            PreparationDriver().plan(preparation),
-            PlacementDriver().plan(placement),
-            self._kept(LandmarkDriver()).plan(losses),
-        )
-        return [planned for plan in plans for planned in plan]
+        return [*PlacementDriver().plan(placement), *self._kept(LandmarkDriver()).plan(losses)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""

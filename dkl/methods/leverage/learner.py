@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family, FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
@@ -27,13 +27,10 @@ from dkl.methods.parameters import (
     LEVERAGE,
     POOL,
     Constraints,
-    check_parameters,
     columns_a_frequency,
     family_of,
     kept_frequencies,
 )
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.updating import Updated
 
 # A system of this size is solved exactly: half a minute and 1 GiB at most.
@@ -145,7 +142,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         *,
         sums: str | PathLike[str] | None = None,
         sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",
@@ -191,13 +188,10 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         """
         return self._chosen_again(mu=mu, n_features=n_features, weighted=weighted)
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, and the passes for the scores."""
-        check_parameters(self)
-        self._check_rest()
-        preparation = preparation_problem(dataset, family_of(self), self.scaling, 0)
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The passes for the scores."""
         driver, problem = self._planned_scoring(dataset)
-        return [*PreparationDriver().plan(preparation), *self._kept(driver).plan(problem)]
+        return list(self._kept(driver).plan(problem))
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes of the systems that the driver solves, and of the candidates."""

@@ -10,7 +10,8 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import GramSum, newton_tile, packed_size
+from dkl.kernels.newton.gram import GramSum, packed_size
+from dkl.kernels.normal_equations import newton_tile
 from dkl.kernels.sums import feature_squares
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows

@@ -21,7 +21,9 @@ from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.landmarks import whitening_of
+from dkl.methods.steps.learner import monotone_signs
 from dkl.methods.steps.problem import HISTORY
+from dkl.solvers.losses import ROUND_QUANTILES
 
 # the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
@@ -35,7 +37,14 @@ class DictionarySolver(CorrectiveSolver):
     """`family=[...]` of MarginFeatures: atoms of several dictionaries compete in each round.
 
     The parameters are those of `CorrectiveSolver`; the penalty is chosen on held-out rows in each round.
+
+    Parameters
+    ----------
+    monotone : mapping of int or str to {1, -1}, or None
+        As of MarginFeatures.
     """
+
+    monotone: Any
 
     stage: ClassVar[str] = "dictionaries"
 
@@ -65,14 +74,21 @@ class DictionarySolver(CorrectiveSolver):
         classes, scale = dataset.classes, rows.target_scale
         n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         default = "log_loss" if classes is not None and n_models == 1 else "squared_error"
+        further = {"softmax"} if n_models > 1 else {"log_loss"}
+        allowed = {"squared_error"} | (
+            further if classes is not None else {"huber", "pinball"} if n_models == 1 else set()
+        )
         loss = default if self.loss is None else self.loss
-        if loss not in (default, "squared_error"):
+        if loss not in allowed:
             raise ValueError(
-                f"loss={loss!r} is not one of {sorted({default, 'squared_error'})}, which a list of families has for "
-                "these targets"
+                f"loss={loss!r} is not one of {sorted(allowed)}, which a list of families has for these targets"
             )
+        models = np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models)
+        if loss == "pinball":
+            # a model a quantile, all of the one target
+            models, n_models = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+            models=models,
             n_classes=None if classes is None else len(classes),
             class_weight=rows.class_weight,
             center=None if scale is None else scale.center,
@@ -83,6 +99,18 @@ class DictionarySolver(CorrectiveSolver):
             held_out = HeldOut(self.validation_fraction, rows.seed)
         most = min(_IN_MEMORY_ROWS, max(1_000, rows.within(_IN_MEMORY_BYTES)))
         steps = family.steps or Steps()
+        signs = monotone_signs(self.monotone, dataset, n_models)
+        free = None if signs is None else signs == 0
+        if free is not None and family.steps is None and not family.has_columns:
+            raise ValueError(
+                "monotone is a promise that steps and columns can keep, and waves and landmarks cannot: these take "
+                "part on the other columns; list dkl.Steps() or dkl.Coordinates() beside them"
+            )
+        if free is not None and family.others and not free.any():
+            raise ValueError(
+                f"monotone names all {dataset.n_columns} columns, so that none is left for {family.others[0]!r}; list "
+                "dkl.Steps() and dkl.Coordinates() alone"
+            )
         each = int(np.clip(rows.total_weight // _ROWS_A_COLUMN, _FEWEST, _MOST))
         return DictionaryProblem(
             targets=HeldTargets(targets, held_out.mask),
@@ -99,7 +127,8 @@ class DictionarySolver(CorrectiveSolver):
             seed=rows.seed,
             # similarities to landmarks near each other differ in digits that float32 does not have
             dtype="float64" if any(isinstance(one, Landmarks) for one in family.others) else rows.dtype,
-            sources=tuple(self._source(rows, one) for one in family.others),
+            signs=signs,
+            sources=tuple(self._source(rows, one, free) for one in family.others),
             has_steps=family.steps is not None,
             has_columns=family.has_columns
             or (family.steps is not None and dataset.n_columns <= (self._most_columns() // 3)),
@@ -143,7 +172,11 @@ class DictionarySolver(CorrectiveSolver):
                 part, own = part.take(kept), own[:, kept]
             factor = 1.0 / np.sqrt(m)
             if isinstance(part.projection, NystromProjection):
-                part, own = _whitened(part, part.projection, own)
+                # kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model
+                whitening = whitening_of(part.projection.landmarks, part.projection.kernel)
+                own = np.linalg.solve(whitening, (own * part.amplitudes).T).T
+                projection = replace(part.projection, whitening=whitening)
+                part = replace(part, projection=projection, amplitudes=np.ones(part.n_features))
                 factor *= np.sqrt(part.n_features)
             maps.append(part)
             factors.append(factor)
@@ -168,19 +201,11 @@ class DictionarySolver(CorrectiveSolver):
         """Columns that the rounds may find."""
         return AUTO_FEATURES if self.n_features == "auto" else int(self.n_features)
 
-    def _source(self, rows: PreparedRows, family: Any) -> Source:
-        """Where one of the dictionaries is searched."""
+    def _source(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Source:
+        """Where one of the dictionaries is searched, on columns that have no sign."""
         if isinstance(family, Landmarks):
-            return LandmarkSource(family.kernel, rows.scaler)
+            return LandmarkSource(family.kernel, rows.scaler, free)
         space = self._frequency_space(replace(rows, family=family))
         if not isinstance(space, FourierSpace):
             raise TypeError(f"{family!r} has no frequencies to search for")
-        return WaveSource(space)
-
-
-def _whitened(part: FeatureMap, projection: NystromProjection, coef: np.ndarray) -> tuple[FeatureMap, np.ndarray]:
-    """Kernels at landmarks as k(x, Z) A with A = L^-T, and the coefficients A^-1 w of the same model."""
-    whitening = whitening_of(projection.landmarks, projection.kernel)
-    coef = np.linalg.solve(whitening, (coef * part.amplitudes).T).T
-    ones = np.ones(part.n_features)
-    return replace(part, projection=replace(projection, whitening=whitening), amplitudes=ones), coef
+        return WaveSource(space, free)

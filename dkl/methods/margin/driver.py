@@ -16,7 +16,7 @@ from dkl.methods.margin.round import most_candidates, round_record, sample_recor
 from dkl.methods.margin.working_model import WorkingSystem, refit
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import systems_at_once
 
 
@@ -96,7 +96,32 @@ class CorrectiveDriver:
                 if state.n_points < n_points:
                     # the sums are those of the larger model: the next pass evaluates what is left of it
                     return state
-            return _searched(problem, _extended(problem, state, sums), self._rows, sample)
+            return self._searched(problem, _extended(problem, state, sums), sample)
+
+    def _searched(self, problem: CorrectiveProblem, state: CorrectiveState, sample: RowSample) -> CorrectiveState:
+        """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
+        room = state.limit - state.n_points
+        if room <= 0:
+            return state
+        # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
+        seed = (problem.seed + 7919 * state.passes) % 2**31
+        wanted, drawn = _wanted(problem, state)
+        candidates, sampled = problem.space.none, np.zeros(0)
+        if wanted:
+            state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
+            X, S, weight = sample_duals(problem, state, self._rows)
+            count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
+            if len(S):
+                candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
+                squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
+                sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
+            elif state.n_points == 0:
+                # nothing to learn, and a map has at least one feature
+                candidates, sampled = problem.space.start(1, seed), np.zeros(1)
+        # where all points are random draws, they are those of `RandomFeatures`
+        is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
+        random = problem.space.plain(drawn, problem.seed if is_first else seed)
+        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
 
     def metrics(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
         """Features, losses and gap of the last round."""
@@ -336,34 +361,6 @@ def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 
 
-def _searched(
-    problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows, sample: RowSample
-) -> CorrectiveState:
-    """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
-    room = state.limit - state.n_points
-    if room <= 0:
-        return state
-    # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
-    seed = (problem.seed + 7919 * state.passes) % 2**31
-    wanted, drawn = _wanted(problem, state)
-    candidates, sampled = problem.space.none, np.zeros(0)
-    if wanted:
-        state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
-        X, S, weight = sample_duals(problem, state, rows)
-        count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
-        if len(S):
-            candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
-            squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
-            sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
-        elif state.n_points == 0:
-            # nothing to learn, and a map has at least one feature
-            candidates, sampled = problem.space.start(1, seed), np.zeros(1)
-    # where all points are random draws, they are those of `RandomFeatures`
-    is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
-    random = problem.space.plain(drawn, problem.seed if is_first else seed)
-    return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
-
-
 def sample_duals(
     problem: CorrectiveProblem, state: CorrectiveState, rows: SearchedRows
 ) -> tuple[Rows, np.ndarray, np.ndarray | None]:
@@ -381,7 +378,7 @@ def sample_duals(
         state.searches[on_these, 2],
         problem.dtype,
     )
-    duals = -loss_of(problem.loss).slope(targets, scores + state.coefficients[:, -1])
+    duals = -round_loss(problem.loss).slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows beyond the margin have no slope and no say: leaving them out makes the search cheaper, and changes no sum

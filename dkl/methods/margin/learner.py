@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -10,18 +11,20 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.bounds_mixin import CertifiedMargins
 from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
 from dkl.methods.game.learner import GameSolver
 from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
+from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, check_parameters, family_of, kept_frequencies
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
+from dkl.passes.loop import check_reach
 from dkl.solvers.losses import LOG_LINK
 
 Solver = Literal["corrective", "game"]
@@ -47,7 +50,7 @@ class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
 SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": CorrectiveSolver, "game": GameSolver}
 
 
-class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
+class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, SearchingLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
     Rounds alternate between the dual of a linear machine on the features so far, and the peaks of the Fourier potential
@@ -67,8 +70,10 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
         projected gradient steps on the dual weights, which are kept beside the rows; for classes.
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma", "hinge"} or None
-        None is "squared_hinge" for classes ("hinge" in the game) and "squared_error" for numbers; "poisson" is of
+    loss : str or None
+        Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
+        than two classes together, and "hinge" (None in the game). Of numbers "squared_error" (None), "huber" (the
+        square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a model each); "poisson" of
         counts and "gamma" of sizes, whose mean is exp(f), and neither standardises them.
     C : float or None
         Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
@@ -113,6 +118,13 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         Of the game: onto the dual weights that are feasible, or the paper's ten alternations.
     dynamics : {"no-regret", "excessive-gap"}
         Of the game on a finite family.
+    metric : {"diagonal", "full"} or None
+        Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of one family
+        with a bandwidth, and not in the game.
+    monotone : mapping of int or str to {1, -1}, or None
+        Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
+        with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
+        the other columns only.
     refine : int
         Epochs of joint descent on frequencies and weights at the end, stopped early on held-out rows.
     warm_start : bool
@@ -168,7 +180,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **MARGIN}
-    _searches: ClassVar[bool] = True
+    _supervised: ClassVar[bool] = True  # type: ignore[misc]
+    _searches: ClassVar[bool] = True  # type: ignore[misc]
 
     n_features: Any
     solver: Solver
@@ -197,9 +210,11 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         max_norm: float | None = None,
         projection: str = "exact",
         dynamics: str = "no-regret",
+        metric: MetricKind | None = None,
+        monotone: Mapping[int | str, int] | None = None,
         refine: int = 0,
         warm_start: bool = False,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",
@@ -229,6 +244,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         self.max_norm = max_norm
         self.projection = projection
         self.dynamics = dynamics
+        self.metric = metric
+        self.monotone = monotone
         self.refine = refine
         self.warm_start = warm_start
         self.scaling = scaling
@@ -241,14 +258,12 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, the targets' moments where they are numbers, and the rounds as they grow."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The targets' moments where they are numbers, and the rounds as they grow."""
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
-        passes = self._planned_search(dataset)
+        passes = [*self._planned_metric(dataset), *super()._planned_method(dataset)]
         return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -264,12 +279,27 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
                 f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
                 "set refine=0"
             )
+        if self.metric is not None and (isinstance(family_of(self), Dictionaries) or self.solver != "corrective"):
+            raise ValueError(
+                f"metric={self.metric!r} is for one family that is searched by rounds: take solver='corrective' and "
+                "family=dkl.Gaussian(), or metric=None"
+            )
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+
+    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
+        """What the search holds; or the rounds of a metric, if these hold more."""
+        search = super().planned_memory(dataset)
+        return max(search, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
         if not isinstance(family_of(self), Dictionaries):
+            if self.monotone:
+                raise ValueError(
+                    "monotone is for a list of dictionaries with steps or columns, since waves rise and fall; take "
+                    "family=[dkl.Steps(), dkl.Gaussian()], or StepFeatures(monotone=...)"
+                )
             return self._with_parameters(SOLVERS[self.solver])
         if self.solver != "corrective" or self.warm_start:
             given = "warm_start=True" if self.warm_start else f"solver={self.solver!r}"
@@ -279,11 +309,15 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, SearchingLearner):
     def _learn(self, dataset: Dataset) -> None:
         solver = self._strategy()
         start = self._start(dataset, solver)
-        # parameters that have no meaning for these rows are refused before any pass
-        solver.problem(self._planned_rows(dataset), None)
+        # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all workers
+        # see: the passes before the search may take hours.
+        columns = solver.columns(solver.problem(self._planned_rows(dataset), None), None)
+        if columns is not None:
+            check_reach(columns.store)
         if self.loss in LOG_LINK:
             check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
+        self._learn_metric(dataset, scaler)
         for name in ("points_", "dual_", "_played", "duality_gap_"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":

@@ -104,7 +104,7 @@ class CorrectiveProblem:
         Points to find at most.
     total_weight : float
         Of the rows that are learned from, about: it scales what is reported.
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
     ridge : float
         For each point that is there; heavy, so that rounds stay diverse.
     last_ridge : float or None

@@ -19,7 +19,7 @@ from dkl.methods.margin.driver import CorrectiveDriver
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
 from dkl.methods.margin.sums import CorrectiveLoss, HeldTargets
 from dkl.methods.parameters import kept_frequencies
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
 
 # rows of the first search: a 20th of all, at least and at most so many, and no more than fit into so many bytes
 _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
@@ -50,7 +50,10 @@ _ENOUGH_ROWS = 10_000
 # shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go
 # on until one lowers the objective by less than this share of it, and for so many passes at most.
 _SETTLING_STEPS = 30
-_LEAST_GAIN = {"log_loss": 1e-7, "squared_hinge": 1e-6, "poisson": 1e-7, "gamma": 1e-7}
+_LEAST_GAIN = {
+    **dict.fromkeys(("log_loss", "softmax", "huber", "poisson", "gamma"), 1e-7),
+    **dict.fromkeys(("squared_hinge", "pinball"), 1e-6),
+}
 # C of None: 1/80
 _C = 0.0125
 # C multiplies the whole square of an error, as in `LinearSVR`, which is twice the loss of that name
@@ -67,7 +70,7 @@ class CorrectiveSolver:
         As of MarginFeatures.
     sparse_share, plain_share, max_norm, refine
         As of MarginFeatures.
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"} or None
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"} or None
         None is "squared_hinge" for classes, "squared_error" for numbers.
     C : float or None
         None is 1/80 while features are looked for, and lighter for the last model on few rows.
@@ -129,8 +132,12 @@ class CorrectiveSolver:
         classes = dataset.classes
         n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         scale = self._target_units(rows, loss)
+        models = np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models)
+        if loss == "pinball":
+            # a model a quantile, all of the one target
+            models, n_models = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models),
+            models=models,
             n_classes=None if classes is None else len(classes),
             class_weight=rows.class_weight,
             center=None if scale is None else scale.center,
@@ -202,19 +209,25 @@ class CorrectiveSolver:
 
     def _loss(self, dataset: Dataset) -> CorrectiveLoss:
         """The loss of the working model; ValueError if it is not one for these targets."""
-        allowed: tuple[CorrectiveLoss, ...] = (
-            ("squared_error", "poisson", "gamma")
+        allowed: tuple[Any, ...] = (
+            ("squared_error", *ROUND_LOSSES)
             if dataset.classes is None
-            else ("squared_hinge", "log_loss", "squared_error")
+            else ("squared_hinge", "log_loss", "squared_error", *(("softmax",) if len(dataset.classes) > 2 else ()))
         )
         loss: CorrectiveLoss = allowed[0] if self.loss is None else self.loss
         if loss not in allowed:
             kind = "numbers" if dataset.classes is None else "class labels"
             remedy = "; the hinge is for solver='game'" if loss == "hinge" else ""
             raise ValueError(f"loss={loss!r} is not one of {allowed}, which solver='corrective' has for {kind}{remedy}")
-        if loss in LOG_LINK and self.refine:
+        if loss == "pinball" and (dataset.schema.n_targets or 1) > 1:
             raise ValueError(
-                f"refine={self.refine} descends on standardised targets, and loss={loss!r} has none; set refine=0"
+                f"loss='pinball' is of quantiles of one target, y has {dataset.schema.n_targets} columns; learn from "
+                "one of them"
+            )
+        if loss in (*ROUND_LOSSES, "softmax") and self.refine:
+            raise ValueError(
+                f"refine={self.refine} descends on the squared error or a loss of each class against the rest, and "
+                f"loss={loss!r} is neither; set refine=0"
             )
         return loss
 

@@ -9,14 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.normal_equations import NewtonTargets, design_tiles, signed_products
+from dkl.kernels.device import array_module, on_host
+from dkl.kernels.newton.gram import rows_at, signed_products
+from dkl.kernels.normal_equations import NewtonTargets, design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-CorrectiveLoss = Literal["squared_hinge", "log_loss", "squared_error", "poisson", "gamma"]
+CorrectiveLoss = Literal[
+    "squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"
+]
 
 # rows at most whose change of the Gram matrix is formed at once
 _CHANGED_ROWS = 1024
@@ -28,7 +32,7 @@ class CorrectiveRound:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
         As `dkl.solvers.losses` defines them.
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
@@ -64,10 +68,13 @@ class HeldTargets:
     targets : NewtonTargets
     held : callable or None
         Row ids to a mask of the rows that are held out; None for none.
+    left_out : callable or None
+        Row ids to a mask of rows that neither learn nor judge; None for none.
     """
 
     targets: NewtonTargets
     held: Callable[[np.ndarray], np.ndarray] | None = None
+    left_out: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
@@ -75,7 +82,9 @@ class HeldTargets:
         if self.held is None:
             return targets, weight, np.zeros_like(weight)
         mask = np.asarray(self.held(block.held_with), dtype=bool)
-        return targets, weight * ~mask, weight * mask
+        if self.left_out is None:
+            return targets, weight * ~mask, weight * mask
+        return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
 
 
 def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
@@ -84,7 +93,7 @@ def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, lo
     That is its weight times its curvature as a share of the loss's largest.
     """
     # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
-    table = loss_of(loss)
+    table = round_loss(loss)
     return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
 
 
@@ -114,12 +123,12 @@ def corrective_sums(
         "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
         what has to be added to the Gram matrix of the old columns.
     """
-    loss = loss_of(round_.loss)
+    loss = round_loss(round_.loss)
     change = _GramChange(round_)
-    sums: dict[str, np.ndarray] = {}
+    sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
         y, weight, held_out = (part[rows] for part in targets)
-        scores = (phi @ round_.coefficients.T.astype(phi.dtype)).astype(np.float64)
+        xp, scores = array_module(phi), _scores(phi, round_.coefficients)
         # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
         with np.errstate(over="ignore"):
             losses, slopes, bends = loss.value(y, scores), loss.slope(y, scores), loss.curvature(y, scores)
@@ -129,9 +138,10 @@ def corrective_sums(
         # what each row counts in the Gram sums: by its curvature where these follow one model
         used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
         counting = np.flatnonzero(used)
-        counted = phi if len(counting) == len(phi) else phi[counting]
+        counted = phi if len(counting) == len(phi) else rows_at(phi, counting)
+        shares = xp.asarray(used[counting, None].astype(phi.dtype))
         tile = {
-            "gradient": (weighted.T.astype(phi.dtype) @ phi).astype(np.float64),
+            "gradient": xp.asarray(weighted.T.astype(phi.dtype)) @ phi,
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
             "dual": -(weight @ loss.conjugate(y, slopes)),
@@ -142,16 +152,21 @@ def corrective_sums(
             "support": weight @ (duals != 0.0),
             "held_out": np.array([(held_out @ losses).sum(), held_out.sum()]),
             # sum over rows of used phi phi_new^T: Gram columns of the candidates
-            "cross": counted.T @ (counted[:, round_.new] * used[counting, None].astype(phi.dtype)),
+            "cross": counted.T @ (xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
         change.add(phi, y, weight, used)
-        # tiles are added in float64, whatever they were formed in
+        # tiles are added in float64, whatever they were formed in; sums of a GPU stay there until the last one
         for name, value in tile.items():
             if name in sums:
                 sums[name] += value
             else:
-                sums[name] = np.array(value, dtype=np.float64)
-    return {**sums, **change.sums()}
+                sums[name] = value.astype(np.float64)
+    return {**{name: on_host(value) for name, value in sums.items()}, **change.sums()}
+
+
+def _scores(phi: Any, models: np.ndarray) -> np.ndarray:
+    """The scores (n, K), on the host, of models (K, m + 1) on rows of the design matrix, wherever these are."""
+    return on_host(phi @ array_module(phi).asarray(models.T.astype(phi.dtype))).astype(np.float64)
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -167,42 +182,45 @@ class _GramChange:
 
     def __init__(self, round_: CorrectiveRound) -> None:
         self._round, n = round_, len(round_.old)
-        self._totals = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
-        self._rows: list[np.ndarray] = []
+        self._totals: list[Any] = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
+        self._rows: list[Any] = []
         self._weights: list[np.ndarray] = []
 
-    def add(self, phi: np.ndarray, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
+    def add(self, phi: Any, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
         """Take the rows of a tile of which another weight is `used` than before."""
         if not self._totals:
             return
         # the weight under the model at which the matrix is known: 0 where it is not, so that all rows come in
         before = np.zeros_like(used)
         if self._round.previous is not None:
-            scores = phi @ self._round.previous.T.astype(phi.dtype)
-            before = gram_weights(scores.astype(np.float64), y, weight, self._round.loss)
+            before = gram_weights(_scores(phi, self._round.previous), y, weight, self._round.loss)
         change = used - before
         rows = np.flatnonzero(change)
         if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
             self._multiply()
         if len(rows):
-            self._rows.append(phi[rows][:, self._round.old])
+            xp = array_module(phi)
+            self._rows.append(xp.take(rows_at(phi, rows), xp.asarray(self._round.old), axis=1))
             self._weights.append(change[rows])
 
     def sums(self) -> dict[str, np.ndarray]:
         """A panel of the matrix each: "change_0", ..."""
         self._multiply()
-        return {f"change_{j}": total for j, total in enumerate(self._totals)}
+        return {f"change_{j}": on_host(total) for j, total in enumerate(self._totals)}
 
     def _multiply(self) -> None:
         """Add the outer products of the rows that were taken, by their change of weight, and forget them."""
         if not self._rows:
             return
-        phi, weight = np.concatenate(self._rows), np.concatenate(self._weights)
+        xp = array_module(self._rows[0])
+        phi, weight = xp.concat(self._rows), np.concatenate(self._weights)
         self._rows, self._weights = [], []
+        # products are made where the rows are; those of a GPU are added up there
+        self._totals = [xp.asarray(total) for total in self._totals]
         if len(self._totals) == 1:
             # one symmetric product, of half the cost: rows that came in less those that went
-            self._totals[0] += signed_products(phi, weight, upper=True)
+            self._totals[0] += signed_products(phi, weight)
             return
-        weighted = phi * weight.astype(phi.dtype)[:, None]
+        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
             total += weighted[:, start:stop].T @ phi[:, start:]

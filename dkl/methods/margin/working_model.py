@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.methods.margin.sums import CorrectiveLoss
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import map_systems, solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
@@ -28,7 +28,7 @@ class WorkingSystem:
         Intercept last.
     gram : ndarray of shape (parts m + 1, parts m + 1)
         Of the rows weighed by their curvature, as a share of the loss's largest (`active`), or of all rows in full.
-    loss : {"squared_hinge", "log_loss", "squared_error", "poisson", "gamma"}
+    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
     active : bool
     ridge : float
         A point.
@@ -88,26 +88,22 @@ def refit(
     # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
     # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
     # That of a mean exp(f) has no largest one: its mean alone says how long a step may be.
-    bound = loss_of(system.loss).largest_curvature
+    bound = round_loss(system.loss).largest_curvature
     largest = bound if np.isfinite(bound) else 1.0
     shares = np.ones(len(gradient))
     if not (system.active or system.loss == "squared_error"):
         shares = np.minimum(bound / largest, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
 
     def solved(k: int) -> np.ndarray:
-        return _solve(gram, ridge / largest, shares[k], gradient[k] / largest)
+        """(share_k gram + diag(ridge))^-1 gradient_k, all divided by the largest curvature."""
+
+        def system() -> np.ndarray:
+            # symmetric: its transpose is the same matrix in the order that LAPACK works in
+            matrix = (shares[k] * gram).T
+            np.einsum("ii->i", matrix)[...] += ridge / largest
+            return matrix
+
+        return solve_positive(system, gradient[k] / largest)
 
     steps = map_systems(solved, range(len(gradient)), width)
     return base + np.array(steps), base, gram
-
-
-def _solve(gram: np.ndarray, ridge: np.ndarray, share: float, gradient: np.ndarray) -> np.ndarray:
-    """(share gram + diag(ridge))^-1 gradient."""
-
-    def system() -> np.ndarray:
-        # symmetric: its transpose is the same matrix in the order that LAPACK works in
-        matrix = (share * gram).T
-        np.einsum("ii->i", matrix)[...] += ridge
-        return matrix
-
-    return solve_positive(system, gradient)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,30 +11,19 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.radial import has_radial_slope
-from dkl.features.scaling import Scaler, ScalingKind
-from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
-from dkl.methods.nystrom.metric_driver import METRIC_HISTORY, MetricDriver, MetricProblem
-from dkl.methods.parameters import NYSTROM, Constraints, check_parameters
-from dkl.methods.preparation.driver import PreparationDriver
-from dkl.methods.preparation.learner import preparation_problem
+from dkl.methods.parameters import NYSTROM, Constraints
 
 # rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
-# landmarks of the rounds of a metric at most, and columns of a full one
-_METRIC_LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
-# Gradients at few landmarks are mostly noise: with 400 of them no column of puma32h stood out in half of the draws.
-_LEAST_METRIC_LANDMARKS = 600
 
 
-class NystromFeatures(FeatureLearner):
+class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     """A kernel, as the columns k(x, z) at landmarks z, whitened.
 
     A linear model on these columns is the kernel machine whose solution is a sum of kernels at the landmarks, with the
@@ -95,6 +84,7 @@ class NystromFeatures(FeatureLearner):
 
     _parameter_constraints: ClassVar[Constraints] = NYSTROM
     _parts: ClassVar[tuple[str, ...]] = ("kernel",)
+    _metric_of_own_kernel: ClassVar[bool] = True
 
     n_features: int
 
@@ -105,9 +95,9 @@ class NystromFeatures(FeatureLearner):
         landmarks: Landmarks = "uniform",
         *,
         sigma_factor: float = 1.0,
-        metric: Literal["diagonal", "full"] | None = None,
+        metric: MetricKind | None = None,
         validation_fraction: float = 0.2,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",
@@ -138,32 +128,16 @@ class NystromFeatures(FeatureLearner):
         """The landmarks, of shape (l, d), in the units of the scaled rows."""
         return self.feature_map_.projection.dense()
 
-    @property
-    def _supervised(self) -> bool:  # type: ignore[override]
-        """A metric is learned with the targets; landmarks are not."""
-        return self.metric is not None
-
-    @property
-    def _searches(self) -> bool:  # type: ignore[override]
-        """A metric looks too good on the rows that it was learned on."""
-        return self.metric is not None
-
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, and the drawing of rows."""
-        check_parameters(self)
-        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The metric, where one is learned, and the drawing of rows."""
         problem = self._problem(dataset, self._planned_family(), None, 0)
-        metric = [] if self.metric is None else self._planned_metric(dataset)
-        return [*PreparationDriver().plan(preparation), *metric, *NystromDriver().plan(problem)]
+        return [*self._planned_metric(dataset), *NystromDriver().plan(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The sample, and the matrices of the landmarks; or those of the rounds of the metric, if these are larger."""
         problem, each = self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
         landmarks = NystromDriver().memory(problem, each)
-        if self.metric is None:
-            return landmarks
-        metric = MetricDriver().memory(self._metric_problem(dataset, self._planned_family(), None, None, 0), each)
-        return max(landmarks, metric, key=lambda items: sum(items.values()))
+        return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many landmarks as there may be."""
@@ -186,74 +160,13 @@ class NystromFeatures(FeatureLearner):
         scaler = self._prepare(dataset)
         if (sigma := getattr(self.family_, "sigma", None)) is not None:
             self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
-        self.metric_: np.ndarray | None = None
-        self.metric_history_: list[dict[str, float]] = []
-        if self.metric is not None:
-            self._learn_metric(dataset, scaler)
+        self._learn_metric(dataset, scaler)
         problem = self._problem(dataset, self.family_, scaler, self.seed_)
         problem = replace(problem, metric=self.metric_)
         landmarks = self._run(NystromDriver(), problem, dataset, "landmarks").landmarks
         whitening = whitening_of(landmarks, self.family_)
         projection = NystromProjection(self.family_, landmarks, whitening, self.metric_)
         self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
-
-    def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:
-        """Set the metric of the best round, and the kernel with its bandwidth in it."""
-        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
-        problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
-        state = self._run(MetricDriver(), problem, dataset, "metric")
-        self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
-        self.metric_, self.family_ = state.best_metric, self.family_.with_bandwidth(state.best_sigma)
-
-    def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The moments of targets that are numbers, and the passes of the rounds."""
-        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
-        targets = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*targets, *MetricDriver().plan(problem)]
-
-    def _metric_problem(
-        self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int
-    ) -> MetricProblem:
-        """The rounds of the metric.
-
-        Raises
-        ------
-        ValueError
-            For kernels without a gradient in closed form, and for a full metric of sparse rows or many columns.
-        """
-        if not has_radial_slope(kernel):
-            raise ValueError(
-                f"metric={self.metric!r} needs a kernel of the distance with a gradient in closed form, which "
-                f"{kernel!r} is not; take Gaussian() or Matern(0.5, 1.5 or 2.5), or metric=None"
-            )
-        if self.metric == "full" and (dataset.source.is_sparse or dataset.n_columns > _MOST_COLUMNS):
-            rows = "sparse rows" if dataset.source.is_sparse else f"{dataset.n_columns:,} columns"
-            raise ValueError(
-                f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
-                f"for {rows} take metric='diagonal'"
-            )
-        classes = dataset.classes
-        several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
-        held_out = self._context.withheld
-        if held_out is None or held_out.share == 0.0:
-            held_out = HeldOut(self.validation_fraction, seed)
-        targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
-            n_classes=None if classes is None else len(classes),
-            class_weight=self._class_weights(dataset),
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
-        return MetricProblem(
-            kernel=kernel,
-            scaler=scaler,
-            targets=HeldTargets(targets, held_out.mask),
-            n_models=several,
-            n_columns=dataset.n_columns,
-            n_landmarks=int(min(np.clip(self.n_features, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS), dataset.n_rows)),
-            is_full=self.metric == "full",
-            seed=seed,
-        )
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
         looked_at = self.n_features

@@ -97,27 +97,24 @@ class AscentSearch(PeakSearch):
         """The highest peaks that differ from each other, highest first, and random draws."""
         kept = chosen_points(problem, state)
         n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
-        is_pool = isinstance(problem.space, FrequencyPool)
+        is_pool, peaks = isinstance(problem.space, FrequencyPool), kept[:n_peaks]
+        if is_pool:
+            message = f"took the best {n_peaks} of {len(state.points)} features by their potentials on all rows"
+        else:
+            noun = "peak" if n_peaks == 1 else "peaks"
+            message = f"{n_peaks} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
+            message = f"{state.ended}: {message}" if state.ended else message
+            # how far the search has followed the noise of its rows: on all rows the median peak keeps this share
+            sampled, verified = np.median(state.sampled[peaks]), np.median(state.verified[peaks])
+            share = verified / sampled if sampled > 0.0 else 1.0
+            message = f"{message}; on all rows they keep {share:.0%} of the sampled potential"
+            if n_peaks < problem.n_peaks:
+                more = "more chains, or MarginFeatures, find more that differ"
+                message = f"{message}. {problem.n_peaks} were asked for: {more}"
         return {
             **kept_attributes(problem.space.feature_map(state.points), state.verified, kept),
             "n_peaks_": n_peaks,
             "certificate_": None,
             "sample_rows_": 0 if is_pool else min(state.sample_rows, problem.n_rows),
-            "message_": _message(problem, state, kept[:n_peaks]),
+            "message_": message,
         }
-
-
-def _message(problem: PeakProblem, state: PeakState, peaks: np.ndarray) -> str:
-    """How the search ended, and what to do where it fell short."""
-    if isinstance(problem.space, FrequencyPool):
-        return f"took the best {len(peaks)} of {len(state.points)} features by their potentials on all rows"
-    noun = "peak" if len(peaks) == 1 else "peaks"
-    message = f"{len(peaks)} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
-    message = f"{state.ended}: {message}" if state.ended else message
-    # how far the search has followed the noise of its rows: on all rows the median peak keeps this share
-    sampled, verified = np.median(state.sampled[peaks]), np.median(state.verified[peaks])
-    share = verified / sampled if sampled > 0.0 else 1.0
-    message = f"{message}; on all rows they keep {share:.0%} of the sampled potential"
-    if len(peaks) < problem.n_peaks:
-        return f"{message}. {problem.n_peaks} were asked for: more chains, or MarginFeatures, find more that differ"
-    return message

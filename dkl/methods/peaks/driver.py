@@ -150,7 +150,26 @@ class PeakDriver:
             if len(results) == 1 or rows == state.sample_rows:
                 return replace(state, passes=state.passes + 1, finished=True)
             state = replace(state, sample_rows=rows)
-        return _searched(problem, state, results[-1])
+        # The candidates that a search on the sample proposes.
+        sample: Block = results[-1]
+        # a smaller sample than all rows was drawn by their weights already
+        weight = sample.weight if state.sample_rows >= problem.n_rows else None
+        repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
+        # S has the rows' weights, by which the sample was drawn: without them, but for the factors of the classes
+        S = problem.targets(sample) * (repeats / sample.weights[:, None])
+        # a row that repeats r times meets itself r times, each with (S / r)^2
+        squares = np.sum(S**2 / repeats, axis=0)
+        X = scale_rows(sample.X, problem.space.feature_map(problem.space.none).scaler, problem.dtype)
+        scale = np.abs(S).sum() or 1.0
+        seed = problem.seed + state.passes
+        points, heights = problem.space.search(X, S / scale, problem.n_candidates, seed, weight=weight)
+        normal = pair_potentials(heights * scale**2, np.abs(S).sum(axis=0), squares)
+        return replace(
+            state,
+            points=np.concatenate([state.points, points]),
+            sampled=np.concatenate([state.sampled, normal]),
+            passes=state.passes + 1,
+        )
 
     def stopped(self, problem: PeakProblem, state: PeakState, why: str) -> PeakState | None:
         """The candidates that were verified; None before the first are."""
@@ -235,25 +254,3 @@ def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
 def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
     """The rows of a search, other ones for each number."""
     return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)
-
-
-def _searched(problem: PeakProblem, state: PeakState, sample: Block) -> PeakState:
-    """With the candidates that a search on a sample proposes."""
-    # a smaller sample than all rows was drawn by their weights already
-    weight = sample.weight if state.sample_rows >= problem.n_rows else None
-    repeats = np.ones((sample.n_rows, 1)) if weight is None else weight[:, None]
-    # S has the rows' weights, by which the sample was drawn: without them, but for the factors of the classes
-    S = problem.targets(sample) * (repeats / sample.weights[:, None])
-    # a row that repeats r times meets itself r times, each with (S / r)^2
-    squares = np.sum(S**2 / repeats, axis=0)
-    X = scale_rows(sample.X, problem.space.feature_map(problem.space.none).scaler, problem.dtype)
-    scale = np.abs(S).sum() or 1.0
-    seed = problem.seed + state.passes
-    points, heights = problem.space.search(X, S / scale, problem.n_candidates, seed, weight=weight)
-    normal = pair_potentials(heights * scale**2, np.abs(S).sum(axis=0), squares)
-    return replace(
-        state,
-        points=np.concatenate([state.points, points]),
-        sampled=np.concatenate([state.sampled, normal]),
-        passes=state.passes + 1,
-    )

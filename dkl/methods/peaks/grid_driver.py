@@ -162,7 +162,21 @@ class GridDriver:
             offsets = offsets * problem.grid.spacing / 2**state.level
             parts = (left[:, None] + offsets).reshape(-1, problem.n_columns)
             return replace(state, cells=parts, level=state.level + 1)
-        return _polished(problem, state, results[1])
+        # Candidates ascend from the grid's local maxima on a row sample, and stand beside these.
+        sample: Block = results[1]
+        whole = problem.sample_rows >= problem.n_rows
+        S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
+        X = scale_rows(sample.X, problem.origin.scaler, "float64")
+        # steps of a few first cells in all
+        options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
+        sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
+        tops = state.points[0 if problem.plain is None else len(problem.plain) :]
+        peaks = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
+        # an ascent may leave the box, of which alone the certificate speaks
+        ends = problem.grid.spacing * (np.array(problem.grid.reach) + 0.5)
+        inside = np.all(np.abs(peaks.frequencies) <= ends, axis=1)
+        points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
+        return replace(state, points=points, cells=state.cells[:0], searched=True)
 
     def memory(self, problem: GridProblem, row_bytes: int) -> dict[str, int]:
         """The rows on which candidates are polished: as they came, and scaled in float64."""
@@ -209,7 +223,15 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
         state = replace(state, slack=slack, unit=unit, cells=problem.grid.frequencies())
     roots = np.sqrt(np.sum(sums["features"] ** 2, axis=(0, 2))) / state.unit
     slack = state.slack / 2**state.level + ACCURACY
-    tops = _local_maxima(problem, state, roots)
+    # The best local maxima of the first grid, later the best cells, that are no near-duplicates; frequency 0 is none.
+    positions = np.arange(len(roots))
+    if state.level == 0:
+        heights = roots.reshape(problem.grid.shape)
+        positions = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
+    positions = positions[np.any(state.cells[positions] != 0.0, axis=1)]
+    # enough for distinct ones among them, and few enough to compare all with each other
+    positions = positions[np.argsort(-roots[positions], kind="stable")[: 20 * problem.n_candidates]]
+    tops = positions[distinct_peaks(state.cells[positions], roots[positions], problem.n_candidates)]
     # no root in a cell is higher than in its middle plus the slack, which halves with the cell
     best = max(state.best, float(roots.max(initial=0.0)))
     above = roots + slack > best + problem.tol
@@ -217,32 +239,3 @@ def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarr
     points = np.concatenate([state.points, state.cells[tops]])
     kept = state.cells[above]
     return replace(state, points=points, best=best, bound=bound), kept
-
-
-def _local_maxima(problem: GridProblem, state: GridState, roots: np.ndarray) -> np.ndarray:
-    """The best local maxima of the first grid, or the best cells, that are no near-duplicates."""
-    positions = np.arange(len(roots))
-    if state.level == 0:
-        heights = roots.reshape(problem.grid.shape)
-        positions = np.flatnonzero(heights == ndimage.maximum_filter(heights, size=3, mode="nearest"))
-    # frequency 0 is no feature
-    positions = positions[np.any(state.cells[positions] != 0.0, axis=1)]
-    # enough for distinct ones among them, and few enough to compare all with each other
-    positions = positions[np.argsort(-roots[positions], kind="stable")[: 20 * problem.n_candidates]]
-    return positions[distinct_peaks(state.cells[positions], roots[positions], problem.n_candidates)]
-
-
-def _polished(problem: GridProblem, state: GridState, sample: Block) -> GridState:
-    """With candidates that ascended from the grid's local maxima on a row sample, beside these."""
-    whole = problem.sample_rows >= problem.n_rows
-    S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
-    X = scale_rows(sample.X, problem.origin.scaler, "float64")
-    # steps of a few first cells in all
-    options = SearchOptions(chains=0, steps=1, stride=0.25, polish=_POLISH)
-    sigma = float(np.sqrt(problem.n_columns) / np.linalg.norm(problem.grid.spacing))
-    tops = state.points[0 if problem.plain is None else len(problem.plain) :]
-    peaks = search_peaks(X, S / (np.abs(S).sum() or 1.0), sigma, options, problem.seed, extra_starts=tops)
-    # an ascent may leave the box, of which alone the certificate speaks
-    inside = np.all(np.abs(peaks.frequencies) <= problem.grid.spacing * (np.array(problem.grid.reach) + 0.5), axis=1)
-    points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
-    return replace(state, points=points, cells=state.cells[:0], searched=True)

@@ -10,10 +10,10 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
 from dkl.methods.frequency_search.peak_search import Method
-from dkl.methods.parameters import PEAKS, Constraints, check_parameters, kept_frequencies
+from dkl.methods.parameters import PEAKS, Constraints, kept_frequencies
 from dkl.methods.peaks.ascent_learner import AscentSearch
 from dkl.methods.peaks.grid_learner import GridSearch
 from dkl.methods.room import check_room
@@ -150,7 +150,7 @@ class PeakFeatures(SearchingLearner):
         max_norm: float | None = None,
         warm_start: bool = False,
         search_rows: int | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",
@@ -191,17 +191,15 @@ class PeakFeatures(SearchingLearner):
         """All points that were verified, of shape (D, d)."""
         return formed(self.pool_.projection)
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The preparation, where it is needed, the row sample, and the verification of each search."""
-        check_parameters(self)
-        self._check_rest()
+    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The targets' moments where they are numbers, the row sample, and the verification of each search."""
         self._strategy().check_rows(self._planned_rows(dataset))
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
             # a place in the search, and the frequency that is found there
             size = kept_frequencies(type(self).__name__, self.n_features, family)
             check_room(self, size, dataset.n_columns, n_points=size)
-        return self._planned_search(dataset)
+        return super()._planned_method(dataset)
 
     def _check_rest(self) -> None:
         self._strategy().check()

@@ -16,7 +16,7 @@ from dkl.data.dataset import Dataset
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import SelectingLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.choice import Estimator, FeatureChoice, choose_features
@@ -105,7 +105,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         estimator: Estimator = "draw",
         sigma_factors: Sequence[float] = (1.0,),
         sums: str | PathLike[str] | None = None,
-        scaling: ScalingKind | None = None,
+        scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         dtype: str = "float32",

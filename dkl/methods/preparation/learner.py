@@ -13,16 +13,19 @@ from dkl.features.families import Family, FiniteFamily, Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonics import SphericalHarmonics
-from dkl.features.scaling import ScalingKind
+from dkl.features.scaling import ScalingChoice, ScalingKind
 from dkl.methods.preparation.driver import PreparationProblem
 
 # A message names so many columns; of the others it says how many there are.
 _NAMED = 5
 
 
-def preparation_problem(dataset: Dataset, family: Family, scaling: ScalingKind | None, seed: int) -> PreparationProblem:
+def preparation_problem(
+    dataset: Dataset, family: Family, scaling: ScalingChoice | None, seed: int
+) -> PreparationProblem:
     """What has to be found of these rows before frequencies of `family` can be drawn on scaled columns."""
     source = dataset.source
+    kind: ScalingKind | None = (None if source.is_sparse else "standard") if scaling == "auto" else scaling
     rows = int(np.max(source.block_rows, initial=1))
     return PreparationProblem(
         n_rows=dataset.n_rows,
@@ -32,7 +35,7 @@ def preparation_problem(dataset: Dataset, family: Family, scaling: ScalingKind |
         is_sparse=source.is_sparse,
         passthrough=np.asarray(dataset.passthrough, dtype=bool),
         seed=seed,
-        scaling=scaling,
+        scaling=kind,
         needs_bandwidth=family.needs_bandwidth,
         # the Laplacian kernel is a function of the city-block distance
         metric="cityblock" if isinstance(family, Laplacian) else "euclidean",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
 from dkl.methods.steps.scores import split_scores
-from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
+from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, row_codes, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
@@ -24,6 +24,8 @@ State = TypeVar("State", bound=StepState)
 
 # atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
 _PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
+# the bins of all values of rows in memory are kept up to so many bytes
+_CODES_BYTES = 256 << 20
 # atoms of one parent that a round takes at most, and rows on each side of a threshold at least
 _OF_A_PARENT, _LEAST_ROWS = 6, 20
 # in scores, the penalty of an atom: it keeps steps of few rows from standing above the others
@@ -64,10 +66,7 @@ class StepDriver:
             return _extended(problem, state, result)
         rows = as_drawn(result, problem.search_rows)
         state = with_edges(problem, state, rows)
-        while problem.in_memory and state.phase != "done":
-            record = self._record(problem, state)
-            state = self.step(problem, state, [record.function(rows, record.operands)])
-        return state
+        return played_in_memory(self, self._record, problem, state, rows) if problem.in_memory else state
 
     def plan(self, problem: StepProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The drawing of rows; where the rounds read all rows, each kind of their passes at its largest."""
@@ -87,6 +86,7 @@ class StepDriver:
             "rows for the edges": 2 * problem.search_rows * row_bytes,
             "systems of the working model": 4 * 8 * width**2,
             "histograms": 2 * parents * histogram_bytes(problem),
+            "bins of the rows": codes_bytes(problem),
         }
 
     def metrics(self, problem: StepProblem, state: StepState) -> dict[str, float]:
@@ -138,6 +138,20 @@ class StepDriver:
         )
 
 
+def played_in_memory(driver: Any, record_of: Callable[..., BlockSum], problem: Any, state: State, rows: Block) -> State:
+    """The state after all rounds on one block, whose values are coded once where that takes little memory."""
+    codes = None
+    if codes_bytes(problem):
+        codes = row_codes(rows.X, state.feature_map(), state.bins)
+    while state.phase != "done":
+        record = record_of(problem, state)
+        operands, task = record.operands, record.operands["task"]
+        if isinstance(task, SearchTask):
+            operands = {**operands, "task": replace(task, codes=codes)}
+        state = driver.step(problem, state, [record.function(rows, operands)])
+    return state
+
+
 class RowCost:
     """The cost of a block: so many operations a row, and the sums beside the temporaries."""
 
@@ -155,9 +169,11 @@ def as_drawn(sample: Block, asked: int) -> Block:
 
 def with_edges(problem: StepProblem, state: State, rows: Block, columns: bool | None = None) -> State:
     """With the bins of the columns, and all columns as straight lines; None: where they are few beside the atoms."""
-    _, learned, _ = problem.targets(rows)
-    used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
-    bins = column_bins(used.X, used.weights, problem.bins)
+    bins = problem.given_bins
+    if bins is None:
+        _, learned, _ = problem.targets(rows)
+        used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
+        bins = column_bins(used.X, used.weights, problem.bins)
     state = replace(
         state,
         phase="refit",
@@ -193,29 +209,43 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         start = np.zeros((K, m))
         start[:, : state.coefficients.shape[1]] = state.coefficients
         right = gram @ start.T + gradient
-    signs = None if problem.signs is None else np.array([_sign_of(columns, problem.signs) for columns in state.columns])
-    trials = []
-    for penalty in state.penalties:
-        penalties = np.full(m, penalty)
-        penalties[0] = CONSTANT_PENALTY
-        system = gram + np.diag(penalties)
-        trials.append(solve_positive(system.copy, right).T if signs is None else _with_signs(system, right, signs))
+    trials = solved_trials(problem, state, gram, right)
     keeps = problem.loss == "squared_error"
     return replace(
         state,
         phase="search",
-        trials=np.stack(trials),
+        trials=trials,
         gram=gram if keeps else state.gram,
         gradient=gradient if keeps else state.gradient,
     )
 
 
-def _with_signs(system: np.ndarray, right: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """The minimum of each model's quadratic over coefficients that have the signs of their atoms: (K, m).
+def solved_trials(problem: StepProblem, state: StepState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The solutions of (G + D) w = right for each of the penalties, (T, K, m); the first columns are the atoms.
 
-    Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the model.
+    Where columns have signs, it is the minimum of each model's quadratic over coefficients that have the signs of their
+    atoms. Factors of atoms are never negative and rise in their columns: with coefficients of one sign so does the
+    model. Columns that are no atoms have none.
     """
-    return np.stack([signed_minimum(system, -one, signs) for one in right.T])
+    m, signs = len(gram), None
+    if problem.signs is not None:
+        signs = np.zeros(m, np.int64)
+        signs[: state.n_atoms] = [_sign_of(columns, problem.signs) for columns in state.columns]
+    trials = []
+    for penalty in state.penalties:
+        system = gram + np.diag(column_penalties(m, penalty))
+        if signs is None:
+            trials.append(solve_positive(system.copy, right).T)
+        else:
+            trials.append(np.stack([signed_minimum(system, -one, signs) for one in right.T]))
+    return np.stack(trials)
+
+
+def column_penalties(m: int, penalty: float) -> np.ndarray:
+    """D: of each of m columns; the first one is the constant."""
+    penalties = np.full(m, penalty)
+    penalties[0] = CONSTANT_PENALTY
+    return penalties
 
 
 def _sign_of(columns: np.ndarray, signs: np.ndarray) -> int:
@@ -325,6 +355,12 @@ def parents_of(problem: StepProblem, state: StepState) -> np.ndarray:
 def most_parents(problem: StepProblem) -> int:
     """Atoms whose regions a round searches at most."""
     return int(np.clip(_HISTOGRAM_BYTES // histogram_bytes(problem), 1, _PARENTS))
+
+
+def codes_bytes(problem: StepProblem) -> int:
+    """Of the bins that are kept of rows in memory."""
+    nbytes = problem.search_rows * problem.n_columns
+    return nbytes if problem.in_memory and nbytes <= _CODES_BYTES else 0
 
 
 def histogram_bytes(problem: StepProblem) -> int:

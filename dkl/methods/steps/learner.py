@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -12,22 +12,25 @@ import numpy as np
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.features.step_projection import MOST_FACTORS, StepProjection
+from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
 from dkl.methods.scoring import check_log_rows
-from dkl.methods.steps.driver import StepDriver
-from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
+from dkl.methods.steps.driver import StepDriver, with_atoms
+from dkl.methods.steps.problem import HISTORY, BagRows, StepProblem, StepState, first_state
 from dkl.methods.steps.sums import StepLoss
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
 
 # a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
 _ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
+# a prime, so that bags of neighbouring seeds hold out other rows
+_BETWEEN_LAPS = 104_729
 
 
 class StepFeatures(WorkingModelMixin, FeatureLearner):
@@ -48,9 +51,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Thresholds of a column at most.
     n_features : int
         Atoms at most; fewer where held-out rows gain no more.
-    loss : {"log_loss", "squared_error", "poisson", "gamma"} or None
+    loss : str or None
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
-        classes, of which each is set against the rest. "poisson" is of counts and "gamma" of sizes, of one target.
+        classes, of which each is set against the rest; "softmax" is of several classes together. Of one target of
+        numbers "huber" (the square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a
+        model each), "poisson" of counts and "gamma" of sizes.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
         on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
@@ -64,6 +69,10 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Stop after so many rounds without a lower loss on held-out rows.
     validation_fraction : float
         The share of the rows held out for that.
+    bags : int
+        The rounds are played so many times, each with other rows held out. The features are the atoms of all bags, at
+        most `n_features` of each, and the working model is the mean of theirs: it predicts better than one of them, and
+        `dkl.explain.effects` of `machine_` says how far they differ.
     max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
         As of `RandomFeatures`.
 
@@ -74,10 +83,12 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     feature_map_ : FeatureMap
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
         The working model on the features, in the targets' own units.
-    loss_ : {"log_loss", "squared_error", "poisson", "gamma"}
+    bag_coef_ : ndarray of shape (bags, K, n_features)
+        Coefficients of each bag, of which `coef_` is the mean.
+    loss_ : str
         Of the working model.
     history_ : list of dict
-        One line a round: features, loss on held-out rows, penalty.
+        One line a round: features, loss on held-out rows, penalty; the rounds of one bag after those of another.
     message_ : str
         How the rounds ended.
     seed_, n_features_in_, classes_, stats_
@@ -117,6 +128,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         search_rows: int | None = 200_000,
         patience: int = 8,
         validation_fraction: float = 0.2,
+        bags: int = 1,
         max_rows: int | None = None,
         class_weight: Any = None,
         dtype: str = "float32",
@@ -135,6 +147,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.search_rows = search_rows
         self.patience = patience
         self.validation_fraction = validation_fraction
+        self.bags = bags
         self.max_rows = max_rows
         self.class_weight = class_weight
         self.dtype = dtype
@@ -167,8 +180,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
         check_parameters(self)
-        targets = [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
-        return [*targets, *StepDriver().plan(self._problem(dataset, None, 0))]
+        return [*planned_scale(dataset), *list(StepDriver().plan(self._problem(dataset, None, 0))) * self.bags]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows in memory, the systems and the histograms."""
@@ -176,7 +188,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many atoms as there may be, each of three factors."""
-        state, m = first_state(self._problem(dataset, None, 0)), self.n_features
+        state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features
         columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
         return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).feature_map()
 
@@ -191,13 +203,22 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             # In units of the mean the best constant is f = 0, where the rounds begin.
             scale = TargetScale(np.zeros_like(scale.center), scale.center)
             problem = self._problem(dataset, scale, self.seed_)
-        self._run(
-            StepDriver(),
-            problem,
-            dataset,
-            "rounds",
-            keep=lambda learner, state: learner._keep_result(problem, state, scale),
-        )
+        states = list[StepState]()
+        for bag in range(self.bags):
+            # Hinges of all bags end at the same values, so that their atoms are those of one map.
+            own = replace(
+                problem,
+                targets=self._bag_targets(problem.targets.targets, bag, self.seed_),
+                given_bins=states[0].bins if states else None,
+            )
+            found = self._run(
+                StepDriver(),
+                own,
+                dataset,
+                f"rounds of bag {bag}" if bag else "rounds",
+                keep=lambda learner, state: learner._keep_result(problem, [*states, state], scale),
+            )
+            states.append(found)
 
     def _problem(self, dataset: Dataset, scale: TargetScale | None, seed: int) -> StepProblem:
         """The rounds that the parameters describe.
@@ -211,18 +232,20 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         default: StepLoss = "log_loss" if classes is not None and several == 1 else "squared_error"
         loss = default if self.loss is None else self.loss
-        if loss == "log_loss" and default != "log_loss":
+        if (loss == "log_loss" and default != "log_loss") or (loss == "softmax" and (classes is None or several == 1)):
             kind = "numbers" if classes is None else f"{len(classes)} classes"
-            raise ValueError(f"loss='log_loss' is for two classes, and the targets are {kind}; use loss=None")
-        if loss in LOG_LINK and (classes is not None or several > 1):
+            wanted = "two classes" if loss == "log_loss" else "three classes or more"
+            raise ValueError(f"loss={loss!r} is for {wanted}, and the targets are {kind}; use loss=None")
+        if loss in ROUND_LOSSES and (classes is not None or several > 1):
             kind = "labels" if classes is not None else f"{several} columns"
             raise ValueError(f"loss={loss!r} is for one column of numbers, and the targets are {kind}; use loss=None")
+        models = np.array([1]) if classes is not None and several == 1 else np.arange(several)
+        if loss == "pinball":
+            # a model a quantile, all of the one target
+            models, several = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         weights = self._class_weights(dataset)
-        held_out = self._context.withheld
-        if held_out is None or held_out.share == 0.0:
-            held_out = self._context.held_out(self.validation_fraction, seed)
         targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
+            models=models,
             n_classes=None if classes is None else len(classes),
             class_weight=weights,
             center=None if scale is None else scale.center,
@@ -231,7 +254,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         looked_at = dataset.n_rows if self.search_rows is None else min(self.search_rows, dataset.n_rows)
         each = int(np.clip(weight_of(dataset, weights) // _ROWS_AN_ATOM, _FEWEST, _MOST))
         return StepProblem(
-            targets=HeldTargets(targets, held_out.mask),
+            targets=self._bag_targets(targets, 0, seed),
             n_models=several,
             n_columns=dataset.n_columns,
             n_features=self.n_features,
@@ -244,56 +267,82 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
-            signs=None if not self.monotone else self._signs(dataset, several),
+            signs=monotone_signs(self.monotone, dataset, several),
         )
 
-    def _signs(self, dataset: Dataset, n_models: int) -> np.ndarray:
-        """The sign of each encoded column, 0 where there is none: int64 of shape (d,).
+    def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
+        """The targets with the rows that judge this bag: one share after the other, each time all have judged anew."""
+        context, share = self._context, self.validation_fraction
+        withheld = context.withheld
+        given = withheld is not None and withheld.share > 0.0
+        judging = withheld if withheld is not None and given else context.held_out(share, seed)
+        lap, part = divmod(bag, max(1, int(1.0 / share)))
+        own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
+        rows = BagRows(judging, own, given or context.judging_seed is not None)
+        if self.bags == 1:
+            return HeldTargets(targets, (judging if rows.is_given else own).mask)
+        return HeldTargets(targets, rows.judges, rows.left_out)
 
-        Raises
-        ------
-        ValueError
-            For a column that is not there, a sign that is none, and several classes.
-        """
-        if dataset.classes is not None and n_models > 1:
-            raise ValueError(
-                f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
-                "against the rest, or leave monotone out"
-            )
-        signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
-        for column, sign in (self.monotone or {}).items():
-            if sign not in (1, -1) or isinstance(sign, bool):
-                raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
-            if isinstance(column, str):
-                if names is None or column not in names:
-                    known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
-                    raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
-                signs[list(names).index(column)] = sign
-            elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
-                signs[int(column)] = sign
-            else:
-                raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
-        return signs
-
-    def _keep_result(self, problem: StepProblem, state: StepState, scale: TargetScale | None) -> None:
-        """Set what the rounds found: the atoms of the best round, divided by sqrt(m), and their coefficients."""
-        kept = np.arange(1, max(2, state.best.shape[1]))
-        coefficients = state.best
-        if state.n_atoms == 1:
-            raise ValueError(
-                "no column takes two values on the rows that are learned from, so there is no step to find; "
-                "check the columns, or allow more rows (max_rows, search_rows)"
-            )
-        if coefficients.shape[1] == 1:
-            coefficients = np.hstack([coefficients, np.zeros((problem.n_models, 1))])
-        found = state.feature_map(kept)
-        root = np.sqrt(len(kept))
+    def _keep_result(self, problem: StepProblem, states: Sequence[StepState], scale: TargetScale | None) -> None:
+        """Set what the bags found: the atoms of their best rounds, divided by sqrt(m), and their coefficients."""
+        places: dict[tuple[Factor, ...], int] = {}
+        known = []
+        for state in states:
+            if state.n_atoms == 1:
+                raise ValueError(
+                    "no column takes two values on the rows that are learned from, so there is no step to find; "
+                    "check the columns, or allow more rows (max_rows, search_rows)"
+                )
+            # the first atom is the constant, whose coefficient is the intercept
+            atoms = state.projection(np.arange(1, max(2, state.best.shape[1]))).factors
+            known.append(np.array([places.setdefault(atom, len(places)) for atom in atoms]))
+        m = len(places)
+        coef, intercept = np.zeros((len(states), problem.n_models, m)), np.zeros((len(states), problem.n_models))
+        for bag, (state, own) in enumerate(zip(states, known, strict=True)):
+            coef[bag][:, own[: state.best.shape[1] - 1]], intercept[bag] = state.best[:, 1:], state.best[:, 0]
+        together, first = with_atoms(first_state(problem), list(places)), states[0]
+        found = replace(together, high=first.high, scale=first.scale).feature_map(np.arange(1, m + 1))
+        root = np.sqrt(m)
         self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
-        coef, intercept = coefficients[:, kept] * root, coefficients[:, 0].copy()
+        coef *= root
         if scale is not None and problem.loss in LOG_LINK:
             intercept = intercept + np.log(scale.scale)
         elif scale is not None:
             coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
-        self.coef_, self.intercept_, self.loss_ = coef, intercept, problem.loss
-        self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history]
-        self.message_ = f"{state.message}: {len(kept)} atoms in {len(state.history)} rounds"
+        self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
+        self.loss_ = problem.loss
+        rounds = np.concatenate([state.history for state in states])
+        self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in rounds]
+        bags = f" of {len(states)} bags" if len(states) > 1 else ""
+        self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
+
+
+def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
+    """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
+
+    Raises
+    ------
+    ValueError
+        For a column that is not there, a sign that is none, and several classes.
+    """
+    if not monotone:
+        return None
+    if dataset.classes is not None and n_models > 1:
+        raise ValueError(
+            f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
+            "against the rest, or leave monotone out"
+        )
+    signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
+    for column, sign in monotone.items():
+        if sign not in (1, -1) or isinstance(sign, bool):
+            raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
+        if isinstance(column, str):
+            if names is None or column not in names:
+                known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
+                raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
+            signs[list(names).index(column)] = sign
+        elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
+            signs[int(column)] = sign
+        else:
+            raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
+    return signs

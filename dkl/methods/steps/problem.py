@@ -8,9 +8,11 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, STEP, StepProjection
+from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.steps.binning import ColumnBins
 from dkl.methods.steps.sums import StepLoss
+from dkl.protocols.held_together import are_times
 
 HISTORY = ("n_features", "held_out_loss", "penalty")
 
@@ -28,7 +30,7 @@ class StepProblem:
         d.
     n_features : int
         Atoms to find at most.
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     depth : int
         Factors of an atom at most: 1 for main effects, 2 for pairs, 3.
     bins : int
@@ -44,6 +46,8 @@ class StepProblem:
     dtype : {"float32", "float64"}
     signs : ndarray of shape (d,), int64, or None
         1 for columns in which the model has to rise, -1 for those in which it has to fall.
+    given_bins : ColumnBins or None
+        Bins that are known; None tells them from the sample.
     """
 
     targets: HeldTargets
@@ -60,6 +64,38 @@ class StepProblem:
     seed: int = 0
     dtype: str = "float32"
     signs: np.ndarray | None = None
+    given_bins: ColumnBins | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BagRows:
+    """Which rows judge a bag, and which it leaves out, so that bags differ.
+
+    A bag judges on a share of the rows of its own. Where it is given who judges (a machine withholds rows, targets are
+    in their codes, or the newest rows judge) all bags have the same judges, and each leaves out its own share beside.
+
+    Parameters
+    ----------
+    judging : HeldOut
+        Who judges where that is given.
+    own : HeldOut
+        The share of this bag.
+    is_given : bool
+    """
+
+    judging: HeldOut
+    own: HeldOut
+    is_given: bool
+
+    def judges(self, held_with: np.ndarray) -> np.ndarray:
+        """Mask of the rows that judge, (n,)."""
+        return (self.judging if self.is_given or are_times(held_with) else self.own).mask(held_with)
+
+    def left_out(self, held_with: np.ndarray) -> np.ndarray:
+        """Mask of the rows that this bag does not see, (n,); some of them may be among the judges."""
+        if self.is_given or are_times(held_with):
+            return self.own.mask(held_with)
+        return np.zeros(len(held_with), bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +163,12 @@ class StepState:
 
     def feature_map(self, atoms: np.ndarray | slice = slice(None)) -> FeatureMap:
         """The atoms in units of their columns' deviations, amplitudes 1 for steps."""
-        columns, kinds = self.columns[atoms], self.kinds[atoms]
-        projection = StepProjection(columns, self.thresholds[atoms], kinds, self.high)
-        units = np.where(kinds == STEP, 1.0, self.scale[np.maximum(columns, 0)])
-        return FeatureMap("steps", projection, 1.0 / units.prod(axis=1))
+        units = np.where(self.kinds[atoms] == STEP, 1.0, self.scale[np.maximum(self.columns[atoms], 0)])
+        return FeatureMap("steps", self.projection(atoms), 1.0 / units.prod(axis=1))
+
+    def projection(self, atoms: np.ndarray | slice = slice(None)) -> StepProjection:
+        """The factors of the atoms."""
+        return StepProjection(self.columns[atoms], self.thresholds[atoms], self.kinds[atoms], self.high)
 
 
 def first_state(problem: StepProblem) -> StepState:

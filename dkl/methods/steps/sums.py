@@ -15,9 +15,9 @@ from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import round_loss
 
-StepLoss = Literal["squared_error", "log_loss", "poisson", "gamma"]
+StepLoss = Literal["squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class RefitTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
     new : ndarray of int64, or slice
@@ -46,7 +46,7 @@ class SearchTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "log_loss", "poisson", "gamma"}
+    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
     trials : ndarray of shape (T, K, m), float64
         Coefficients; the last of them has the slopes that histograms sum.
     parents : ndarray of shape (P,), int64
@@ -55,6 +55,8 @@ class SearchTask:
     dtype : {"float32", "float64"}
     candidates : FeatureMap or None
         Columns of other dictionaries that are verified on all rows.
+    codes : ndarray of shape (n, d), uint8, or None
+        The bins of the block's values where they are known: to find them takes as long as some twenty histograms.
     """
 
     loss: StepLoss
@@ -63,6 +65,15 @@ class SearchTask:
     bins: ColumnBins
     dtype: str = "float32"
     candidates: FeatureMap | None = None
+    codes: np.ndarray | None = None
+
+
+def row_codes(X: Rows, feature_map: FeatureMap, bins: ColumnBins) -> np.ndarray:
+    """The bins of all values of a block, uint8 of shape (n, d)."""
+    codes = np.empty(X.shape, np.uint8)
+    for rows, tile in RowTiles(X, feature_map, np.dtype(np.float64), dense=True, rows=TILE_ROWS):
+        write_codes(tile, bins.edges, bins.n_edges, codes[rows])
+    return codes
 
 
 def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -77,13 +88,14 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, _ = operands["targets"](block)
-    loss, m = loss_of(task.loss), feature_map.n_features
+    loss, m = round_loss(task.loss), feature_map.n_features
     n_new = len(np.arange(m)[task.new])
     gram, gradient = np.zeros((m, n_new)), np.zeros((n_new, y.shape[1]))
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
-        h = weight[rows] * loss.curvature(y[rows], scores)[:, 0]
+        # one system for all models: the largest curvature of a row bounds that of each
+        h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
         new = phi[:, task.new]
         gram += (phi * h[:, None].astype(phi.dtype)).T @ new
         gradient += new.T @ s.astype(phi.dtype)
@@ -104,7 +116,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     task: SearchTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, held = operands["targets"](block)
-    loss, (n_trials, K, m) = loss_of(task.loss), task.trials.shape
+    loss, (n_trials, K, m) = round_loss(task.loss), task.trials.shape
     bins = task.bins
     histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
     losses = np.zeros(n_trials)
@@ -119,15 +131,18 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             with np.errstate(over="ignore"):
                 losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
-        h = weight[rows] * loss.curvature(y[rows], scores[:, -1])[:, 0]
+        h = weight[rows] * loss.curvature(y[rows], scores[:, -1]).max(axis=1)
         if mapped is not None:
             psi = mapped(rows)
             cross += (np.hstack([phi, psi]) * h[:, None].astype(phi.dtype)).T @ psi
             gradient += psi.T @ s.astype(phi.dtype)
         if not len(task.parents):
             continue
-        codes = np.empty(X.shape, np.uint8)
-        write_codes(X, bins.edges, bins.n_edges, codes)
+        if task.codes is None:
+            codes = np.empty(X.shape, np.uint8)
+            write_codes(X, bins.edges, bins.n_edges, codes)
+        else:
+            codes = task.codes[rows]
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
             add_histograms(codes, inside, weight[rows], h, s, histogram)

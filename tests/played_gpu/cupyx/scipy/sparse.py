@@ -13,9 +13,14 @@ class csr_matrix:
 
     def __init__(self, rows: Any) -> None:
         self._rows = sparse.csr_array(rows)
+        self.data = cupy.ndarray(self._rows.data)
 
     shape = property(lambda self: self._rows.shape)
     dtype = property(lambda self: self._rows.dtype)
+
+    @property
+    def device(self) -> cupy.Device:
+        raise NotImplementedError
 
     def get(self) -> sparse.csr_array:
         return self._rows.copy()

@@ -13,7 +13,7 @@ from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.scale import scale_rows
 from dkl.methods.margin.sums import HeldTargets
-from dkl.methods.nystrom.metric_sums import MetricModel, slope_block, system_block
+from dkl.methods.metric.sums import MetricModel, slope_block, system_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.positive_definite import solve_positive
 

@@ -1,0 +1,1 @@
+"""What Newton steps add up over mapped rows."""

@@ -1,0 +1,181 @@
+"""Gram matrices of mapped rows: packed triangles of sum_i weight_i (phi_i, 1) (phi_i, 1)^T, on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+
+from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.process import TwoForms
+
+
+def packed_size(start: int, stop: int) -> int:
+    """Numbers in columns start .. stop - 1 of an upper triangle, packed column by column down to the diagonal."""
+    return (stop * (stop + 1) - start * (start + 1)) // 2
+
+
+def packed_panels(width: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Columns of a packed triangle of float64, cut so that a panel has at most so many bytes, or one column."""
+    start = 0
+    while start < width:
+        stop = start + 1
+        while stop < width and 8 * packed_size(start, stop + 1) <= nbytes:
+            stop += 1
+        yield start, stop
+        start = stop
+
+
+def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], out: np.ndarray) -> None:
+    """Add columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T to `out`, packed.
+
+    Parameters
+    ----------
+    phi : ndarray of shape (n, m)
+    weight : ndarray of shape (n,)
+        Of either sign.
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
+    out : ndarray of shape (packed_size(start, stop),), float64
+    """
+    start, stop = columns
+    m = phi.shape[1]
+    # All columns at once: a symmetric product costs half of a general one. Of a panel, only the rows down to its last
+    # column are formed.
+    if start == 0 and stop > m:
+        _add_packed(signed_products(phi, weight), start, out)
+    elif start < m:
+        used = np.flatnonzero(weight)
+        phi, weight = (phi, weight) if len(used) == len(phi) else (phi[used], weight[used])
+        weighted = phi if np.all(weight == 1.0) else phi * weight.astype(phi.dtype)[:, None]
+        _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
+    if stop > m:
+        # The column of the intercept: sums of the features, and last the sum of the weights.
+        border = weight.astype(phi.dtype) @ phi
+        out[-m - 1 : -1] += border
+        out[-1] += weight.sum()
+
+
+class GramSum:
+    """Columns of the upper triangle of sum_i weight_i (phi_i, 1) (phi_i, 1)^T over tiles of rows, packed.
+
+    Rows in memory are added by `add_hessian`, the few of many tiles together: each product is as large as the sum. Of
+    rows on a GPU the products are made there in their own precision and added up there in float64, and only the sum of
+    all of them comes to the host.
+
+    Parameters
+    ----------
+    columns : (int, int)
+        Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
+    out : ndarray of shape (packed_size(start, stop),), float64
+        What is added to, by `finish` at the latest.
+    """
+
+    def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
+        self._columns, self._out = columns, out
+        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        self._products: Any = None
+        self._border: Any = 0.0
+        self._weight = 0.0
+
+    def add(self, phi: Any, weight: np.ndarray) -> None:
+        """Add the products of mapped rows (n, m), of weights (n,) of either sign or zero."""
+        used = np.flatnonzero(weight)
+        if is_on_gpu(phi):
+            if len(used):
+                some = len(used) < len(weight)
+                self._add_on_gpu(rows_at(phi, used) if some else phi, weight[used])
+            return
+        # As many rows as there are features may wait: they take as much memory as the sum.
+        if sum(len(rows) for rows, _ in self._waiting) + len(used) > phi.shape[1]:
+            self._multiply_waiting()
+        if len(used) > phi.shape[1]:
+            add_hessian(phi, weight, self._columns, self._out)
+        elif len(used):
+            self._waiting.append((phi[used], weight[used]))
+
+    def _multiply_waiting(self) -> None:
+        """Add the products of the rows that wait."""
+        if self._waiting:
+            rows, weights = zip(*self._waiting, strict=True)
+            self._waiting = []
+            add_hessian(np.concatenate(rows), np.concatenate(weights), self._columns, self._out)
+
+    def _add_on_gpu(self, phi: Any, weight: np.ndarray) -> None:
+        """Add the products of rows on a GPU there."""
+        xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
+        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
+        panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
+        # A tile's products are of its own precision; over tiles they are added up in float64.
+        if self._products is None:
+            self._products = panel.astype(np.float64)
+        else:
+            self._products += panel
+        if stop > m:
+            self._border = weighted.sum(axis=0, dtype=np.float64) + self._border
+            self._weight += float(weight.sum())
+
+    def finish(self) -> None:
+        """Bring the rows that wait, and what is still on a GPU, into the sum."""
+        self._multiply_waiting()
+        (start, stop), products, border = self._columns, self._products, self._border
+        if is_on_gpu(products):
+            _add_packed(on_host(products), start, self._out)
+        if is_on_gpu(border):
+            m = stop - 1
+            self._out[-m - 1 : -1] += on_host(border)
+            self._out[-1] += self._weight
+        self._products, self._border, self._weight = None, 0.0, 0.0
+
+
+def signed_products(phi: Any, weight: np.ndarray) -> Any:
+    """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on a GPU it stays there."""
+    if is_on_gpu(phi):
+        return (phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T @ phi
+    products = np.zeros((phi.shape[1],) * 2, phi.dtype)
+    # NumPy takes the symmetric product of BLAS, without the interpreter's lock, where an array is multiplied with its
+    # own transpose only. So weights go in as square roots: those below zero, of rows that lost their curvature, are
+    # subtracted by a product of their own.
+    for sign, combine in ((1.0, np.add), (-1.0, np.subtract)):
+        rows = np.flatnonzero(sign * weight > 0.0)
+        if len(rows):
+            size = sign * weight[rows]
+            signed = phi if len(rows) == len(phi) else phi[rows]
+            signed = signed if np.all(size == 1.0) else signed * np.sqrt(size).astype(phi.dtype)[:, None]
+            combine(products, signed.T @ signed, out=products)
+    return products
+
+
+def _add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """Add entries (j, 0 .. start + j) of `products` to `out`, row after row."""
+    _PACKED(products.size, products, start, out)
+
+
+def _few_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """`_add_packed` in NumPy."""
+    first = 0
+    for width, row in enumerate(products, start + 1):
+        out[first : first + width] += row[:width]
+        first += width
+
+
+@numba.njit(nogil=True, cache=True)
+def _many_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
+    """`_add_packed` without the interpreter's lock, which would be taken for every row."""
+    first = 0
+    for j in range(len(products)):
+        for i in range(start + j + 1):
+            out[first + i] += products[j, i]
+        first += start + j + 1
+
+
+# NumPy takes 1.3 microseconds a row, and the interpreter's lock for each.
+_PACKED = TwoForms(_few_add_packed, _many_add_packed, 20_000_000)
+
+
+def rows_at(phi: Any, numbers: np.ndarray) -> Any:
+    """Some rows of mapped ones, wherever these are."""
+    xp = array_module(phi)
+    return phi[numbers] if xp is np else xp.take(phi, xp.asarray(numbers), axis=0)

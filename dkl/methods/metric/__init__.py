@@ -1,0 +1,1 @@
+"""A learned metric of the rows, from the gradients of a kernel model: what learners with `metric=` share."""

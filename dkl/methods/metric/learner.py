@@ -1,0 +1,131 @@
+"""Learners with `metric=`: the rounds of the metric on their rows, and what the plan knows of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.features.families import Matern
+from dkl.features.radial import has_radial_slope
+from dkl.features.scaling import Scaler
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.methods.base import FeatureLearner
+from dkl.methods.frequency_search.learner import row_bytes
+from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
+
+MetricKind = Literal["diagonal", "full"]
+
+# landmarks of the rounds of a metric at most, and columns of a full one
+_LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
+# Gradients at few landmarks are mostly noise: with 400 of them no column of puma32h stood out in half of the draws.
+_LEAST_LANDMARKS = 600
+# the share of the rows that judges the rounds, of learners that have no `validation_fraction`
+_JUDGES = 0.2
+
+
+class LearnedMetricMixin(FeatureLearner):
+    """A learner whose kernel, or law of frequencies, may be of rows in a learned metric.
+
+    A learner of waves finds it with Matern(0.5) on 1,000 landmarks, whatever its family is: on puma32h a Gaussian
+    kernel of the median bandwidth is too smooth to say which columns count, and its rounds gain nothing.
+    """
+
+    # whether the rounds have the learner's own kernel, and as many landmarks as it asks for
+    _metric_of_own_kernel: ClassVar[bool] = False
+
+    metric: MetricKind | None
+    n_features: Any
+
+    @property
+    def _supervised(self) -> bool:  # type: ignore[override]
+        """A metric is learned with the targets."""
+        return self.metric is not None
+
+    @property
+    def _searches(self) -> bool:  # type: ignore[override]
+        """A metric looks too good on the rows that it was learned on."""
+        return self.metric is not None
+
+    def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:
+        """Set `metric_` and `metric_history_`, and the bandwidth of `family_` in the metric of the best round."""
+        self.metric_: np.ndarray | None = None
+        self.metric_history_: list[dict[str, float]] = []
+        if self.metric is None:
+            return
+        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
+        state = self._run(MetricDriver(), problem, dataset, "metric")
+        self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
+        self.metric_, self.family_ = state.best_metric, self.family_.with_bandwidth(state.best_sigma)
+
+    def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
+        """The moments of targets that are numbers, and the passes of the rounds; none without a metric."""
+        if self.metric is None:
+            return []
+        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
+        return [*planned_scale(dataset), *MetricDriver().plan(problem)]
+
+    def _metric_memory(self, dataset: Dataset) -> dict[str, int]:
+        """What the rounds of the metric hold."""
+        if self.metric is None:
+            return {}
+        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
+        return MetricDriver().memory(problem, row_bytes(dataset.source))
+
+    def _metric_problem(
+        self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int
+    ) -> MetricProblem:
+        """The rounds of the metric.
+
+        Raises
+        ------
+        ValueError
+            For kernels without a gradient in closed form, families without a bandwidth, and a full metric of sparse
+            rows or many columns.
+        """
+        if not self._metric_of_own_kernel:
+            if not hasattr(kernel, "sigma"):
+                raise ValueError(
+                    f"metric={self.metric!r} needs a family with a bandwidth, which {kernel!r} is not; take "
+                    "Gaussian(), Laplacian(), Cauchy() or Matern(), or metric=None"
+                )
+            kernel = Matern(0.5).with_bandwidth(float(kernel.sigma))
+        if not has_radial_slope(kernel):
+            raise ValueError(
+                f"metric={self.metric!r} needs a kernel of the distance with a gradient in closed form, which "
+                f"{kernel!r} is not; take Gaussian() or Matern(0.5, 1.5 or 2.5), or metric=None"
+            )
+        if self.metric == "full" and (dataset.source.is_sparse or dataset.n_columns > _MOST_COLUMNS):
+            rows = "sparse rows" if dataset.source.is_sparse else f"{dataset.n_columns:,} columns"
+            raise ValueError(
+                f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
+                f"for {rows} take metric='diagonal'"
+            )
+        classes = dataset.classes
+        several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
+        held_out = self._context.withheld
+        if held_out is None or held_out.share == 0.0:
+            held_out = HeldOut(getattr(self, "validation_fraction", _JUDGES), seed)
+        targets = NewtonTargets(
+            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
+            n_classes=None if classes is None else len(classes),
+            class_weight=self._class_weights(dataset),
+            center=None if scale is None else scale.center,
+            scale=None if scale is None else scale.scale,
+        )
+        asked = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
+        return MetricProblem(
+            kernel=kernel,
+            scaler=scaler,
+            targets=HeldTargets(targets, held_out.mask),
+            n_models=several,
+            n_columns=dataset.n_columns,
+            n_landmarks=int(min(np.clip(asked, _LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
+            is_full=self.metric == "full",
+            seed=seed,
+        )

@@ -1,0 +1,283 @@
+"""Crosses and centred numbers: where they gain on held-out rows, what they are, and that models keep them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+import dkl
+from dkl.data.coerce import as_dataset
+from dkl.data.together.rows import BesideFeatures
+from dkl.encodings import stored
+from dkl.encodings.categories import CategoryFit, with_categories
+from dkl.encodings.fitted import FittedEncoding
+from dkl.encodings.gains import clear_gain
+from dkl.encodings.stored import RowsInFile, rows_in_memory
+from dkl.encodings.target_means import PRIORS, CategoryFolds
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
+
+HELD_OUT = HeldOut(0.2, 3)
+
+
+def crossed_table(n: int = 4_000, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Targets that follow from pairs of values, and from the mean of x in a category."""
+    rng = np.random.default_rng(seed)
+    c, k = rng.integers(0, 40, n), rng.integers(0, 3, n)
+    of_pair, of_c = np.random.default_rng(1).normal(size=(40, 3)), np.random.default_rng(2).normal(size=40)
+    x, z = of_c[c] + rng.normal(size=n), rng.normal(size=n)
+    frame = pd.DataFrame({"x": x, "c": [f"v{one:02d}" for one in c], "z": z, "k": np.array(["p", "q", "r"])[k]})
+    frame.loc[rng.random(n) < 0.05, "c"] = None
+    frame.loc[rng.random(n) < 0.05, "k"] = None
+    return frame, of_pair[c, k] + 2.0 * (x - of_c[c]) + 0.3 * rng.normal(size=n)
+
+
+def fit_of(frame, y, weight=None, times=None) -> CategoryFit:
+    given = {} if times is None else {"times": times}
+    dataset = BesideFeatures(frame, **given).held(as_dataset(frame, y, weight), weight)
+    return CategoryFit(dataset, CategoryFolds(HELD_OUT), True, 1 << 34, Run())
+
+
+class Definition:
+    """Deviations and held-out gains, from rows."""
+
+    def __init__(self, fit: CategoryFit, weight: np.ndarray, is_time: bool) -> None:
+        self.fold = fit.folds(next(iter(fit.dataset.source.blocks_without_x())).held_with)
+        self.weight, self.is_time, self.kept = weight, is_time, self.fold > 0
+
+    def others(self, fold: int) -> np.ndarray:
+        return self.kept & (self.fold > fold if self.is_time else self.fold != fold)
+
+    def deviations(self, code: np.ndarray, y: np.ndarray, prior: float | None = None) -> np.ndarray:
+        """Of each row; the prior of the least error where none is given."""
+        m = np.average(y[self.kept], weights=self.weight[self.kept])
+
+        def of_prior(a: float) -> np.ndarray:
+            made = np.zeros(len(y))
+            for f in range(6):
+                for c in np.unique(code[code >= 0]):
+                    same = self.others(f) & (code == c)
+                    surplus = (self.weight[same] * (y[same] - m)).sum()
+                    made[(self.fold == f) & (code == c)] = surplus / (self.weight[same].sum() + a)
+            return made
+
+        def error(d: np.ndarray) -> float:
+            return (self.weight * (y - m - d) ** 2)[self.kept].sum()
+
+        return of_prior(prior) if prior else min(map(of_prior, PRIORS), key=error)
+
+    def gains(self, base: np.ndarray, further: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """By least squares on other folds; the rows that do not count add y^2 to the error of each fold."""
+        gains = []
+        for f in range(1, 6):
+            on, of = self.others(f) & counts, (self.fold == f) & counts
+            if not on.any():
+                continue
+            errors = []
+            for columns in (base, np.column_stack([base, further])):
+                root = np.sqrt(self.weight)
+                w = np.linalg.lstsq(columns[on] * root[on, None], y[on] * root[on], rcond=None)[0]
+                errors.append((self.weight[of] * (y[of] - columns[of] @ w) ** 2).sum())
+            left_out = (self.fold == f) & ~counts
+            rest = (self.weight[left_out] * y[left_out] ** 2).sum()
+            gains.append((errors[0] - errors[1]) / (errors[0] + rest))
+        return np.array(gains)
+
+
+@pytest.mark.parametrize("held_by", [None, "time"])
+def test_gains_from_sums_are_those_of_least_squares_on_rows(held_by, monkeypatch):
+    frame, y = crossed_table(1_500)
+    frame["z"] += 100.0 + y
+    weight = np.random.default_rng(2).integers(1, 4, 1_500).astype(float)
+    fit = fit_of(frame, y, weight, np.arange(1_500) if held_by else None)
+    found: list[np.ndarray] = []
+    monkeypatch.setattr("dkl.encodings.categories.clear_gain", lambda gains: found.append(gains) or 0.0)
+    fit.numbered()
+    X = next(iter([fit.dataset.X.compute()]))
+    definition = Definition(fit, weight, held_by == "time")
+    code = {name: np.asarray(pd.Categorical(frame[name]).codes, np.int64) for name in ("c", "k")}
+    both = (code["c"] >= 0) & (code["k"] >= 0)
+    pair = np.where(both, code["c"] * 3 + code["k"], -1)
+    one = np.ones(len(y))
+    # the means of a one-hot column are those of the rows that have both
+    own = definition.deviations(code["c"], y)
+    of_k = definition.deviations(np.where(both, code["k"], -1), y, 1.0)
+    crossed = definition.gains(np.column_stack([one, own, of_k]), definition.deviations(pair, y), y, both)
+    expected = [crossed]
+    for column in ("x", "z"):
+        x = X[:, fit.dataset.column_names.index(column)].astype(np.float64)
+        mean = definition.deviations(code["c"], x)
+        expected.append(definition.gains(np.column_stack([one, x, own]), mean, y, np.ones(len(y), bool)))
+    assert len(found) == 3
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gain_is_clear_above_two_standard_errors():
+    assert clear_gain(np.array([0.02, 0.021, 0.019, 0.02, 0.02])) == pytest.approx(0.02)
+    assert clear_gain(np.array([0.02, -0.03, 0.05, 0.02, 0.0])) == 0.0
+    assert clear_gain(np.full(5, 5e-4)) == 0.0
+    assert clear_gain(np.array([0.5])) == 0.0
+
+
+def test_crosses_and_centred_numbers_that_gain_become_columns():
+    frame, y = crossed_table()
+    numbered = with_categories(as_dataset(frame, y), HELD_OUT, Run())
+    encoding = numbered.encoding
+    assert isinstance(encoding, FittedEncoding)
+    assert (encoding.crosses, encoding.centred) == ((("c", "k"),), (("c", "x"),))
+    assert "crosses that gain on held-out rows: c x k" in encoding.describe()
+    assert "x by c" in encoding.describe()
+    assert numbered.column_names == encoding.column_names
+    names = ["c: mean target", "c: log count", "x less its mean by c", "c x k: mean target", "c x k: log count"]
+    assert encoding.column_names[1:6] == names
+    fit = fit_of(frame, y)
+    definition = Definition(fit, np.ones(len(y)), is_time=False)
+    c, k = (np.asarray(pd.Categorical(frame[name]).codes, np.int64) for name in ("c", "k"))
+    X = numbered.X.compute()
+    x = frame["x"].to_numpy()
+    mean = x[definition.kept].mean() + definition.deviations(c, x)
+    np.testing.assert_allclose(X[:, 3], x - mean, atol=2e-6)
+    crossed = definition.deviations(np.where((c >= 0) & (k >= 0), c * 3 + k, -1), y)
+    np.testing.assert_allclose(X[:, 4], crossed, atol=2e-6)
+    # new rows get what all rows say
+    new = encoding.transform(frame.iloc[:200])
+    (own_prior, x_prior), (pair_prior,) = encoding.priors
+    same = (c == c[0]) & (k == k[0])
+    pair_mean = (y[same] - y.mean()).sum() / (same.sum() + pair_prior)
+    x_mean = x.mean() + (x[c == c[0]] - x.mean()).sum() / ((c == c[0]).sum() + x_prior)
+    np.testing.assert_allclose(new[0, 3:5], [x[0] - x_mean, pair_mean], atol=1e-5)
+    assert own_prior in PRIORS
+
+
+def test_models_of_before_there_were_priors_say_what_they_hold():
+    frame, y = crossed_table()
+    new = with_categories(as_dataset(frame, y), HELD_OUT, Run()).encoding
+    before = FittedEncoding(new.table, new.outputs, (new.tables[0][:, :2],))
+    assert before.told == "of codes the fit made 'mean target', 'log count'"
+    np.testing.assert_array_equal(before.transform(frame)[:, 1:3], new.transform(frame)[:, 1:3])
+    with pytest.raises(ValueError, match="tables of categories have the shapes"):
+        FittedEncoding(new.table, new.outputs, new.tables)
+
+
+def test_what_does_not_gain_is_no_column():
+    rng = np.random.default_rng(3)
+    frame, _ = crossed_table(2_000)
+    y = frame["x"].to_numpy() + rng.normal(size=2_000)
+    encoding = with_categories(as_dataset(frame, y), HELD_OUT, Run()).encoding
+    assert (encoding.crosses, encoding.centred) == ((), ())
+    few = with_categories(as_dataset(*crossed_table(600)), HELD_OUT, Run()).encoding
+    assert (few.crosses, few.centred) == ((), ())
+
+
+def test_a_monotone_model_has_no_centred_numbers():
+    frame, y = crossed_table()
+    model = dkl.StepFeatures(n_features=20, monotone={"x": 1}, random_state=0, progress=False).fit(frame, y)
+    assert (model.encoding_.crosses, model.encoding_.centred) == ((("c", "k"),), ())
+
+
+def regressor() -> dkl.KernelRegressor:
+    features = dkl.RandomFeatures(n_features=60)
+    return dkl.KernelRegressor(features, solver="newton", alpha=1e-3, random_state=0, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
+def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    frame, y = crossed_table()
+    model = regressor().fit(frame, y)
+    assert model.encoding_.crosses
+    rows = frame.iloc[:60].copy()
+    rows.loc[:3, "c"], rows.loc[2:6, "k"] = "unheard of", "unheard of"
+    answers = model.predict(rows)
+    model.save(tmp_path / "model")
+    loaded = dkl.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(rows), answers)
+    assert loaded.encoding_.describe() == model.encoding_.describe()
+    store = dkl.create_dataset(tmp_path / "rows.zarr", frame[frame["c"] != "v07"], y[frame["c"] != "v07"])
+    expected = model.predict(frame[frame["c"] != "v07"])
+    np.testing.assert_array_equal(loaded.predict(store).compute(), expected)
+    predictor = model.predictor()
+    one_by_one = [predictor.predict(row) for row in rows.iloc[:10].to_dict("records")]
+    np.testing.assert_allclose(np.ravel(one_by_one), answers[:10], rtol=1e-5)
+    session = onnxruntime.InferenceSession(model.to_onnx().SerializeToString())
+    given = {
+        name: rows[name].fillna("").to_numpy(object)[:, None]
+        if rows[name].dtype == object
+        else rows[name].to_numpy("f4")[:, None]
+        for name in rows
+    }
+    np.testing.assert_allclose(session.run(["prediction"], given)[0], answers, rtol=2e-4, atol=2e-4)
+    with pytest.raises(TypeError, match=r"crosses \(c x k\); model\.to_onnx"):
+        model.to_sklearn()
+
+
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
+def test_a_pipeline_of_scikit_learn_has_target_means_and_centred_numbers():
+    frame, y = crossed_table()
+    frame = frame.drop(columns="k")
+    labels = np.array(["a", "b", "c"])[np.digitize(y, [-1.0, 1.0])]
+    model = dkl.KernelClassifier(dkl.RandomFeatures(n_features=60), random_state=0, progress=False).fit(frame, labels)
+    assert model.encoding_.centred == (("c", "x"),)
+    rows = frame.iloc[:60].copy()
+    rows.loc[:3, "c"] = "unheard of"
+    np.testing.assert_allclose(
+        model.to_sklearn().decision_function(rows), model.decision_function(rows), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_sums_that_do_not_fit_go_to_files_with_the_same_bits(tmp_path, monkeypatch):
+    """And are read in parts; the files go with the rows."""
+    frame, y = crossed_table()
+    dataset = as_dataset(frame, y)
+    whole = with_categories(dataset, HELD_OUT, Run())
+    made: list[RowsInFile] = []
+
+    def noted(shape, dtype) -> RowsInFile:
+        made.append(RowsInFile(shape, dtype))
+        return made[-1]
+
+    monkeypatch.setattr("dkl.encodings.categories.RowsInFile", noted)
+    monkeypatch.setattr(stored, "AT_ONCE", 50)
+    with dask.config.set(temporary_directory=str(tmp_path)):
+        # of this a quarter is allowed in memory
+        small = CategoryFit(dataset, CategoryFolds(HELD_OUT), True, 50_000, Run())
+        assert small.in_files
+        assert len(small.records(small.own_sums)) > 1
+        parts = small.numbered()
+        planned = small.planned()
+    assert made
+    assert all(rows.path.startswith(str(tmp_path)) for rows in made)
+    np.testing.assert_array_equal(parts.X.compute(), whole.X.compute())
+    assert parts.fingerprint == whole.fingerprint
+    for ours, theirs in zip(parts.encoding.tables, whole.encoding.tables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    used = sum(rows.row_bytes * rows.shape[0] for rows in made)
+    assert used <= planned[3]
+    made.clear()
+    del parts, small, planned
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_in_a_file_are_those_in_memory(monkeypatch):
+    monkeypatch.setattr(stored, "AT_ONCE", 7)
+    values = np.random.default_rng(0).normal(size=(100, 3))
+    in_file, in_memory = RowsInFile((100, 3), np.dtype("f8")), rows_in_memory((100, 3), np.dtype("f8"))
+    for rows in (in_file, in_memory):
+        rows.write(0, values[:60])
+        rows.write(60, values[60:])
+    places = np.random.default_rng(1).integers(0, 100, 400)
+    for rows in (in_file, in_memory, pickle.loads(pickle.dumps(in_file))):
+        np.testing.assert_array_equal(rows.take(places), values[places])
+        np.testing.assert_array_equal(rows.read(3, 40), values[3:40])
+        assert rows.take(np.zeros(0, np.int64)).shape == (0, 3)
+    gone = RowsInFile((1, 1), np.dtype("f8"))
+    gone.path += ".elsewhere"
+    with pytest.raises(FileNotFoundError, match="temporary_directory"):
+        gone.read(0, 1)
