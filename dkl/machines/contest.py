@@ -114,7 +114,8 @@ class Race:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
-        self._ended_early: set[int] = set()
+        # how many features searches found that ended early, at most
+        self._found: dict[int, int] = {}
         self._needless: set[int] = set()
         self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
@@ -161,14 +162,12 @@ class Race:
 
     def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
         """What a trial has found, on how many features; None where the features could not be fitted."""
-        contender, work = self.contenders[number], self.trial_work(number)
+        contender = self.contenders[number]
         asked = contender.learner.get_params(deep=False).get("n_features")
         if n_features is not None and asked is not None and n_features < asked and not is_kernel(contender):
-            # a search that ended early took the work of one for as many features as it found
-            self._ended_early.add(number)
-            work = min(work, self.judging(Contender("", clone(contender.learner).set_params(n_features=n_features))))
+            self._found[number] = max(n_features, self._found.get(number, 0))
         self.tried.append(number)
-        self.spent += work
+        self.spent += self.trial_work(number)
         if choice is None:
             self.failed.add(number)
         else:
@@ -258,7 +257,7 @@ class Race:
             for contender in self.vary(self.contenders[number], number == best)
         ]
         # a search that ended with fewer features than it might have had finds no more of them
-        found = [one for one in found if not set(one[1]) & self._ended_early or not self._grows_from(*one[:2])]
+        found = [one for one in found if not set(one[1]) & set(self._found) or not self._grows_from(*one[:2])]
         # a thousand landmarks gain most often: they come first, then what is joined, then the rest
         first = [self._grows_cheaply(contender, of) for contender, of, _ in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
@@ -383,9 +382,13 @@ class Race:
 
     def trial_work(self, number: int, fold: int | None = None) -> float:
         """The work of a trial of a contender: of the next one, unless the fold is given."""
-        known = self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold)
-        work = self.joining if known and self.joining is not None else self.judging
-        return work(self.contenders[number])
+        contender = self.contenders[number]
+        if self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold):
+            return self.joining(contender)
+        if number in self._found:
+            # a search that ends early takes the work of one for as many features as it finds
+            contender = Contender("", clone(contender.learner).set_params(n_features=self._found[number]))
+        return self.judging(contender)
 
     def preferred(self, number: int) -> PenaltyChoice | None:
         """The penalty that the contender which this one is a variant of preferred at its first trial; None for a kind.

@@ -130,8 +130,9 @@ class Shape:
     def _metric(self, D: int) -> float:
         """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
         landmarks = min(max(D, _LEAST_METRIC_LANDMARKS), _METRIC_LANDMARKS, self.n_rows)
-        each = 2.0 * (_KERNEL + _KERNEL_A_COLUMN * self.n_columns) + _SLOPE * self.n_models
-        similarities = each + 2.0 * (landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
+        # products of rows with landmarks for the distances, of all similarities, and of slopes with landmarks
+        products = 2.0 * (2.0 * self.n_columns + landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
+        similarities = 2.0 * _KERNEL + _SLOPE * self.n_models + products
         systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.spatial import distance
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
-from dkl.features.radial import radial_slope
+from dkl.features.radial import radial_slope, radial_value
 from dkl.features.scaling import Scaler
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
@@ -49,6 +48,15 @@ class MetricModel:
         return RowTiles(block.X, own, np.dtype(np.float64), dense=True, rows=_TILE_ROWS)
 
 
+def _distances(rows: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    """|x - z| of rows (n, d) and landmarks (l, d), by one product: of many columns ten times as fast as one by one.
+
+    Half of the digits are lost near 0, where a metric that is learned from sums over all rows does not need them.
+    """
+    squares = np.sum(rows**2, axis=1)[:, None] + np.sum(Z**2, axis=1) - 2.0 * (rows @ Z.T)
+    return np.sqrt(np.maximum(squares, 0.0))
+
+
 def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The systems of the kernel model on rows that are learned from and on those held out.
 
@@ -68,7 +76,7 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     sums |= {name: np.zeros((n_landmarks, K)) for name in ("gradient", "held_gradient")}
     Z = in_metric(model.landmarks, model.metric)
     for rows, tile in model.tiles(block):
-        similarities = model.kernel.kernel(in_metric(tile, model.metric), Z)
+        similarities = radial_value(model.kernel, _distances(in_metric(tile, model.metric), Z))
         for prefix, own in (("", weight[rows]), ("held_", held[rows])):
             used = np.flatnonzero(own)
             weighted = similarities[used] * own[used, None]
@@ -93,7 +101,7 @@ def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     for rows, tile in model.tiles(block):
         used = np.flatnonzero(weight[rows])
         x = in_metric(tile[used], R)
-        slopes = radial_slope(model.kernel, distance.cdist(x, Z))
+        slopes = radial_slope(model.kernel, _distances(x, Z))
         for coef in model.coefficients:
             # sum_l s_l c_l (x - z_l) in the metric, and times R' in the scaled columns
             own = slopes * coef
