@@ -13,7 +13,7 @@ from typing import Any
 import dask
 import numpy as np
 from dask.utils import format_bytes, format_time
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 from dkl.data.coerce import as_dataset
 from dkl.data.counts import RowCounts
@@ -277,7 +277,7 @@ def _some_blocks(rows: Dataset, least: int) -> Dataset:
     return Dataset(source, rows.schema, store=rows.store, name=rows.name)
 
 
-def _pilot(learner: Any, few: Dataset, rates: Rates) -> tuple[list[PassCost], float]:
+def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[PassCost], float]:
     """What each pass of a fit to few rows cost, and the processor seconds of that fit beside its passes."""
     passes: list[PassCost] = []
     begun: list[float] = []
@@ -293,7 +293,8 @@ def _pilot(learner: Any, few: Dataset, rates: Rates) -> tuple[list[PassCost], fl
         spent = time.process_time() - begun.pop() - rates.seconds_a_pass - read / rates.bytes_per_second
         passes.append(PassCost(event.name, 1.0, max(spent, 0.0) / few.n_rows, read / few.n_rows))
 
-    copy = _watched(clone(learner), watch)
+    copy = clone(learner)
+    _watched(copy, watch)
     # In this process and thread, whatever cluster there is: its clock tells what a pass takes. Nothing is cached, so
     # that each pass tells what it reads.
     with dask.config.set({"scheduler": "synchronous", "dkl.cache-bytes": 0}), warnings.catch_warnings():
@@ -315,15 +316,14 @@ def _pilot(learner: Any, few: Dataset, rates: Rates) -> tuple[list[PassCost], fl
     return passes, max(0.0, whole - in_passes)
 
 
-def _watched(learner: Any, watch: Any) -> Any:
-    """The learner and those within it, told to `watch`, and without checkpoints."""
+def _watched(learner: BaseEstimator, watch: Any) -> None:
+    """Let the learner and those within it tell `watch` of their passes, without checkpoints."""
     given = learner.get_params(deep=False)
     learner.set_params(**{name: value for name, value in (("progress", watch), ("checkpoint", None)) if name in given})
     for value in given.values():
         for part in value if isinstance(value, list | tuple) else [value]:
             if hasattr(part, "planned_passes") and not isinstance(part, type):
                 _watched(part, watch)
-    return learner
 
 
 def _rates(few: Dataset) -> Rates:

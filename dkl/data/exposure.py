@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import dask
 import dask.array as da
@@ -77,11 +77,18 @@ class Exposure:
             )
         return dataset if self._given is None else with_exposure(dataset, self._given, sample_weight)
 
-    def remember(self, model: Any) -> None:
+    def remember(self, model: object) -> None:
         """Leave `exposure_` on a model where its fit has an exposure, and none where it has not."""
         vars(model).pop("exposure_", None)
         if self.name is not None:
-            model.exposure_ = self.name
+            vars(model)["exposure_"] = self.name
+
+
+class WeighsExposure(Protocol):
+    """A model whose loss says whether exposure counts as weight."""
+
+    @property
+    def _exposure_weighs(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
     return dataset.with_rows(source, schema)
 
 
-def exposure_of_fit(model: Any, given: str | None = None) -> str | None:
+def exposure_of_fit(model: object, given: str | None = None) -> str | None:
     """The column of exposures that a fitted model asks further rows for; None where its fit had no exposure.
 
     Parameters
@@ -156,7 +163,7 @@ def exposure_of_fit(model: Any, given: str | None = None) -> str | None:
     return name
 
 
-def exposure_beside_fit(model: Any, X: Any, given: Any = None) -> Any:
+def exposure_beside_fit(model: object, X: Any, given: Any = None) -> Any:
     """The exposures that targets of rows are compared under: those given, else the column that the fit had.
 
     Parameters
@@ -186,7 +193,7 @@ def exposure_beside_fit(model: Any, X: Any, given: Any = None) -> Any:
     return name
 
 
-def with_exposure_of_fit(model: Any, dataset: Dataset, given: str | None = None) -> Dataset:
+def with_exposure_of_fit(model: object, dataset: Dataset, given: str | None = None) -> Dataset:
     """The dataset with the exposures that a fitted model asks for as a row column, in place of the column of X.
 
     A dataset without the column stays as it is, and so does any for a model without exposure.
@@ -229,7 +236,7 @@ def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
     return {block.index: block.columns[EXPOSURE] for block in dataset.source.blocks_without_x((EXPOSURE,))}
 
 
-def with_rates(model: Any, dataset: Dataset) -> Dataset:
+def with_rates(model: WeighsExposure, dataset: Dataset) -> Dataset:
     """The rows of a fit with rates ``y / e`` in place of targets; as they are for a model without exposure.
 
     Where the loss counts exposure, a row of exposure e counts e times, the mean of all rows being 1.

@@ -13,8 +13,8 @@ from dkl.data.dataset import Dataset
 from dkl.encodings.fitted import FittedEncoding, code_places, named_rules
 from dkl.encodings.gains import centred_gains, clear_gain, cross_gains
 from dkl.encodings.keys import CategoryKey, category_parts
+from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategorySource
-from dkl.encodings.stored import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import (
     CategoryFolds,

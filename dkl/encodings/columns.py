@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.encodings.keys import CategoryKey, dense_columns
-from dkl.encodings.stored import Rows
+from dkl.encodings.row_matrices import Rows
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.columns import CodePlaces
 from dkl.encodings.keys import CategoryKey, category_parts
-from dkl.encodings.stored import RowsInMemory
+from dkl.encodings.row_matrices import RowsInMemory
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from dkl.data.counts import RowCounts
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.encodings.columns import CodePlaces
-from dkl.encodings.stored import AT_ONCE, Rows
+from dkl.encodings.row_matrices import AT_ONCE, Rows
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.block import Block
 from dkl.protocols.source import WrappedSource

@@ -13,11 +13,11 @@ import pytest
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.together.rows import BesideFeatures
-from dkl.encodings import stored
+from dkl.encodings import row_matrices
 from dkl.encodings.categories import CategoryFit, with_categories
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.gains import clear_gain
-from dkl.encodings.stored import RowsInFile, rows_in_memory
+from dkl.encodings.row_matrices import RowsInFile, rows_in_memory
 from dkl.encodings.target_means import PRIORS, CategoryFolds
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -243,7 +243,7 @@ def test_sums_that_do_not_fit_go_to_files_with_the_same_bits(tmp_path, monkeypat
         return made[-1]
 
     monkeypatch.setattr("dkl.encodings.categories.RowsInFile", noted)
-    monkeypatch.setattr(stored, "AT_ONCE", 50)
+    monkeypatch.setattr(row_matrices, "AT_ONCE", 50)
     with dask.config.set(temporary_directory=str(tmp_path)):
         # of this a quarter is allowed in memory
         small = CategoryFit(dataset, CategoryFolds(HELD_OUT), True, 50_000, Run())
@@ -266,7 +266,7 @@ def test_sums_that_do_not_fit_go_to_files_with_the_same_bits(tmp_path, monkeypat
 
 
 def test_rows_in_a_file_are_those_in_memory(monkeypatch):
-    monkeypatch.setattr(stored, "AT_ONCE", 7)
+    monkeypatch.setattr(row_matrices, "AT_ONCE", 7)
     values = np.random.default_rng(0).normal(size=(100, 3))
     in_file, in_memory = RowsInFile((100, 3), np.dtype("f8")), rows_in_memory((100, 3), np.dtype("f8"))
     for rows in (in_file, in_memory):
