@@ -31,32 +31,6 @@ class _Rule(NamedTuple):
     flag: int | None
     start: int
 
-    def sets(self, out: np.ndarray, value: object, is_strict: bool) -> bool:
-        """Write the columns of one value; False where it is not plain."""
-        if self.kind in DATE_KINDS:
-            return False
-        # A missing value is None or NaN, the only number that differs from itself.
-        if value is None or (isinstance(value, _NUMBERS) and value != value):
-            if self.flag is not None:
-                out[self.flag] = 1.0
-            if isinstance(self.places, int):
-                out[self.places] = self.fill or 0.0
-            return self.fill is not None
-        if isinstance(self.places, int):
-            # Numbers beyond float32, and whole ones that a double cannot hold exactly, are refused by the table.
-            if not isinstance(value, _NUMBERS) or not -_LARGEST <= value <= _LARGEST:
-                return False
-            is_inexact = isinstance(value, _WHOLE) and not -EXACT <= value <= EXACT
-            if is_inexact or (self.kind == "boolean" and value not in (0, 1)):
-                return False
-            out[self.places] = value
-            return True
-        if not isinstance(value, str) or (is_strict and value not in self.places):
-            return False
-        if value in self.places:
-            out[self.places[value]] = 1.0
-        return True
-
 
 class RowEncoder:
     """What `TableEncoding.transform` makes of a table, for one row without a table: in microseconds.
@@ -112,7 +86,7 @@ class RowEncoder:
         if len(row) != len(self._rules):
             return None
         for rule in self._rules:
-            if rule.name not in row or not rule.sets(out, row[rule.name], is_strict):
+            if rule.name not in row or not _is_set(out, rule, row[rule.name], is_strict):
                 return None
         if isinstance(self.encoding, FittedEncoding):
             return self.encoding.places.with_numbers(out[None], self.encoding.stacked, None)[0]
