@@ -474,14 +474,6 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             return quantile_score(self._values(X), X, y, sample_weight, quantiles=sorted(self.quantiles))
         return r_squared(self._values(X), X, y, sample_weight)
 
-    def _check_exposure(self) -> None:
-        """Raise ValueError where the loss has no exposure."""
-        if self._settings.loss not in LOG_LINK:
-            raise ValueError(
-                f"exposure was given, and loss={self._settings.loss!r} has none: it belongs to loss='poisson' and "
-                "'gamma'; leave it out"
-            )
-
     @available_if(lambda self: self._settings.loss in LOG_LINK)
     def deviance(self, X: object, y: object = None, sample_weight: object = None, *, exposure: object = None) -> float:
         """The mean deviance of rows, of those with an exposure per unit of it; smaller is better.

@@ -58,9 +58,18 @@ class ConformalMixin:
     seed_: int
     conformal_: HeldOutScores
     _fitted_by: ClassVar[str]
+    _settings: Any
     _rows: Callable[[object, object, object], Dataset]
     _run: Callable[[str], Run]
-    _check_exposure: Callable[[], None]
+
+    def _check_exposure(self) -> None:
+        """Raise ValueError where the loss has no exposure."""
+        loss = self._settings.loss
+        if loss not in LOG_LINK:
+            raise ValueError(
+                f"exposure was given, and loss={loss!r} has none: it belongs to loss='poisson' and "
+                "'gamma'; leave it out"
+            )
 
     def conformalize(
         self,

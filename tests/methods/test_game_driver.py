@@ -135,7 +135,10 @@ def test_a_weight_of_two_is_the_row_twice(loss: str) -> None:
     repeated = table_of(problem, np.repeat(X, times, axis=0), np.repeat(y, times))
     again = play(GameDriver(), problem, repeated)
     np.testing.assert_allclose(again.weights, weighted.weights, rtol=0, atol=1e-9)
-    assert again.history[-1]["gap"] == pytest.approx(weighted.history[-1]["gap"], rel=1e-6)
+    # The intercept is the multiplier of a constraint. With the hinge any number of an interval is one; rounding decides
+    # which, and with it the upper bound at this intercept.
+    within = 1e-6 if loss == "squared_hinge" else 1e-2
+    assert again.history[-1]["gap"] == pytest.approx(weighted.history[-1]["gap"], rel=within)
 
 
 def test_a_round_reads_the_rows_twice_and_reduces_once_or_twice() -> None:
