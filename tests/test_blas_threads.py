@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import dkl
 from dkl.explain import contributions, effects, importance, partial_dependence
+from dkl.export.predictor import Forms
 from dkl.kernels.products import DenseForm
 from dkl.linear import scores
 from dkl.linear.incremental import BlockIncremental
@@ -62,7 +63,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
 
     monkeypatch.setattr(DenseForm, "__call__", spied(DenseForm.__call__))
     monkeypatch.setattr(scores, "_whole_tile", spied(scores._whole_tile))
-    monkeypatch.setattr(predictor.Forms, "_features", spied(predictor.Forms._features))
+    monkeypatch.setattr(Forms, "_features", spied(Forms._features))
     with threadpool_limits(SOME_THREADS, user_api="blas"):
         yield found
         assert blas_threads() == {SOME_THREADS}
