@@ -26,7 +26,7 @@ from dkl.passes.engine import run_pass
 from dkl.passes.memory import allowed_bytes, cache_bytes
 from dkl.passes.reading import block_bytes
 from dkl.passes.tree_sum import count_nodes, task_level
-from dkl.planning import PlannedLearner
+from dkl.planning import PlannedLearner, check_planned
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 
@@ -208,8 +208,7 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
     >>> expected.at(10**9).processor_seconds > expected.processor_seconds
     True
     """
-    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
-        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
+    check_planned(learner)
     if pilot_rows < 1:
         raise ValueError(f"pilot_rows is {pilot_rows}; expected at least 1")
     rows = without_splits(as_dataset(dataset, y, task=getattr(learner, "_task", "auto")))

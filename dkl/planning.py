@@ -45,6 +45,12 @@ class PlannedLearner(Protocol):
         ...
 
 
+def check_planned(learner: object) -> None:
+    """Raise TypeError for what is of another library, or a class."""
+    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
+        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
+
+
 @dataclass(frozen=True)
 class PassPlan:
     """One kind of pass.
@@ -271,8 +277,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     >>> planned.n_passes
     2
     """
-    if isinstance(learner, type) or not hasattr(learner, "planned_passes"):
-        raise TypeError(f"learner is {learner!r}; expected a learner or machine of dkl, such as dkl.KernelClassifier()")
+    check_planned(learner)
     categorical = getattr(learner, "categorical", None) or ()
     beside = BesideFeatures(dataset)
     if getattr(learner, "drop_missing_target", False):

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS, RowReader, RowSource
+from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
 from dkl.encodings.columns import CodePlaces
 from dkl.encodings.row_matrices import AT_ONCE, Rows
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.block import Block
-from dkl.protocols.source import WrappedSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class CategoryReader:
         return replace(block, X=self.places.with_numbers(block.X, self.tables, fold))
 
 
-class CategorySource(WrappedSource[RowSource]):
+class CategorySource(WrappedRows):
     """Rows whose codes are numbers; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -71,14 +69,6 @@ class CategorySource(WrappedSource[RowSource]):
         return self.places.n_made
 
     @property
-    def has_y(self) -> bool:
-        return self.base.has_y
-
-    @property
-    def counts(self) -> RowCounts:
-        return self.base.counts
-
-    @property
     def block_nbytes(self) -> int:
         added = int(self.block_rows.max(initial=0)) * (self.places.n_made - self.places.n_columns)
         # an entry of a sparse row has its value and its column
@@ -90,16 +80,7 @@ class CategorySource(WrappedSource[RowSource]):
         return self.base.read_nbytes + self.base.block_nbytes + self.block_nbytes
 
     @cached_property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.base.fingerprint} {self._identity}".encode()).hexdigest()
-
-    def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label, the choice of the rows of a block or the tables change."""
-        of_base: Any = self.base
-        return f"{of_base.block_identity(index)}\n{self._identity}"
-
-    @cached_property
-    def _identity(self) -> str:
+    def _identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
         for table in self.tables:
             digest.update(repr((table.shape, table.dtype.str)).encode())

@@ -209,13 +209,9 @@ def loss_sums(
         what it was before, with `change`; 0 for rows of weight 0.
     """
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    # The products are made where the rows are; what there is of a row and a model comes to the host.
-    models, is_large, xp = (trial.coefficients, trial.directions), options.exact and _is_large(phi), array_module(phi)
+    models, is_large = (trial.coefficients, trial.directions), options.exact and _is_large(phi)
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
-    if is_large:
-        start, move = line_scores(phi, *models)
-    else:
-        start, move = (on_host(wide @ xp.asarray(one[:, :-1].T.astype(wide.dtype))) + one[:, -1] for one in models)
+    start, move = line_scores(phi, *models) if is_large else (model_scores(wide, one) for one in models)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
@@ -227,9 +223,7 @@ def loss_sums(
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
-    pulls = weighted_rows(descent, phi) if is_large else on_host(xp.asarray(descent.T.astype(wide.dtype)) @ wide)
-    gradient = np.concatenate([pulls, descent.sum(axis=0)[:, None]], axis=1)
-    return losses, -gradient, curvature
+    return losses, -(weighted_rows(descent, phi) if is_large else weighted_sums(descent.T, wide)), curvature
 
 
 def _is_large(phi: Any) -> bool:

@@ -212,7 +212,7 @@ def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarra
 
 
 def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
-    """sum_i weights_ik phi_i for each of g models, in float64 as `line_scores`.
+    """sum_i weights_ik (phi_i, 1) for each of g models, in float64 as `line_scores`.
 
     Parameters
     ----------
@@ -221,11 +221,11 @@ def weighted_rows(weights: np.ndarray, phi: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    ndarray of shape (g, m)
+    ndarray of shape (g, m + 1)
     """
     sums = np.zeros((weights.shape[1], phi.shape[1]))
     _add_weighted_rows(np.ascontiguousarray(weights), phi, sums)
-    return sums
+    return np.concatenate([sums, weights.sum(axis=0)[:, None]], axis=1)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)

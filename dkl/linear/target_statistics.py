@@ -8,6 +8,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.kernels.moments import moments_of, moments_record
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
 from dkl.passes.engine import run_pass
@@ -27,6 +28,26 @@ def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
     """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+
+def model_targets(
+    dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None, *, n_quantiles: int = 0
+) -> NewtonTargets:
+    """The targets of the linear models of a task: a column of numbers each, or a class against the rest.
+
+    Two classes share one model. With `n_quantiles` there are so many models, all of the one column of numbers.
+    """
+    classes = dataset.classes
+    models = np.arange((dataset.schema.n_targets or 1) if classes is None else len(classes))
+    if classes is not None and len(classes) <= 2:
+        models = np.array([1])
+    return NewtonTargets(
+        models=np.zeros(n_quantiles, np.int64) if n_quantiles else models,
+        n_classes=None if classes is None else len(classes),
+        class_weight=class_weight,
+        center=None if scale is None else scale.center,
+        scale=None if scale is None else scale.scale,
+    )
 
 
 def planned_scale(dataset: Dataset) -> list[tuple[list[BlockSum], int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -10,11 +9,9 @@ from typing import Any, Protocol
 import dask
 import numpy as np
 
-from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS, RowReader, RowSource, without_x
+from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows, without_x
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.protocols.source import WrappedSource
 
 
 class ReadOfX(Protocol):
@@ -49,7 +46,7 @@ class _Reader:
         return replace(block, X=block.X if self.kept is None else block.X[:, self.kept], columns=columns)
 
 
-class ColumnBesideX(WrappedSource[RowSource]):
+class ColumnBesideX(WrappedRows):
     """Rows that bring a column along; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Nothing of it is held: whoever asks for the column alone reads X, block by block.
@@ -76,14 +73,6 @@ class ColumnBesideX(WrappedSource[RowSource]):
         return self.base.n_columns if self._kept is None else len(self._kept)
 
     @property
-    def has_y(self) -> bool:
-        return self.base.has_y
-
-    @property
-    def counts(self) -> RowCounts:
-        return self.base.counts
-
-    @property
     def block_nbytes(self) -> int:
         return self.base.block_nbytes + 8 * int(self.block_rows.max(initial=0))
 
@@ -91,15 +80,6 @@ class ColumnBesideX(WrappedSource[RowSource]):
     def read_nbytes(self) -> int:
         """The whole rows are there beside the copy without the column."""
         return self.base.read_nbytes + (0 if self._kept is None else self.base.block_nbytes)
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.base.fingerprint} {self._identity}".encode()).hexdigest()
-
-    def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label or the column changes."""
-        of_base: Any = self.base
-        return f"{of_base.block_identity(index)}\n{self._identity}"
 
     def reader(self) -> _Reader:
         return _Reader(self.base.reader(), self.column, self.read, self._kept)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import dask.array as da
@@ -14,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dkl.data.counts import RowCounts
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockSource
+from dkl.protocols.source import BlockSource, WrappedSource
 
 PARTS = ("X", "y", "weight", "row_id")
 PARTS_WITHOUT_X = PARTS[1:]
@@ -40,6 +42,29 @@ class RowSource(BlockSource, Protocol):
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         """Every block in turn without its X, read here and now; `extra` names row columns for `Block.columns`."""
         ...
+
+
+class WrappedRows(WrappedSource[RowSource]):
+    """Rows of another source that come with more than they have there; `_identity` says what, in all detail."""
+
+    _identity: str
+
+    @property
+    def has_y(self) -> bool:
+        return self.base.has_y
+
+    @property
+    def counts(self) -> RowCounts:
+        return self.base.counts
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self.base.fingerprint} {self._identity}".encode()).hexdigest()
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value, a label, the choice of the rows of a block or what comes with them changes."""
+        of_base: Any = self.base
+        return f"{of_base.block_identity(index)}\n{self._identity}"
 
 
 class TicketReader:

@@ -17,8 +17,7 @@ from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
-from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
 from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
@@ -274,14 +273,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         D, classes = pool.n_frequencies, dataset.classes
         rho = RHO_SHARE * D if self.rho is None else float(self.rho)
         ball = DivergenceBall(D, rho, float(self.k))
-        n_outputs = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
-        targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and n_outputs == 1 else np.arange(n_outputs),
-            n_classes=None if classes is None else len(classes),
-            class_weight=self._class_weights(dataset),
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
+        targets = model_targets(dataset, scale, self._class_weights(dataset))
         # |w|^2 / (2 q) + C sum loss is C N times the problem with the mean loss, u = D q and lam = 1 / (C N)
         loss, total = self._loss(classes), weight_of(dataset, targets.class_weight)
         amplitude = self.family_.feature_scale(pool.n_columns) / np.sqrt(D)
@@ -295,7 +287,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             tol=self.tol,
             max_passes=self.max_passes,
             most_working=self._most_working(
-                ball, pool.columns_a_frequency, 1 if TUNED_LOSSES[loss].takes_one_pass else n_outputs
+                ball, pool.columns_a_frequency, 1 if TUNED_LOSSES[loss].takes_one_pass else len(targets.models)
             ),
             dtype=self.dtype,
             n_rows=dataset.n_rows,

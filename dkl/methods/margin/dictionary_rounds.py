@@ -11,8 +11,8 @@ from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
+from dkl.linear.target_statistics import model_targets
 from dkl.methods.dictionaries.driver import CompetitionDriver
 from dkl.methods.dictionaries.problem import CompetitionState, DictionaryProblem, model_map
 from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Source, WaveSource
@@ -83,17 +83,9 @@ class DictionarySolver(CorrectiveSolver):
             raise ValueError(
                 f"loss={loss!r} is not one of {sorted(allowed)}, which a list of families has for these targets"
             )
-        models = np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models)
-        if loss == "pinball":
-            # a model a quantile, all of the one target
-            models, n_models = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
-        targets = NewtonTargets(
-            models=models,
-            n_classes=None if classes is None else len(classes),
-            class_weight=rows.class_weight,
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
+        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
+        targets = model_targets(dataset, scale, rows.class_weight, n_quantiles=n_quantiles)
+        n_models = len(targets.models)
         held_out = rows.context.withheld
         if held_out is None or held_out.share == 0.0:
             held_out = HeldOut(self.validation_fraction, rows.seed)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale
+from dkl.linear.target_statistics import TargetScale, model_targets
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
 from dkl.methods.frequency_search.learner import PreparedRows
@@ -129,20 +128,10 @@ class CorrectiveSolver:
         space = self._frequency_space(rows)
         held_out = self._held_out(rows)
         loss = self._loss(dataset)
-        classes = dataset.classes
-        n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         scale = self._target_units(rows, loss)
-        models = np.array([1]) if classes is not None and n_models == 1 else np.arange(n_models)
-        if loss == "pinball":
-            # a model a quantile, all of the one target
-            models, n_models = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
-        targets = NewtonTargets(
-            models=models,
-            n_classes=None if classes is None else len(classes),
-            class_weight=rows.class_weight,
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
+        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
+        targets = model_targets(dataset, scale, rows.class_weight, n_quantiles=n_quantiles)
+        n_models = len(targets.models)
         most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
         first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
         # On features of amplitude 1 / sqrt(m), |u|^2 / 2 + C sum loss is ridge m |w|^2 / 2 + sum loss on unscaled ones.

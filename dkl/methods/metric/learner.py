@@ -10,9 +10,8 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Matern
 from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
-from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.margin.sums import HeldTargets
@@ -106,24 +105,16 @@ class LearnedMetricMixin(FeatureLearner):
                 f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
                 f"for {rows} take metric='diagonal'"
             )
-        classes = dataset.classes
-        several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
         held_out = self._context.withheld
         if held_out is None or held_out.share == 0.0:
             held_out = HeldOut(getattr(self, "validation_fraction", _JUDGES), seed)
-        targets = NewtonTargets(
-            models=np.array([1]) if classes is not None and several == 1 else np.arange(several),
-            n_classes=None if classes is None else len(classes),
-            class_weight=self._class_weights(dataset),
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
+        targets = model_targets(dataset, scale, self._class_weights(dataset))
         asked = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         return MetricProblem(
             kernel=kernel,
             scaler=scaler,
             targets=HeldTargets(targets, held_out.mask),
-            n_models=several,
+            n_models=len(targets.models),
             n_columns=dataset.n_columns,
             n_landmarks=int(min(np.clip(asked, _LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
             is_full=self.metric == "full",

@@ -15,7 +15,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.margin.sums import HeldTargets
@@ -239,23 +239,14 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         if loss in ROUND_LOSSES and (classes is not None or several > 1):
             kind = "labels" if classes is not None else f"{several} columns"
             raise ValueError(f"loss={loss!r} is for one column of numbers, and the targets are {kind}; use loss=None")
-        models = np.array([1]) if classes is not None and several == 1 else np.arange(several)
-        if loss == "pinball":
-            # a model a quantile, all of the one target
-            models, several = np.zeros(len(ROUND_QUANTILES), np.int64), len(ROUND_QUANTILES)
         weights = self._class_weights(dataset)
-        targets = NewtonTargets(
-            models=models,
-            n_classes=None if classes is None else len(classes),
-            class_weight=weights,
-            center=None if scale is None else scale.center,
-            scale=None if scale is None else scale.scale,
-        )
+        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
+        targets = model_targets(dataset, scale, weights, n_quantiles=n_quantiles)
         looked_at = dataset.n_rows if self.search_rows is None else min(self.search_rows, dataset.n_rows)
         each = int(np.clip(weight_of(dataset, weights) // _ROWS_AN_ATOM, _FEWEST, _MOST))
         return StepProblem(
             targets=self._bag_targets(targets, 0, seed),
-            n_models=several,
+            n_models=len(targets.models),
             n_columns=dataset.n_columns,
             n_features=self.n_features,
             loss=loss,
@@ -267,7 +258,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
-            signs=monotone_signs(self.monotone, dataset, several),
+            signs=monotone_signs(self.monotone, dataset, len(targets.models)),
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
