@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 # pytest rewrites hypothesis when its plugin imports it, at the end of a run that has not; CPython 3.11 may stumble
@@ -18,6 +20,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 2 if whole else 0
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that run tests beside each other leave each other the cores, and compile a module once.
+
+    Threads of OpenMP and BLAS that outnumber the cores wait for one another. Where PYTHONDONTWRITEBYTECODE is set, all
+    processes that tests start would compile the package, and those that run tests would rewrite them, each for itself;
+    Numba writes to the folders of byte code anyway.
+    """
+    if getattr(config.option, "numprocesses", None):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `gpu` say why they are skipped."""
     reason = why_no_gpu() if item.get_closest_marker("gpu") else None
@@ -29,6 +44,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def hints_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own to the hints, which are given once a process."""
     monkeypatch.setattr("dkl.errors._HINTED", set())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_are_not_forced_to_the_disk() -> Iterator[None]:
+    """A store forces each of its files to the disk, so that it survives a power cut; files of tests need not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from textwrap import fill
 from typing import Any
 
@@ -283,8 +284,8 @@ class ChoosingMixin(SettledMixin):
         # the costliest that may be joined stand for all
         fitting = sorted(known.values(), key=lambda contender: race.fitting(contender))
         pairs = (joined(first, second) for second in reversed(fitting) for first in reversed(fitting))
-        several = [pair for pair in pairs if race.judging(pair) + race.fitting(pair) <= race.allowed]
-        return [*known.values(), *several[:MOST_JOINED]]
+        several = (pair for pair in pairs if race.judging(pair) + race.fitting(pair) <= race.allowed)
+        return [*known.values(), *islice(several, MOST_JOINED)]
 
     def _costliest(self, dataset: Dataset) -> FeatureLearner:
         """Of all that may win, with all landmarks that they may have in the end, the features that take most work."""

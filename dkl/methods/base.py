@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -173,6 +174,12 @@ class FeatureLearner(
         """
         check_is_fitted(self)
         return map_to_features(self, X, self.feature_map_, self.dtype, strict=strict)
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        """As scikit-learn reads them from the signature of `__init__`, which is slow, and done once here."""
+        return super()._get_param_names()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters; with `deep` those of the family too, as ``family__sigma``."""
