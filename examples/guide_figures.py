@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, make_friedman1
 from sklearn.model_selection import train_test_split
 
@@ -184,15 +185,45 @@ def explain(options: argparse.Namespace) -> Iterator[str]:
 
 
 def serve(options: argparse.Namespace) -> Iterator[str]:
-    """One row at a time, and all rows at once."""
+    """One row at a time, of models of several kinds, and all rows at once."""
     model, X = wide_model(options)
-    predictor, calls = model.predictor(), 100 if options.quick else 20_000
-    row = X[0]
-    predictor.predict(row)
-    _, seconds = timed(lambda: [predictor.predict(row) for _ in range(calls)])
-    yield f"one row: {1e6 * seconds / calls:.0f} us"
-    _, seconds = timed(lambda: model.predict(X))
-    yield f"{len(X):,} rows: {seconds:.1f} s"
+    calls, few, size = (100, 500, 40) if options.quick else (20_000, 5_000, 500)
+    rows, labels = X[:few], X[:few, 0] * X[:few, 1] + X[:few, 2] > 0
+    harmonics = dkl.SphericalHarmonics(max_degree=2, project=True)
+    models = {"random features": model}
+    for name, features in {
+        "scaling by quantiles": dkl.RandomFeatures(n_features=size, scaling="quantile"),
+        "spherical harmonics": dkl.RandomFeatures(harmonics, size),
+        "both": dkl.RandomFeatures(harmonics, size, scaling="quantile"),
+        "landmarks with frequencies of their own": dkl.LandmarkFeatures(n_landmarks=size // 2),
+        "landmarks with shared frequencies": dkl.LandmarkFeatures(n_landmarks=size // 2, pool="shared"),
+        "steps": dkl.StepFeatures(n_features=size),
+        "a Gaussian kernel at landmarks": dkl.NystromFeatures(n_features=size),
+    }.items():
+        machine = dkl.KernelClassifier(features, solver="newton", alpha=1e-4, loss="squared_error", **QUIET)
+        models[name] = machine.fit(rows, labels)
+
+    def microseconds(fitted: Any, row: Any) -> float:
+        predictor = fitted.predictor()
+        predictor.predict(row)
+        return 1e6 * timed(lambda: [predictor.predict(row) for _ in range(calls)])[1] / calls
+
+    for name, fitted in models.items():
+        columns = fitted.features_.feature_map_.n_features
+        yield f"one row, {columns} features, {name}: {microseconds(fitted, X[0]):.0f} us"
+    table = pd.DataFrame(rows[:, :14], columns=[f"column {number}" for number in range(14)])
+    named = dkl.KernelClassifier(dkl.RandomFeatures(n_features=size), solver="newton", alpha=1e-4, **QUIET)
+    spent = microseconds(named.fit(table, labels), table.iloc[0].to_dict())
+    yield f"one row of a table with 14 columns, as a dict: {spent:.0f} us"
+    _, whole = timed(lambda: model.predict(X))
+    _, bare = timed(lambda: mapped_and_multiplied(model, X))
+    yield f"{len(X):,} rows: {whole:.1f} s, {whole / bare:.2f} times as long as the map and its product with the weights"
+
+
+def mapped_and_multiplied(model: Any, X: np.ndarray) -> None:
+    """What a prediction of many rows cannot do without."""
+    for start in range(0, len(X), 4_096):
+        model.features_.transform(X[start : start + 4_096]) @ model.linear_.coef_.T
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[str]]] = {

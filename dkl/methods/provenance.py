@@ -27,6 +27,8 @@ from dkl.version import __version__
 P = ParamSpec("P")
 M = TypeVar("M")
 
+# The files that say it are long.
+_version_of = functools.cache(version)
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
 
 
@@ -106,7 +108,7 @@ class _Recording:
         # seen at an event has to do.
         peak = peak_bytes()
         highest = max(peak if peak > self._peak else self._largest, self._resident)
-        packages = {name: version(name) for name in _PACKAGES}
+        packages = {name: _version_of(name) for name in _PACKAGES}
         machine = f"{platform.system()} {platform.machine()}"
         return replace(
             self.rows,
