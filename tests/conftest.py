@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,24 @@ def files_are_not_forced_to_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[object]:
+def forked_workers() -> Iterator[None]:
+    """Workers are forked from a process that has imported what they need: each would import it anew, for seconds."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        yield
+        return
+    from multiprocessing import forkserver
+
+    import dask
+
+    forkserver.set_forkserver_preload(["distributed", "dkl.machines.kernel_machines"])
+    # Before Dask names modules of its own: a server that runs keeps to those that it has.
+    forkserver.ensure_running()
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(forked_workers: None) -> Iterator[object]:
     """Two worker processes of one thread each; started when the first test asks for them."""
     from distributed import LocalCluster
 

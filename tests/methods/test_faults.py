@@ -15,7 +15,7 @@ from dkl.events import Event
 
 
 @pytest.fixture
-def mortal() -> Iterator[object]:
+def mortal(forked_workers: None) -> Iterator[object]:
     """A cluster of its own, whose two worker processes may be killed and come back."""
     from distributed import Client, LocalCluster
 

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def expendable() -> Iterator[Any]:
+def expendable(forked_workers: None) -> Iterator[Any]:
     """A client of two worker processes that tests kill; nannies bring new ones."""
     from distributed import Client, LocalCluster
 
