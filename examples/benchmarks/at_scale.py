@@ -2,6 +2,7 @@
 
     python examples/benchmarks/at_scale.py --data DIR                       # 1e6, 1e7 and 1e8 rows; stores of 5 GB
     python examples/benchmarks/at_scale.py --data DIR --rows 1000000 --fits "plain 300"
+    python examples/benchmarks/at_scale.py --data DIR --rows 1000000 --billion  # what 1e9 rows cost: a forecast
     python examples/benchmarks/at_scale.py --quick                          # a windmill in the plane, no files
 
 DIR holds flights_3m.npz. Of its flights four fifths are drawn from with replacement, and every number of a row that is
@@ -13,6 +14,10 @@ other fifth, as it is, judges: will a flight be late by a quarter of an hour or 
 for, both by Newton steps with a given penalty. Each fit runs in a process of its own. Seconds are those of the
 processor, over all threads; memory is the most that the process held above imports. A run that was broken off goes on
 where it was (`--output`).
+
+`--billion` fits nothing to the end: `dkl.forecast` times the passes of a fit to 300,000 rows, and the simulated cluster
+of `deploy/simulate_scale.py` (a real scheduler, threads for workers, blocks on which nothing is done) says what the
+driver spends on a task. From both follow the time and the core-hours of a billion rows on 1, 16 and 256 workers.
 """
 
 from __future__ import annotations
@@ -21,20 +26,23 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "papers"))
+sys.path += [str(Path(__file__).resolve().parents[1] / "papers"), str(Path(__file__).resolve().parents[2] / "deploy")]
 
 import dask
 import dask.array as da
 import numpy as np
 from against_others import apart, forget_peak, tiny
-from cells import Cell, Cells, circumstances, markdown
+from cells import Cell, Cells, circumstances, markdown, measured_when
 from dask.utils import format_bytes
 from rich.console import Console
 from sets import rows_of
+from simulate_scale import cluster, measure
 from sklearn.metrics import roc_auc_score
 
 import dkl
@@ -45,6 +53,7 @@ from dkl.passes.memory import peak_bytes
 LATE = 15
 NOISE = 0.05
 ROWS_A_CHUNK = 65_536
+MANY_ROWS, WORKERS = 10**9, (1, 16, 256)
 
 
 def real_flights(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,11 +125,7 @@ def measured(folder: str, n_rows: int, fit: str) -> Cell:
     rows, test = (dkl.open_dataset(Path(folder, f"{name}.zarr")) for name in (f"rows-{n_rows}", "test"))
     clock = time.process_time()
     expected = dkl.forecast(machine(features, int(size)), rows)
-    forecast = {
-        "expected": expected.processor_seconds,
-        "pilot": time.process_time() - clock,
-        "of_1e9": {workers: expected.at(10**9).elapsed_seconds(workers) for workers in (1, 16, 256)},
-    }
+    forecast = {"expected": expected.processor_seconds, "pilot": time.process_time() - clock}
     decoded = passes = 0
 
     def watch(event: Event) -> None:
@@ -157,6 +162,30 @@ def run(folder: Path, flights: tuple[np.ndarray, np.ndarray, np.ndarray], sizes:
     return text
 
 
+def driver_seconds(workers: int) -> float:
+    """Processor seconds of the driver for each task of a pass over the blocks of many rows, on simulated workers."""
+    kind = "block sums of a store"
+    with cluster(workers) as (client, scheduler):
+        measure(kind, 1_000, client, scheduler)  # connections, and modules that load
+        cost = measure(kind, -(-MANY_ROWS // ROWS_A_CHUNK), client, scheduler)
+    return cost.driver_cpu_s / cost.tasks
+
+
+def of_many_rows(store: Path, fits: list[str], seconds_a_task: Mapping[int, float]) -> str:
+    """What fits of a billion rows are expected to take, by the number of workers; one works in the driver's process."""
+    lines = []
+    for fit in fits:
+        features, size = fit.split()
+        expected = dkl.forecast(machine(features, int(size)), dkl.open_dataset(store)).at(MANY_ROWS)
+        for workers in WORKERS:
+            a_task = seconds_a_task.get(workers, expected.rates.seconds_a_task)
+            there = replace(expected, rates=replace(expected.rates, seconds_a_task=a_task))
+            driver = f"{there.serial_seconds:,.1f} s, {1e3 * a_task:.2f} ms a task"
+            elapsed = f"{there.elapsed_seconds(workers) / 60:,.2f} min"
+            lines.append([fit, f"{workers}", driver, elapsed, f"{there.core_hours(workers):,.2f}"])
+    return markdown(["fit", "workers", "the driver alone", "all", "core-hours"], lines)
+
+
 def shown(cell: Cell) -> list[str]:
     if "auc" not in cell:
         return [cell["error"]]
@@ -174,6 +203,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with flights_3m.npz; without it, rows of a windmill")
     parser.add_argument("--rows", type=int, nargs="*", default=[10**6, 10**7, 10**8])
     parser.add_argument("--fits", default="plain 300,searched 50")
+    parser.add_argument("--billion", action="store_true", help="forecast 1e9 rows from the first of --rows")
     parser.add_argument("--quick", action="store_true", help="few rows, to see that all run")
     parser.add_argument("--output", type=Path, default=Path("at_scale"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -189,6 +219,13 @@ def main() -> None:
         flights = real_flights(options.data / "flights_3m.npz")
     sizes = [2_000, 4_000] if options.quick else options.rows
     fits = ["plain 20"] if options.quick else options.fits.split(",")
+    if options.billion:
+        X, y, held_out = flights
+        store = drawn_store(options.output, (X[~held_out], y[~held_out]), sizes[0])
+        on_workers = {workers: driver_seconds(workers) for workers in WORKERS[1:]}
+        text = f"{of_many_rows(store, fits, on_workers)}\n\n{measured_when([circumstances()])}"
+        Console().print(text, markup=False, soft_wrap=True)
+        return
     Console().print(run(options.output, flights, sizes, fits), markup=False, soft_wrap=True)
 
 
