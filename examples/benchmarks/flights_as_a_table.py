@@ -1,8 +1,8 @@
 """Flights as the table that they are, up to ten million from a store: steps on target means, beside LightGBM.
 
-    python examples/benchmarks/flights_as_a_table.py --data DIR --rows 100000,1000000      # DIR has flights_3m.npz
+    python examples/benchmarks/flights_as_a_table.py --data DIR --rows 100000,1000000  # DIR has flights_3m.npz
     python examples/benchmarks/flights_as_a_table.py --data DIR --rows 10000000 --machines "dkl 200"
-    python examples/benchmarks/flights_as_a_table.py --quick                               # rows that are drawn, no files
+    python examples/benchmarks/flights_as_a_table.py --quick  # rows that are drawn, no files
 
 Six columns: hour, weekday, month, origin and destination, which are categories, and the distance. Is a flight late by a
 quarter of an hour or more? A quarter of the flights is kept for the test, as in examples/replace_svc.py; rows asked for
