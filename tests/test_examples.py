@@ -22,6 +22,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+from dkl.data.together.rules import held_source
+
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -430,6 +432,28 @@ def test_a_fit_from_a_store_is_judged_beside_what_was_promised(tmp_path: Path, m
     assert cell["n_rows"] == pytest.approx(0.8 * names["QUICK_ROWS"], rel=0.05)
     assert names["shown"](cell)[2:] == [format_bytes(cell["bytes"]), format_bytes(cell["promised"])]
     assert names["stored"](tmp_path, None, True) == store
+
+
+def test_copies_of_a_flight_are_one_group_and_no_test_row_is_among_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("benchmarks/flights_as_a_table.py")
+    train, late, test, _ = names["split"](None)
+    rows = len(train) + 500
+    dataset = names["dkl"].open_dataset(names["stored"](tmp_path, None, rows))
+    blocks = list(held_source(dataset.source, dataset.schema).blocks_without_x())
+    y = np.concatenate([block.y for block in blocks])
+    held_with = np.concatenate([block.held_with for block in blocks])
+    copies = np.unique(held_with, return_counts=True)[1]
+    assert sorted(copies.tolist()) == [1] * (len(train) - 500) + [2] * 500
+    assert y.sum() == late.sum() + late[:500].sum()
+    both = train.merge(test, how="inner")
+    assert len(both) < 5  # rows that are drawn are alike by chance only
+    with dask.config.set(scheduler="synchronous"):
+        cell = names["measured"](str(tmp_path / f"drawn-{rows}.zarr"), "dkl 40", None, rows)
+    assert cell["auc"] > 0.6
+    assert "origin x hour" in cell["crosses"]
 
 
 def test_rows_drawn_at_scale_are_those_of_a_smoothed_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

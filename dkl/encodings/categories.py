@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.fitted import FittedEncoding, code_places, named_rules
-from dkl.encodings.gains import centred_gains, clear_gain, cross_gains
+from dkl.encodings.gains import centred_gains, clear_gain, cross_moments, held_out_gains
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategorySource
@@ -33,6 +33,8 @@ from dkl.passes.engine import run_pass
 from dkl.passes.memory import allowed_bytes
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
+Names = TypeVar("Names", bound=tuple[str, ...])
+
 # Of the sums of one pass, which a worker has of several blocks at a time: at most so much, and less where a process may
 # hold little.
 _MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
@@ -42,6 +44,8 @@ _SHARE_IN_MEMORY = 4
 # take so many bytes; what a memory limit says has no part in it. So many are kept.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 4
+# Crosses of three columns are tried beside pairs that gain only; most triples of values are of no row.
+_MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20
 # Arrays of as many numbers as there are sums that gains and tables are made by, at most.
 _WORKED_ON = 32
 
@@ -134,7 +138,7 @@ class CategoryFit:
         return {name: CategoryKey((part,)) for name, part in parts.items() if part.is_code}
 
     @cached_property
-    def tried_crosses(self) -> dict[tuple[str, str], CategoryKey]:
+    def tried_crosses(self) -> dict[tuple[str, ...], CategoryKey]:
         """Pairs of a column of codes and another column of categories, those of the fewest pairs of values first."""
         parts = category_parts(self.dataset.encoding)
         names = list(parts)
@@ -144,15 +148,29 @@ class CategoryFit:
             for second in names
             if second != first and (not parts[second].is_code or names.index(first) < names.index(second))
         ]
-        by_start = {part.start: name for name, part in parts.items()}
-        fits: dict[tuple[str, str], CategoryKey] = {}
+        return self._that_fit(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
+
+    def tried_triples(self, pairs: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], CategoryKey]:
+        """Pairs with a third column of categories, those of the fewest values first; each beside its last pair once."""
+        parts = category_parts(self.dataset.encoding)
+        keys = {
+            frozenset([*pair, third]): CategoryKey(tuple(parts[name] for name in (*pair, third)))
+            for pair in pairs
+            for third in parts
+            if third not in pair
+        }
+        return self._that_fit(list(keys.values()), min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
+
+    def _that_fit(self, keys: list[CategoryKey], values: int, nbytes: int) -> dict[tuple[str, ...], CategoryKey]:
+        """Of crosses those with the fewest values, by the names of their columns: so many values and bytes at most."""
+        by_start = {part.start: name for name, part in category_parts(self.dataset.encoding).items()}
+        fits: dict[tuple[str, ...], CategoryKey] = {}
         held = 0
-        for key in sorted(pairs, key=lambda key: key.size):
+        for key in sorted(keys, key=lambda key: key.size):
             held += 8 * self.folds.count * key.size * len(self.outputs)
-            if key.size > min(_MOST_VALUES, self.dataset.n_rows) or held > _TRIED_BYTES or len(fits) == _MOST_TRIED:
+            if key.size > values or held > nbytes or len(fits) == _MOST_TRIED:
                 break
-            first, second = (by_start[part.start] for part in key.parts)
-            fits[first, second] = key
+            fits[tuple(by_start[part.start] for part in key.parts)] = key
         return fits if self._tries else {}
 
     @cached_property
@@ -241,12 +259,17 @@ class CategoryFit:
         ]
 
     @cached_property
+    def keys(self) -> list[CategoryKey]:
+        """Columns of codes and all crosses that may be tried, triples of pairs that do not gain among them."""
+        triples = self.tried_triples(self.tried_crosses)
+        return [*self.codes.values(), *self.tried_crosses.values(), *triples.values()]
+
+    @cached_property
     def bytes(self) -> int:
         """Of all sums and tables by fold, if all that fits were kept."""
         a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
-        keys = [*self.codes.values(), *self.tried_crosses.values()]
         numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
-        return sum(key.size for key in keys) * a_code + 2 * numbers
+        return sum(key.size for key in self.keys) * a_code + 2 * numbers
 
     @property
     def in_files(self) -> bool:
@@ -259,7 +282,10 @@ class CategoryFit:
 
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
         """See `planned_categories`; as many crosses and centred numbers as a fit keeps at most."""
-        crosses, centred = tuple(self.tried_crosses)[:_MOST_KEPT], tuple(self.tried_numbers)[:_MOST_KEPT]
+        triples = self.tried_triples(self.tried_crosses)
+        # of triples, which may be large, the largest
+        crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
+        centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
         places = code_places(encoding, width, centred, crosses)
         widths = [width + len(places.centred_by(k)) for k in range(len(places.keys))]
@@ -277,10 +303,11 @@ class CategoryFit:
             crosses,
         )
         # what new rows get is a part of the model; a range of values is worked on at a time
-        largest = min(max(key.size for key in [*self.codes.values(), *self.tried_crosses.values()]), _MOST_VALUES)
+        largest = min(max(key.size for key in self.keys), _MOST_VALUES)
         held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes
-        records = [*self.records(self.own_sums), *self.records(self.tried_sums)]
+        of_triples = [each for key in triples.values() for each in self._sums_of(key)]
+        records = [record for sums in (self.own_sums, self.tried_sums, of_triples) for record in self.records(sums)]
         numbered = _with_encoding(self.dataset, fitted, tuple(tables), self.folds)
         return numbered, records, {"tables of categories": held}, self.bytes if self.in_files else 0
 
@@ -289,10 +316,13 @@ class CategoryFit:
         self._sum(self.own_sums)
         priors = {key: self._priors(key) for key in self.codes.values()}
         self._sum(self.tried_sums)
-        crosses, centred = self._gaining_crosses(priors), self._gaining_numbers(priors)
-        priors |= {self.tried_crosses[pair]: prior for pair, prior in crosses.items()}
+        crosses = self._gaining_crosses(self.tried_crosses, priors)
+        centred = self._gaining_numbers(priors)
+        triples = self.tried_triples(crosses)
+        self._sum([each for key in triples.values() for each in self._sums_of(key)])
+        crosses |= self._gaining_crosses(triples, priors)
         tables, fitted, chosen = [], [], []
-        for key in [*self.codes.values(), *(self.tried_crosses[pair] for pair in crosses)]:
+        for key in [*self.codes.values(), *crosses.values()]:
             of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
             width = len(self.outputs) + len(of_key)
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
@@ -364,29 +394,59 @@ class CategoryFit:
         """The deviations of all codes of a key for rows of each fold, (F, T, V)."""
         return fold_deviations(*self._cells(key, 0, key.size), self.totals, priors, first=0)
 
-    def _gaining_crosses(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
-        """The pairs of columns that gain most on held-out rows, with their priors."""
-        gains, of_pairs = {}, {}
-        for pair, key in self.tried_crosses.items():
-            weight, targets = self._cells(key, 0, key.size)
-            own = []
-            for place, column in enumerate(pair):
-                if column in self.codes:
-                    own.append(self._deviations(self.codes[column], priors[self.codes[column]]))
-                    continue
-                # a one-hot column: its sums are those of the pairs, added up over the values of the other one
-                shape = (*weight.shape[:1], key.parts[0].n_values, key.parts[1].n_values)
-                N = np.insert(weight[:, 1:].reshape(shape).sum(axis=2 - place), 0, 0.0, axis=1)
-                S = np.insert(targets[:, :, 1:].reshape(-1, *shape).sum(axis=3 - place), 0, 0.0, axis=2)
-                own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
-            of_pairs[pair] = best_priors(prior_losses(weight, targets, self.totals, first=0))
-            crossed = fold_deviations(weight, targets, self.totals, of_pairs[pair], first=0)
-            per_target = [
-                cross_gains(weight, targets[t], (own[0][:, t], own[1][:, t]), crossed[:, t], self.totals.only(t))
-                for t in range(self.n_targets)
-            ]
-            gains[pair] = clear_gain(np.mean(per_target, axis=0))
-        return {pair: of_pairs[pair] for pair in _largest(gains)}
+    def _gaining_crosses(
+        self, tried: dict[tuple[str, ...], CategoryKey], priors: dict[CategoryKey, np.ndarray]
+    ) -> dict[tuple[str, ...], CategoryKey]:
+        """The crosses that gain most on held-out rows, whose priors join the others; sums of others are forgotten."""
+        gains, of_crosses = {}, {}
+        for names, key in tried.items():
+            of_crosses[key] = self._priors(key)
+            beside = self._deviations(CategoryKey(key.parts[:-1]), priors[CategoryKey(key.parts[:-1])])
+            gains[names] = clear_gain(self._gains(key, of_crosses[key], beside, self._last_column(key, priors)))
+        kept = {names: tried[names] for names in _largest(gains)}
+        priors |= {key: of_crosses[key] for key in kept.values()}
+        for key in tried.values():
+            for each in self._sums_of(key) if key not in priors else ():
+                del self._sums[each.name]
+        return kept
+
+    def _last_column(self, key: CategoryKey, priors: dict[CategoryKey, np.ndarray]) -> np.ndarray:
+        """The deviations of the last column of a cross for rows of each fold, (F, T, C + 1)."""
+        last = CategoryKey(key.parts[-1:])
+        if last in priors:
+            return self._deviations(last, priors[last])
+        # a one-hot column: its sums are those of the cross, added up over the values of the others
+        shape = (self.folds.count, last.size - 1)
+        N, S = np.zeros(shape), np.zeros((self.n_targets, *shape))
+        for first, end in self._ranges(key):
+            weight, targets = self._cells(key, first, end)
+            inside = slice(1 if first == 0 else 0, None)
+            own = (np.arange(first, end)[inside] - 1) % shape[1]
+            for total, part in zip([N, *S], [weight, *targets], strict=True):
+                for of_fold, cells in zip(total, part, strict=True):
+                    of_fold += np.bincount(own, cells[inside], shape[1])
+        N, S = np.insert(N, 0, 0.0, axis=1), np.insert(S, 0, 0.0, axis=2)
+        return fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0)
+
+    def _gains(self, key: CategoryKey, prior: np.ndarray, beside: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The held-out gains of a cross beside its columns but the last, (F, T, V + 1), and the last one, by fold."""
+        T, F, n_last = self.n_targets, self.folds.count, last.shape[2] - 1
+        moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
+        for first, end in self._ranges(key):
+            weight, targets = self._cells(key, first, end)
+            crossed = fold_deviations(weight, targets, self.totals, prior, first=first)
+            # rows without one of the values do not count
+            cells = np.arange(max(first, 1), end)
+            inside, own = cells - first, divmod(cells - 1, n_last)
+            for t in range(T):
+                columns = [beside[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]]
+                of_range = cross_moments(weight[:, inside], targets[t][:, inside], columns)
+                moments[t], answers[t] = moments[t] + of_range[0], answers[t] + of_range[1]
+        of_targets = [self.totals.only(t) for t in range(T)]
+        each = [
+            held_out_gains(*sums, one.squares[0], one) for *sums, one in zip(moments, answers, of_targets, strict=True)
+        ]
+        return np.mean(each, axis=0)
 
     def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
         """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
@@ -434,8 +494,8 @@ class CategoryFit:
                 table.write(fold * key.size + first, numbers)
 
 
-def _largest(gains: dict[tuple[str, str], float]) -> list[tuple[str, str]]:
-    """The pairs with the largest gains, of those with any, in the order in which they were tried."""
+def _largest(gains: dict[Names, float]) -> list[Names]:
+    """The crosses, or pairs, with the largest gains, of those with any, in the order in which they were tried."""
     best = sorted((pair for pair in gains if gains[pair] > 0), key=lambda pair: -gains[pair])[:_MOST_KEPT]
     return [pair for pair in gains if pair in best]
 

@@ -34,8 +34,8 @@ class FittedEncoding:
         For each table the weight, in rows, of the mean of all rows in that of each value; empty in older models.
     centred : tuple of (str, str)
         Columns of codes, and encoded columns of numbers that become those less their mean in the row's category too.
-    crosses : tuple of (str, str)
-        Columns of codes, and other columns of categories, whose pairs of values have a table.
+    crosses : tuple of tuple of str
+        A column of codes and one or two other columns of categories, whose pairs or triples of values have a table.
     """
 
     table: TableEncoding
@@ -43,7 +43,7 @@ class FittedEncoding:
     tables: tuple[np.ndarray, ...]
     priors: tuple[np.ndarray, ...] = ()
     centred: tuple[tuple[str, str], ...] = ()
-    crosses: tuple[tuple[str, str], ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         places = self.places
@@ -143,7 +143,7 @@ class FittedEncoding:
             if all(theirs[name].categories == ours[name].categories for name in names):
                 made.append(RowsInMemory(table))
                 continue
-            # our code of each of their values, then of each pair of these; 0 is no value in either
+            # our code of each of their values, then of each pair of these, and so on; 0 is no value in either
             rows = np.zeros(1, np.int64)
             for place, name in enumerate(names):
                 known: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
@@ -198,7 +198,7 @@ def named_rules(
     encoding: TableEncoding,
     outputs: tuple[str, ...],
     centred: tuple[tuple[str, str], ...] = (),
-    crosses: tuple[tuple[str, str], ...] = (),
+    crosses: tuple[tuple[str, ...], ...] = (),
 ) -> tuple[ColumnRule, ...]:
     """The rules of a table encoding, with names for the columns that codes become."""
 
@@ -215,7 +215,7 @@ def code_places(
     encoding: TableEncoding,
     width: int,
     centred: tuple[tuple[str, str], ...] = (),
-    crosses: tuple[tuple[str, str], ...] = (),
+    crosses: tuple[tuple[str, ...], ...] = (),
 ) -> CodePlaces:
     """Where the columns of codes of a table encoding are, each of which becomes `width` columns and more.
 
@@ -233,7 +233,7 @@ def code_places(
         )
     codes = [name for name, part in parts.items() if part.is_code]
     keys = [CategoryKey((parts[name],)) for name in codes]
-    keys += [CategoryKey((parts[first], parts[second])) for first, second in crosses]
+    keys += [CategoryKey(tuple(parts[name] for name in cross)) for cross in crosses]
     return CodePlaces(
         tuple(keys),
         len(columns),

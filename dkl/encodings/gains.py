@@ -1,4 +1,4 @@
-"""Whether a cross of two categories, or a number less the mean of its category, predicts what the parts do not.
+"""Whether a cross of categories, or a number less the mean of its category, predicts what the parts do not.
 
 Both are judged by held-out squared errors of least squares on few columns, which follow from sums by category and fold:
 a model is fitted to the rows of some folds and judged on those of another one. The columns of a row are constant in its
@@ -6,6 +6,8 @@ category and fold, but for the number itself, so that all moments are sums over 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,29 +56,21 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     return np.array(gains)
 
 
-def cross_gains(
-    weight: np.ndarray, target: np.ndarray, own: tuple[np.ndarray, np.ndarray], crossed: np.ndarray, totals: FoldTotals
-) -> np.ndarray:
-    """The held-out gains of the mean of pairs of values beside the means of both values, on the rows that have both.
+def cross_moments(
+    weight: np.ndarray, target: np.ndarray, columns: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `held_out_gains` takes of some cells of a cross, (F, 4, 4) and (F, 4): sums over all cells are those of all.
 
     Parameters
     ----------
-    weight, target : ndarray of shape (F, A B + 1)
-        N and S of one target by fold and pair; the first of them, of rows without a pair, does not count.
-    own : (ndarray of shape (F, A + 1), ndarray of shape (F, B + 1))
-        The deviations of the values of each column for rows of each fold.
-    crossed : ndarray of shape (F, A B + 1)
-        Those of the pairs.
-    totals : FoldTotals
-        Of this target alone.
+    weight, target : ndarray of shape (F, V)
+        N and S of one target by fold and cell.
+    columns : sequence of three ndarray of shape (F, V)
+        The deviations of the cross without its last column, of its last column, and of the cross itself, for rows of
+        each fold. The first column of a row is 1.
     """
-    first, second = own[0][:, 1:], own[1][:, 1:]
-    shape = (len(weight), first.shape[1], second.shape[1])
-    columns = [np.ones(shape), first[:, :, None], second[:, None, :], crossed[:, 1:].reshape(shape)]
-    u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
-    moments = np.einsum("fv,fvi,fvj->fij", weight[:, 1:], u, u, optimize=True)
-    answers = np.einsum("fv,fvi->fi", target[:, 1:], u)
-    return held_out_gains(moments, answers, totals.squares[0], totals)
+    u = np.stack([np.ones(weight.shape), *columns], axis=2)
+    return np.einsum("fv,fvi,fvj->fij", weight, u, u, optimize=True), np.einsum("fv,fvi->fi", target, u)
 
 
 def centred_gains(

@@ -1,4 +1,4 @@
-"""CategoryKey: the code of a row by the values of one column of categories, or of two together."""
+"""CategoryKey: the code of a row by the values of one column of categories, or of several together."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class CategoryPart:
 
 @dataclass(frozen=True)
 class CategoryKey:
-    """The values of one column of categories, or the pairs of values of two.
+    """The values of one column of categories, or what values of several columns come together.
 
     Parameters
     ----------
     parts : tuple of CategoryPart
-        One or two; the first is a column of codes.
+        One to three; the first is a column of codes.
     """
 
     parts: tuple[CategoryPart, ...]
@@ -56,11 +56,11 @@ class CategoryKey:
 
     @property
     def size(self) -> int:
-        """One more than the values or pairs: code 0 is that of rows without one."""
+        """One more than the values, pairs or triples: code 0 is that of rows without one."""
         return 1 + prod(part.n_values for part in self.parts)
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """(n,) int64; a pair (a, b) of values, counted from 1, is 1 + (a - 1) B + (b - 1)."""
+        """(n,) int64; a pair (a, b) of values, counted from 1, is 1 + (a - 1) B + (b - 1); so is a pair and a third."""
         code, *others = (part.codes(X) for part in self.parts)
         for part, other in zip(self.parts[1:], others, strict=True):
             code = np.where((code > 0) & (other > 0), 1 + (code - 1) * part.n_values + other - 1, 0)

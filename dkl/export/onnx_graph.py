@@ -155,19 +155,19 @@ def _numbers_of_codes(
     }
     names = [(rule.name,) for rule in rules if rule.kind == "code"]
     made: dict[str, list[Symbol]] = {}
-    for pair, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
-        code = codes[pair[0]]
-        if len(pair) == 2:
-            other = codes[pair[1]]
-            count = next(len(rule.categories) for rule in rules if rule.name == pair[1])
+    for cross, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
+        code = codes[cross[0]]
+        for name in cross[1:]:
+            other = codes[name]
+            count = next(len(rule.categories) for rule in rules if rule.name == name)
             has_both = xp.asarray((code > 0) & (other > 0), code.dtype)
             code = ((code - 1) * count + other) * has_both
         numbers = xp.take(table.astype(encoding.dtype), code)
         # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
-        centred = [number for by, number in encoding.centred if (by,) == pair]
-        made.setdefault(pair[0], []).append(xp.take(numbers, np.arange(width), axis=1))
+        centred = [number for by, number in encoding.centred if (by,) == cross]
+        made.setdefault(cross[0], []).append(xp.take(numbers, np.arange(width), axis=1))
         for place, number in enumerate(centred, width):
-            made[pair[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
+            made[cross[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
     return made
 
 

@@ -144,6 +144,21 @@ class Dictionaries:
                 families.append(family)
         return Dictionaries(tuple(families))
 
+    @property
+    def sigma(self) -> float:
+        """The bandwidth of the first waves; where there are none that of the first kernel, over its `sigma_factor`."""
+        waves = [family for family in self.others if not isinstance(family, Landmarks)]
+        return float(waves[0].sigma if waves else self.others[0].kernel.sigma / self.others[0].sigma_factor)
+
+    def stretched(self, ratio: float) -> Dictionaries:
+        """Those that have a bandwidth with `ratio` times theirs, others as they are."""
+        families = []
+        for family in self.families:
+            own = _kernel_of(family)
+            wider = own.with_bandwidth(float(own.sigma) * ratio) if hasattr(own, "sigma") else own
+            families.append(replace(family, kernel=wider) if isinstance(family, Landmarks) else wider)
+        return Dictionaries(tuple(families))
+
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """A map of the largest size that so many columns may take: nothing is drawn, rounds look for them."""
         self.validate()

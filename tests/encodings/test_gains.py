@@ -37,6 +37,15 @@ def crossed_table(n: int = 4_000, seed: int = 0) -> tuple[pd.DataFrame, np.ndarr
     return frame, of_pair[c, k] + 2.0 * (x - of_c[c]) + 0.3 * rng.normal(size=n)
 
 
+def triple_table(n: int = 4_000) -> tuple[pd.DataFrame, np.ndarray]:
+    """Targets that follow from triples of values, beside what follows from pairs."""
+    frame, y = crossed_table(n)
+    j = np.random.default_rng(7).integers(0, 2, n)
+    place = (pd.Categorical(frame["c"]).codes + 1) * 4 + pd.Categorical(frame["k"]).codes + 1
+    frame["j"] = np.array(["even", "odd"])[j]
+    return frame, y + np.random.default_rng(8).normal(size=200)[place] * (2 * j - 1)
+
+
 def fit_of(frame, y, weight=None, times=None) -> CategoryFit:
     given = {} if times is None else {"times": times}
     dataset = BesideFeatures(frame, **given).held(as_dataset(frame, y, weight), weight)
@@ -155,6 +164,45 @@ def test_crosses_and_centred_numbers_that_gain_become_columns():
     assert own_prior in PRIORS
 
 
+def test_crosses_of_three_columns_that_gain_beside_their_pair_become_columns(monkeypatch):
+    frame, y = triple_table()
+    fit = fit_of(frame, y)
+    gains: list[np.ndarray] = []
+    clear = clear_gain
+    monkeypatch.setattr("dkl.encodings.categories.clear_gain", lambda found: gains.append(found) or clear(found))
+    monkeypatch.setattr(CategoryFit, "_at_once", 50)
+    numbered = fit.numbered()
+    encoding = numbered.encoding
+    # a triple is tried beside the pair of more values
+    assert encoding.crosses == (("c", "j"), ("c", "k"), ("c", "k", "j"))
+    definition = Definition(fit, np.ones(len(y)), is_time=False)
+    c, k, j = (np.asarray(pd.Categorical(frame[name]).codes, np.int64) for name in ("c", "k", "j"))
+    both = (c >= 0) & (k >= 0)
+    pair, triple = np.where(both, c * 3 + k, -1), np.where(both, (c * 3 + k) * 2 + j, -1)
+    X, place = numbered.X.compute(), encoding.column_names.index("c x k x j: mean target")
+    crossed = definition.deviations(triple, y)
+    np.testing.assert_allclose(X[:, place], crossed, atol=2e-6)
+    # the means of a one-hot column are those of the rows that have all
+    of_j = definition.deviations(np.where(both, j, -1), y, 1.0)
+    base = np.column_stack([np.ones(len(y)), definition.deviations(pair, y), of_j])
+    np.testing.assert_allclose(gains[-1], definition.gains(base, crossed, y, both), rtol=1e-5, atol=1e-7)
+
+
+def test_triples_are_tried_once_within_values_and_bytes(monkeypatch):
+    fit = fit_of(*triple_table())
+    every = fit.tried_triples([("c", "j"), ("c", "k")])
+    assert list(every) == [("c", "k", "j")]
+    assert every["c", "k", "j"].size == 1 + 40 * 3 * 2
+    assert fit.tried_triples([]) == {}
+    monkeypatch.setattr("dkl.encodings.categories._MOST_TRIPLES", 240)
+    assert fit.tried_triples([("c", "k")]) == {}
+    monkeypatch.setattr("dkl.encodings.categories._MOST_TRIPLES", 241)
+    monkeypatch.setattr("dkl.encodings.categories._TRIPLE_BYTES", 8 * 6 * 241 * 2)
+    assert list(fit.tried_triples([("c", "k")])) == [("c", "k", "j")]
+    monkeypatch.setattr("dkl.encodings.categories._TRIPLE_BYTES", 8 * 6 * 241 * 2 - 1)
+    assert fit.tried_triples([("c", "k")]) == {}
+
+
 def test_models_of_before_there_were_priors_say_what_they_hold():
     frame, y = crossed_table()
     new = with_categories(as_dataset(frame, y), HELD_OUT, Run()).encoding
@@ -187,11 +235,12 @@ def regressor() -> dkl.KernelRegressor:
 
 
 @pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
-def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(tmp_path):
+@pytest.mark.parametrize(("table", "crosses"), [(crossed_table, "c x k"), (triple_table, "c x j, c x k, c x k x j")])
+def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(table, crosses, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    frame, y = crossed_table()
+    frame, y = table()
     model = regressor().fit(frame, y)
-    assert model.encoding_.crosses
+    assert ", ".join(" x ".join(cross) for cross in model.encoding_.crosses) == crosses
     rows = frame.iloc[:60].copy()
     rows.loc[:3, "c"], rows.loc[2:6, "k"] = "unheard of", "unheard of"
     answers = model.predict(rows)
@@ -213,7 +262,7 @@ def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(tmp_pat
         for name in rows
     }
     np.testing.assert_allclose(session.run(["prediction"], given)[0], answers, rtol=2e-4, atol=2e-4)
-    with pytest.raises(TypeError, match=r"crosses \(c x k\); model\.to_onnx"):
+    with pytest.raises(TypeError, match=rf"crosses \({crosses}\); model\.to_onnx"):
         model.to_sklearn()
 
 

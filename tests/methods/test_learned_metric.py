@@ -204,16 +204,55 @@ def test_waves_are_those_of_rows_in_the_metric(searched: bool, kind: Any) -> Non
     assert scores[0] > scores[1] + 0.1
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+@pytest.mark.parametrize("monotone", [None, {0: 1}])
+def test_waves_and_landmarks_of_a_list_are_those_of_rows_in_the_metric(kind: Any, monotone: Any) -> None:
+    X, y = noisy(500)
+    given = {"scaling": "standard", "n_features": 60, "monotone": monotone, "random_state": 0, "progress": False}
+    dictionaries = [dkl.Gaussian(2.0), dkl.Steps(depth=1), dkl.Landmarks(dkl.Matern(0.5, 1.5)), dkl.Landmarks()]
+    learner = dkl.MarginFeatures(dictionaries, metric=kind, **given).fit(X, y)
+    R, families = learner.metric_, learner.family_.families
+    assert R.shape == ((X.shape[1],) if kind == "diagonal" else (X.shape[1],) * 2)
+    # bandwidths keep what they are of each other, whatever they were told from
+    ratio = families[0].sigma / 2.0
+    assert families[2].kernel.sigma == pytest.approx(1.5 * ratio)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    if monotone:
+        scaled[:, 0] = 0.0
+    seen = 0
+    whole = learner.feature_map_
+    for part, columns in whole.projection.places():
+        if isinstance(part.projection, NystromProjection):
+            phi = part.projection.kernel.kernel(in_metric(scaled, R), part.projection.landmarks)
+            expected = phi @ part.projection.whitening * part.amplitudes * whole.amplitudes[columns]
+            np.testing.assert_allclose(learner.transform(X)[:, columns], expected, rtol=1e-3, atol=1e-5)
+            # landmarks are rows of the fit in the metric
+            apart = np.abs(in_metric(scaled, R)[:, None] - part.projection.landmarks).max(axis=2)
+            assert apart.min(axis=0).max() < 1e-6
+            seen += 1
+    assert seen
+    check = dkl.MarginFeatures(dictionaries, metric=kind, **given).fit(X, y)
+    np.testing.assert_array_equal(check.transform(X), learner.transform(X))
+
+
+def test_a_metric_makes_the_waves_of_a_list_see_the_columns_that_count() -> None:
+    X, y = noisy(1_500)
+    given = {"scaling": "standard", "n_features": 60, "random_state": 0, "progress": False}
+    for dictionaries in ([dkl.Gaussian(), dkl.Coordinates()], [dkl.Coordinates(), dkl.Landmarks(dkl.Gaussian())]):
+        scores = [
+            dkl.MarginFeatures(dictionaries, metric=metric, **given).fit(X[:500], y[:500]).machine_.score(X, y)
+            for metric in ("diagonal", None)
+        ]
+        assert scores[0] > scores[1] + 0.05, dictionaries
+
+
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
         (dkl.RandomFeatures(dkl.ArcCosine(1), metric="diagonal"), "needs a family with a bandwidth"),
         (dkl.RandomFeatures(metric="both"), "metric"),
-        (
-            dkl.MarginFeatures([dkl.Gaussian(), dkl.Steps()], metric="full"),
-            "is for one family that is searched by rounds",
-        ),
-        (dkl.MarginFeatures(solver="game", metric="diagonal"), "is for one family that is searched by rounds"),
+        (dkl.MarginFeatures([dkl.Coordinates(), dkl.Steps()], metric="full"), "has neither: steps and columns"),
+        (dkl.MarginFeatures(solver="game", metric="diagonal"), "is for features that are searched by rounds"),
     ],
 )
 def test_a_metric_that_waves_cannot_have_is_refused(learner: Any, message: str) -> None:

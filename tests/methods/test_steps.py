@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from sklearn.linear_model import Ridge
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
+from dkl.features.step_projection import HINGE, STEP
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.fit_context import FitContext
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.steps.binning import column_bins
-from dkl.methods.steps.driver import StepDriver
+from dkl.methods.steps.driver import StepDriver, parents_of, scored_atoms, with_atoms
 from dkl.methods.steps.learner import StepFeatures
+from dkl.methods.steps.problem import first_state
 from dkl.methods.steps.scores import split_scores
 from dkl.planning import plan
 from dkl.protocols.held_together import of_times
@@ -69,6 +72,56 @@ def test_scores_are_the_decrease_by_a_newton_step_beside_the_parent(n_models: in
         np.testing.assert_allclose(scores[1, j, b], definitions.decrease(hinge, p, S, h, penalty), rtol=1e-6)
         compared += 1
     assert compared > 10
+
+
+def test_rounds_add_the_best_edge_that_is_not_there_yet() -> None:
+    """Of each parent and column the next best one, where the best is there already under another parent's name."""
+    rng = np.random.default_rng(0)
+    n, least, penalty = 300, 20, 10.0
+    X = rng.integers(0, 6, (n, 2)).astype(float)
+    s, h = rng.standard_normal((n, 1)), rng.uniform(0.5, 1.0, n)
+    problem = StepFeatures(depth=2)._problem(as_dataset(X, s[:, 0]), None, 0)
+    state = first_state(problem)
+    bins = column_bins(X, np.ones(n), problem.bins)
+    state = replace(state, **vars(bins))
+    first, second = (0, float(bins.edges[0, 2]), STEP), (1, float(bins.edges[1, 1]), STEP)
+    state = with_atoms(state, [(first,), (second,), (first, second), (first, (0, float(bins.edges[0, 3]), STEP))])
+    parents = parents_of(problem, state)
+    assert parents.tolist() == [0, 1, 2]
+    codes = np.empty(X.shape, np.uint8)
+    write_codes(X, bins.edges, bins.n_edges, codes)
+    histograms = np.zeros((len(parents), 2, problem.bins, SHARED_SUMS + 1))
+    own = [(), (first,), (second,)]
+    for histogram, factors in zip(histograms, own, strict=True):
+        inside = np.all([X[:, j] > t for j, t, _ in factors] or [np.ones(n, bool)], axis=0)
+        add_histograms(codes, np.flatnonzero(inside), np.ones(n), h, s, histogram)
+    found = {(atom[:-1], atom[-1][0]): (score, atom) for score, atom in scored_atoms(problem, state, histograms)}
+
+    def column(factors: Any) -> np.ndarray:
+        product = np.ones(n)
+        for j, t, kind in factors:
+            x = (X[:, j] - bins.center[j]) / bins.scale[j]
+            edge = (np.clip(t, bins.low[j], bins.high[j]) - bins.center[j]) / bins.scale[j]
+            product = product * (X[:, j] > t) * (1.0 if kind == STEP else x - edge)
+        return product
+
+    there = [column(atom) for atom in ([], [first], [second], [first, second], [(0, bins.edges[0, 3], STEP)])]
+    compared = 0
+    for factors, j in itertools.product(own, range(2)):
+        best = 0.0
+        for t, kind in itertools.product(bins.edges[j, : bins.n_edges[j]], (STEP, HINGE)):
+            p, q = column(factors), column([*factors, (j, float(t), kind)])
+            above = int(np.count_nonzero(q != 0.0)) if kind == STEP else int(np.count_nonzero((p > 0) & (X[:, j] > t)))
+            if above < least or (kind == STEP and p.sum() - above < least) or any(np.array_equal(q, a) for a in there):
+                continue
+            best = max(best, definitions.decrease(q, p, s, h, penalty))
+        score, atom = found.get((factors, j), (0.0, None))
+        # what two parents have in common is found under one of them
+        if atom is not None:
+            assert score == pytest.approx(best, rel=1e-6), (factors, j)
+            assert not any(np.array_equal(column(atom), a) for a in there)
+            compared += 1
+    assert compared >= 4
 
 
 def test_a_heavy_value_has_a_bin_of_its_own_and_the_rest_is_cut_evenly() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
 from dkl.methods.dictionaries.greedy_choice import greedy_points
 from dkl.methods.frequency_search.frequency_space import FourierSpace
@@ -111,13 +111,14 @@ class LandmarkSource:
     kernel : Family
         With its bandwidth.
     scaler : Scaler or None
-    free : ndarray of shape (d,), bool, or None
-        The columns that the kernels look at; None for all.
+    metric : ndarray of shape (d,) or (d, d), float64, or None
+        Scaled rows are multiplied by it before kernels see them: the root of a learned metric, 0 in columns that
+        kernels must not look at.
     """
 
     kernel: Any
     scaler: Scaler | None
-    free: np.ndarray | None = None
+    metric: np.ndarray | None = None
 
     @property
     def columns_a_point(self) -> int:
@@ -126,8 +127,7 @@ class LandmarkSource:
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The similarities themselves: whitened are only those that stay."""
-        metric = None if self.free is None else self.free.astype(np.float64)
-        projection = NystromProjection(self.kernel, points, np.eye(len(points)), metric)
+        projection = NystromProjection(self.kernel, points, np.eye(len(points)), self.metric)
         return FeatureMap("nystrom", projection, np.ones(len(points)), scaler=self.scaler)
 
     def unit(self, X: Rows) -> float:
@@ -152,8 +152,8 @@ class LandmarkSource:
         return tried[greedy_points(system, slopes, [np.arange(len(tried))[:, None]], count)]
 
     def _seen(self, X: Rows) -> np.ndarray:
-        """Rows written out in float64, 0 in columns that are not looked at."""
-        return _dense(X) if self.free is None else _dense(X) * self.free
+        """Rows written out in float64, in the metric."""
+        return in_metric(_dense(X), self.metric)
 
 
 def _dense(X: Rows) -> np.ndarray:

@@ -196,7 +196,11 @@ class DictionarySolver(CorrectiveSolver):
     def _source(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Source:
         """Where one of the dictionaries is searched, on columns that have no sign."""
         if isinstance(family, Landmarks):
-            return LandmarkSource(family.kernel, rows.scaler, free)
+            metric = rows.metric
+            if free is not None:
+                # the same as the metric of rows that are 0 in all other columns
+                metric = free.astype(np.float64) if metric is None else (metric.T * free).T
+            return LandmarkSource(family.kernel, rows.scaler, metric)
         space = self._frequency_space(replace(rows, family=family))
         if not isinstance(space, FourierSpace):
             raise TypeError(f"{family!r} has no frequencies to search for")

@@ -119,8 +119,9 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     dynamics : {"no-regret", "excessive-gap"}
         Of the game on a finite family.
     metric : {"diagonal", "full"} or None
-        Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of one family
-        with a bandwidth, and not in the game.
+        Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of families
+        with a bandwidth, and not in the game. In a list it is that of waves and landmarks: steps and columns are the
+        same in any units of a column.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
         with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
@@ -279,10 +280,17 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
                 f"refine={self.refine} moves the frequencies of cosine-sine pairs, and {family_of(self)!r} has none; "
                 "set refine=0"
             )
-        if self.metric is not None and (isinstance(family_of(self), Dictionaries) or self.solver != "corrective"):
+        family = family_of(self)
+        if self.metric is not None and self.solver != "corrective":
             raise ValueError(
-                f"metric={self.metric!r} is for one family that is searched by rounds: take solver='corrective' and "
-                "family=dkl.Gaussian(), or metric=None"
+                f"metric={self.metric!r} is for features that are searched by rounds: take solver='corrective', or "
+                "metric=None"
+            )
+        if self.metric is not None and isinstance(family, Dictionaries) and not family.others:
+            raise ValueError(
+                f"metric={self.metric!r} moves the rows of waves and landmarks, and {list(family.families)!r} has "
+                "neither: steps and columns are the same in any units; list dkl.Gaussian() or dkl.Landmarks() beside "
+                "them, or take metric=None"
             )
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))

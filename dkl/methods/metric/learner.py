@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Matern
 from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
@@ -60,7 +61,11 @@ class LearnedMetricMixin(FeatureLearner):
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
         self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
-        self.metric_, self.family_ = state.best_metric, self.family_.with_bandwidth(state.best_sigma)
+        self.metric_, family = state.best_metric, self.family_
+        if isinstance(family, Dictionaries):
+            self.family_ = family.stretched(state.best_sigma / family.sigma)
+        else:
+            self.family_ = family.with_bandwidth(state.best_sigma)
 
     def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The moments of targets that are numbers, and the passes of the rounds; none without a metric."""

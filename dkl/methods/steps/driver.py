@@ -11,7 +11,7 @@ import numpy as np
 
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
-from dkl.methods.steps.binning import column_bins
+from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
 from dkl.methods.steps.scores import split_scores
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, row_codes, search_block
@@ -311,6 +311,7 @@ def scored_atoms(
     n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
     atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
     known = {_key(factors) for factors in atoms}
+    there = _known_edges(known, [_key(atoms[parent]) for parent in parents], bins)
     # the best edge of each parent and column: its score, and which of the steps and hinges it is
     scores, places = np.empty((2, len(parents), problem.n_columns))
     for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
@@ -318,6 +319,8 @@ def scored_atoms(
         of_kinds = split_scores(
             histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
         )
+        for place in there.get(row, ()):
+            of_kinds[place] = 0.0
         flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
         # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
         # these rows is taken, not that of rounding; of steps with no row between them the first.
@@ -337,6 +340,29 @@ def scored_atoms(
         known.add(_key(atom))
         taken[parent] = taken.get(parent, 0) + 1
         yield float(scores[row, j]), atom
+
+
+def _known_edges(
+    known: set[frozenset[Factor]], parents: list[frozenset[Factor]], bins: ColumnBins
+) -> dict[int, list[tuple[int, int, int]]]:
+    """By the row of a parent the (kind, column, edge) of its further factors that give an atom which is there already.
+
+    A parent's own step on the column is left aside, since of two steps the higher one decides.
+    """
+    rows: dict[tuple[frozenset[Factor], int | None], list[int]] = {}
+    for row, parent in enumerate(parents):
+        rows.setdefault((parent, None), []).append(row)
+        for factor in parent:
+            rows.setdefault((parent - {factor}, factor[0]), []).append(row)
+    places: dict[int, list[tuple[int, int, int]]] = {}
+    for atom in known:
+        for factor in atom:
+            (j, t, kind), rest = factor, atom - {factor}
+            edge = int(np.searchsorted(bins.edges[j], t))
+            for row in [*rows.get((rest, None), ()), *(rows.get((rest, j), ()) if kind == STEP else ())]:
+                if edge < bins.edges.shape[1] - 1:
+                    places.setdefault(row, []).append((int(kind != STEP), j, edge))
+    return places
 
 
 def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
