@@ -67,6 +67,7 @@ def plan(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    exposure: Exposure = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
 ) -> Result:
     """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
@@ -75,7 +76,7 @@ def plan(
     dataset = chosen_split(store, split, "train")
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
-        planned = plan_of(estimator, dataset)
+        planned = plan_of(estimator, dataset, exposure=exposure)
     names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
     head, *rows = planned.cells(verbose=verbose)
     table = Table(box=None, padding=(0, 2, 0, 0))
