@@ -318,8 +318,16 @@ def predict(
             told = Differences(strict, "--strict")
             parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
         # Parts are written as they come, so that memory does not grow with the number of rows.
-        with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
-            for part in parts:
-                writer.write(part)
+        try:
+            with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
+                for part in parts:
+                    writer.write(part)
+        except ValueError as error:
+            if exposure is None and counted_over is not None and repr(counted_over) in str(error):
+                error.add_note(
+                    f"the fit counted targets over {counted_over!r}: name the column of these rows by --exposure "
+                    "COLUMN, or answer for one unit by --exposure ''"
+                )
+            raise
     facts = {"model": model, "data": data, "output": output, "rows": writer.rows}
     return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})

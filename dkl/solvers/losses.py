@@ -357,7 +357,7 @@ def _entropy(y: Numbers) -> Any:
 
 
 @dataclass(frozen=True)
-class _PinballLoss(Loss):
+class PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
     link = "sorted"
@@ -488,7 +488,7 @@ _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "huber": HuberLoss,
     "epsilon_insensitive": _EpsilonInsensitiveLoss,
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
-    "pinball": _PinballLoss,
+    "pinball": PinballLoss,
 }
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
 # The losses of a mean exp(f), whose targets are not standardised.
