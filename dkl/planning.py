@@ -14,6 +14,7 @@ from dask.utils import format_bytes, format_time
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.together.rows import BesideFeatures
 from dkl.encodings.categories import planned_categories
 from dkl.kernels.blas import one_blas_thread
@@ -242,7 +243,7 @@ class Plan:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
+def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: peak bytes a process, bytes read, passes, flops and time.
 
     Nothing is fitted: a small matrix product is timed, and one block of a store is read to time it.
@@ -254,6 +255,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     dataset : Dataset, or rows as `fit` takes them
     y : array of shape (n,) or None
         Targets of rows that are no Dataset.
+    exposure : str, array of shape (n,), or None
+        As `fit` takes it. A column of a Dataset is read once more, by the driver, before the passes.
 
     Returns
     -------
@@ -282,9 +285,14 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     beside = BesideFeatures(dataset)
     if getattr(learner, "drop_missing_target", False):
         beside, y, _ = beside.with_targets(y, None)
+    exposed = Exposure(beside, exposure)
     rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
     if getattr(learner, "_supervised", False):
         check_target(type(learner).__name__, rows)
+    weighs = getattr(learner, "_exposure_weighs", None)
+    rows = exposed.beside(rows, weighs is not None)
+    if exposed.name is not None:
+        rows = with_planned_rates(rows, weighs=bool(weighs))
     # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
     where, device = _device(getattr(learner, "device", None))
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
@@ -311,7 +319,10 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     finally:
         backend.close()
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
-    passes = []
+    passes, stored = [], rows.source.stored_nbytes
+    if exposed.name and stored:
+        reading = fit_limits(rows.source, (), n_threads=1, allowed=allowed, cached=False, ahead=0)
+        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, reading))
     for (records, calls), memory in zip(kinds, memories, strict=True):
         # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
         n, d = whole.n_rows, whole.n_columns
@@ -321,7 +332,6 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         # time.
         flops = serial + sum(cost.flops for cost in costs)
         # Rows in memory are read for nothing; those of a store are read by every process at once.
-        stored = rows.source.stored_nbytes
         computing = max(flops / slots.total(), serial) / flops_per_second
         reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())

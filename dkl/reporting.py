@@ -24,11 +24,12 @@ from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
 from dkl.methods.provenance import Provenance, fingerprint_of
 from dkl.model_io import content_hash, load_model
-from dkl.model_selection.held_out_scores import ClassAnswers, NumberAnswers, held_out_answers, metric_facts, scores_of
+from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
 from dkl.protocols.estimators import Estimator
+from dkl.solvers.losses import LOG_LINK
 
 # Rounds of a curve that a page shows at most.
 _LINES = 12
@@ -47,6 +48,8 @@ _TITLES = {
     "importance": "What it goes by",
     "chosen": "What was chosen, and why",
 }
+# What the scores of conformal intervals are, of losses that have their own.
+_UNITS = {**dict.fromkeys(LOG_LINK, "(a deviance residual)"), "pinball": "of the outer quantiles"}
 # Rows that importance is measured on, and columns that a page lists.
 _IMPORTANCE_ROWS, _LISTED = 10_000, 20
 # By this beginning a page is recognised as one of ours, which may be replaced.
@@ -292,7 +295,8 @@ class _Page:
         # what predictions of numbers are worth, where the fit knows
         posterior, kept = getattr(model, "posterior_", None), getattr(model, "conformal_", None)
         endings["noise"] = None if posterior is None else posterior.describe()
-        endings["coverage"] = None if kept is None else kept.describe()
+        scores = _UNITS.get(getattr(model, "loss_", ""), "of the score" if hasattr(model, "classes_") else "")
+        endings["coverage"] = None if kept is None else kept.describe(scores or "of the prediction")
         return facts | {name: value for name, value in endings.items() if value not in ("", None)}
 
     def hashes(self) -> dict[str, str]:
@@ -316,6 +320,9 @@ class _Page:
         facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
         if origin.total_weight != origin.rows:
             facts["total weight"] = origin.total_weight
+        if origin.targets and hasattr(self.model, "predict") and not hasattr(self.model, "classes_"):
+            # counts are whole numbers, which were taken for labels when they were stored
+            return {**facts, "task": "regression"}
         return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
 
     def settings(self) -> dict[str, Any]:
@@ -348,7 +355,7 @@ class _Page:
             ),
         }
 
-    def answers(self, name: str, dataset: Dataset) -> ClassAnswers | NumberAnswers:
+    def answers(self, name: str, dataset: Dataset) -> Answers:
         """What the model answers to the rows of that name."""
         if not hasattr(self.model, "score"):
             raise ValueError(

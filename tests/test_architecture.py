@@ -85,7 +85,7 @@ INVERTED = {
 BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
-    ("steps", "margin"): "rows that only judge are told apart as in the rounds of MarginFeatures",
+    ("steps", "margin"): "the loss, and the rows that only judge, are those of the rounds of MarginFeatures",
     ("dictionaries", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
     ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
     ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -78,6 +79,32 @@ def test_a_machine_is_planned_from_its_features_to_its_last_pass(machine: Any, d
     assert planned.flops > 0.0
     assert not hasattr(machine, "seed_")
     assert planned.passes[0].name.startswith("row sample")
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["a column of a store", "values"])
+def test_a_plan_of_counts_knows_their_exposure(stored: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, years = rng.standard_normal((6_000, 5)), rng.uniform(0.5, 4.0, 6_000)
+    y = rng.poisson(years * np.exp(0.5 * X[:, 0])).astype(float)
+    features = MarginFeatures(n_features=20, loss="poisson", random_state=0)
+    machine = KernelRegressor(features, loss="poisson", solver="newton", alpha=1e-3, progress=False)
+    rows: Any = X, y
+    if stored:
+        frame = pd.DataFrame(np.column_stack([X, years]), columns=[*"abcde", "years"])
+        rows = (create_dataset(str(tmp_path / "rows.zarr"), frame, y, rows_a_block=1_000),)
+    exposure: Any = "years" if stored else years
+    planned, blind = plan(machine, *rows, exposure=exposure), plan(machine, *rows)
+    fitted = machine.fit(*rows, exposure=exposure).features_
+    assert f"{5} columns" in planned.rows
+    kinds = {one.name: one.memory.total for one in planned.passes if one.name != "exposures"}
+    for one in fitted.stats_:
+        assert one.projected_bytes <= 1.05 * kinds[next(name for name in kinds if name[:10] == one.name[:10])]
+    assert planned.peak_bytes > blind.peak_bytes
+    assert [one.name for one in planned.passes].count("exposures") == stored
+    with pytest.raises(ValueError, match="names no column of X" if stored else "there are 6000 rows"):
+        plan(machine, *rows, exposure="months" if stored else years[:-1])
+    with pytest.raises(ValueError, match="only the losses of counts and sizes"):
+        plan(KernelRegressor(), *rows, exposure=exposure)
 
 
 def test_the_epochs_of_a_plan_are_those_of_the_fit(dataset: Dataset) -> None:

@@ -30,6 +30,7 @@ from dkl.passes.reading import LOADER
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
+from dkl.solvers.losses import loss_of
 
 # A computation with its rows, the bytes that come back to the host, and its multiplications and additions a row.
 Computation = tuple[Callable[[Rows], np.ndarray], int, float, float]
@@ -159,7 +160,7 @@ def _column_products(feature_map: FeatureMap, labels: np.ndarray) -> dict[str, C
     m, signs = feature_map.n_features, 2.0 * labels[:8_192, None] - 1.0
     weight, models = np.ones(len(signs)), np.zeros((1, m + 1))
     old, new = np.append(np.arange(m - m // 8), m), np.arange(m - m // 8, m)
-    round_ = CorrectiveRound("squared_hinge", models, old, new, True, panels=((0, len(old)),))
+    round_ = CorrectiveRound(loss_of("squared_hinge"), models, old, new, True, panels=((0, len(old)),))
     options = NewtonOptions("squared_hinge", columns=(0, m + 1), exact=False)
     operands = {
         "feature_map": feature_map,

@@ -67,6 +67,7 @@ def plan(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    exposure: Exposure = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
 ) -> Result:
     """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
@@ -75,7 +76,7 @@ def plan(
     dataset = chosen_split(store, split, "train")
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
-        planned = plan_of(estimator, dataset)
+        planned = plan_of(estimator, dataset, exposure=exposure)
     names = " on ".join(dict.fromkeys((type(estimator).__name__, features_of(estimator))))
     head, *rows = planned.cells(verbose=verbose)
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -317,8 +318,16 @@ def predict(
             told = Differences(strict, "--strict")
             parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
         # Parts are written as they come, so that memory does not grow with the number of rows.
-        with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
-            for part in parts:
-                writer.write(part)
+        try:
+            with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
+                for part in parts:
+                    writer.write(part)
+        except ValueError as error:
+            if exposure is None and counted_over is not None and repr(counted_over) in str(error):
+                error.add_note(
+                    f"the fit counted targets over {counted_over!r}: name the column of these rows by --exposure "
+                    "COLUMN, or answer for one unit by --exposure ''"
+                )
+            raise
     facts = {"model": model, "data": data, "output": output, "rows": writer.rows}
     return Result(facts | {"seconds": round(time.perf_counter() - started, 3)})

@@ -13,6 +13,7 @@ from dkl.cli.command import Running
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.registry import LEARNERS, learner_entry, learner_keys
+from dkl.solvers.round_losses import ROUND_LOSSES
 
 if TYPE_CHECKING:
     from dkl.machines.machine import KernelMachine
@@ -29,6 +30,8 @@ FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Lin
 _FEATURES = 1_000
 # Options about features that the machine has, too, whatever features it chooses.
 KNOBS = ("features", "scaling", "sigma")
+# Losses that no labels have.
+OF_NUMBERS = (*ROUND_LOSSES, "epsilon_insensitive")
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,33 @@ class MachineOptions:
             rich_help_panel=MACHINE,
         ),
     ] = None
+    task: Annotated[
+        Literal["classification", "regression"] | None,
+        typer.Option(
+            help="Labels or numbers: whole numbers may be either, and counts are numbers.",
+            rich_help_panel=MACHINE,
+            show_default="as ingested; numbers for a loss of numbers alone",
+        ),
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Of --loss huber and epsilon_insensitive: the error, in deviations of the target, from which on they "
+            "are straight, or up to which they are 0.",
+            rich_help_panel=MACHINE,
+            show_default="0.1",
+        ),
+    ] = None
+    quantiles: Annotated[
+        str | None,
+        typer.Option(
+            metavar="Q,Q,...",
+            help="Of --loss pinball: the quantiles to predict.",
+            rich_help_panel=MACHINE,
+            show_default="0.1,0.5,0.9",
+        ),
+    ] = None
     alpha: Annotated[
         str | None,
         typer.Option(
@@ -184,6 +214,16 @@ class MachineOptions:
         except ValueError:
             raise typer.BadParameter(
                 f"--alpha is {self.alpha!r}; it must be a positive number, 'auto' or 'evidence'"
+            ) from None
+
+    @property
+    def shares(self) -> tuple[float, ...] | None:
+        """The value of --quantiles, or an error that names the option."""
+        try:
+            return None if self.quantiles is None else tuple(float(part) for part in self.quantiles.split(","))
+        except ValueError:
+            raise typer.BadParameter(
+                f"--quantiles is {self.quantiles!r}; it must be numbers between 0 and 1, such as 0.1,0.5,0.9"
             ) from None
 
     @property
@@ -308,12 +348,15 @@ def estimator_from(
     Where they are left open the machine has the defaults that it has in Python: it chooses features, solver, loss and
     penalty.
     """
+    from dkl.linear.newton import NEWTON_LOSSES
     from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
 
     given = {
         "loss": options.loss,
+        "epsilon": options.epsilon,
+        "quantiles": options.shares,
         "alpha": options.penalty,
         "epochs": options.epochs,
         "solver": options.solver,
@@ -328,6 +371,11 @@ def estimator_from(
     }
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
+    # whole numbers are taken for labels when they are ingested, and counts are whole numbers
+    task = options.task or ("regression" if options.loss in OF_NUMBERS else task)
+    for name, losses in (("epsilon", ("huber", "epsilon_insensitive")), ("quantiles", ("pinball",))):
+        if getattr(options, name) is not None and options.loss not in losses:
+            raise typer.BadParameter(f"--{name} is of --loss {' and '.join(losses)}; give one of them, or leave it out")
     learner = learner_from(features, seed=options.seed, task=task, compute=compute, running=running)
     estimator: FeatureLearner | KernelMachine
     if isinstance(learner, TunedLearner):
@@ -344,7 +392,8 @@ def estimator_from(
         # Few, strong columns suit Newton steps with a penalty chosen on held-out rows, unless an option that was given
         # has a meaning for stochastic steps alone or names another loss.
         is_stochastic = {"epochs", "early_stopping"} & set(parameters) or parameters.get("solver") == "sgd"
-        if wants_exact and not is_stochastic and parameters.get("loss", loss) == loss:
+        exact = NEWTON_LOSSES if task == "regression" else (loss,)
+        if wants_exact and not is_stochastic and parameters.get("loss", loss) in exact:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
         elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
             # these are fitted by Newton steps whatever the features are

@@ -256,10 +256,25 @@ def with_rates(model: WeighsExposure, dataset: Dataset) -> Dataset:
         digests[block.index] = dask.base.tokenize(exposure)
         weight, exposed = weight + float(block.weights.sum()), exposed + float(block.weights @ exposure)
     # one over the weighted mean exposure, so that the total weight stays
-    weighs = bool(model._exposure_weighs)
-    factor = weight / exposed if weighs else None
-    step, schema = _Exposed(digests, factor), replace(dataset.schema, has_weight=dataset.schema.has_weight or weighs)
-    return dataset.with_rows(narrowed(source, step, source.block_rows, n_classes=None), schema)
+    return _as_rates(dataset, _Exposed(digests, weight / exposed if model._exposure_weighs else None))
+
+
+def with_planned_rates(dataset: Dataset, *, weighs: bool) -> Dataset:
+    """The rows of `with_rates` for a plan, which reads no exposure: each counts as one.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With exposures as a row column.
+    weighs : bool
+        Whether exposure counts as weight.
+    """
+    return _as_rates(dataset, _Exposed({}, 1.0 if weighs else None))
+
+
+def _as_rates(dataset: Dataset, step: _Exposed) -> Dataset:
+    schema = replace(dataset.schema, has_weight=dataset.schema.has_weight or step.factor is not None)
+    return dataset.with_rows(narrowed(dataset.source, step, dataset.source.block_rows, n_classes=None), schema)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dkl.data.ingest.encoding import TableEncoding
 from dkl.linear.sgd import default_estimator, fitted_estimator, step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.protocols.estimators import FittedFeatures
-from dkl.solvers.losses import LOG_LINK, ROUND_QUANTILES
+from dkl.solvers.losses import LOG_LINK
 
 
 class ModelledFeatures(FittedFeatures, Protocol):
@@ -43,7 +43,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
         linked = learner.loss if learner.loss in (*LOG_LINK, "pinball") else None
         machine, one_target = KernelRegressor(features, loss=linked, solver="newton"), len(coef) == 1
         if linked == "pinball":
-            machine.set_params(quantiles=ROUND_QUANTILES)
+            machine.set_params(quantiles=features.quantiles)
         linear = Ridge()
         linear.coef_, linear.intercept_ = (coef[0], intercept[0]) if one_target else (coef, intercept)
         linear.n_features_in_ = coef.shape[1]

@@ -520,6 +520,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             raise ValueError(
                 f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
             )
+        if self._settings.loss == "huber" and not self.epsilon > 0.0:
+            raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
         if self._settings.loss == "pinball":
             check_quantiles(self.quantiles)
             if self.conformal_fraction is not None:

@@ -56,7 +56,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
-from dkl.solvers.losses import ROUND_LOSSES
+from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
 # A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
@@ -79,6 +79,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     alpha: float | str | None
     epochs: int | None
     solver: str | None
+    epsilon: float
+    quantiles: Any
     early_stopping: bool
     validation_fraction: float
     patience: int
@@ -511,9 +513,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
-        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit") and "features_per_round" in given:
+        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit"):
             # rounds that nobody has given a loss look for waves and steps of the machine's own
-            learner.set_params(loss=self._settings.loss)
+            for rounds in (learner, *(getattr(learner, "features", None) or ())):
+                if "features_per_round" in rounds.get_params(deep=False):
+                    rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
         if self.checkpoint is not None and given.get("checkpoint") is None:

@@ -28,7 +28,7 @@ from dkl.methods.density.loss_table import TUNED_LOSSES
 from dkl.passes.memory import allowed_bytes
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
-from dkl.solvers.losses import ROUND_LOSSES
+from dkl.solvers.round_losses import ROUND_LOSSES
 
 Constraints = dict[str, list[Any]]
 # What users may give for parameters that many estimators have.
@@ -133,6 +133,8 @@ MARGIN: Constraints = {
     "n_features": [_count(1), StrOptions({"auto"})],
     "solver": [StrOptions({"corrective", "game"})],
     "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
+    "epsilon": [_POSITIVE],
+    "quantiles": [list, tuple],
     "C": [_POSITIVE, None],
     "rounds": [_count(1), None],
     "features_per_round": [_count(1), None],
@@ -170,10 +172,10 @@ STEPS: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name not in ("family", "scaling")},
     "depth": [Interval(Integral, 1, 3, closed="both")],
     "bins": [Interval(Integral, 2, 255, closed="both")],
-    "loss": [StrOptions({"log_loss", "softmax", "squared_error", *ROUND_LOSSES}), None],
+    "loss": [StrOptions({"log_loss", "softmax", "squared_error", "squared_hinge", *ROUND_LOSSES}), None],
     "features_per_round": [_count(1), None],
     "search_rows": [Interval(Integral, 1, _MOST_ROWS, closed="both"), None],
-    **{name: MARGIN[name] for name in ("monotone", "validation_fraction")},
+    **{name: MARGIN[name] for name in ("monotone", "validation_fraction", "epsilon", "quantiles")},
     "patience": [_count(1)],
     "bags": [_count(1)],
 }

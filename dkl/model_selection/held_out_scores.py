@@ -5,27 +5,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.stats import rankdata
 
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
+from dkl.data.other_task import with_task
 from dkl.methods.provenance import Provenance
 from dkl.methods.scoring import check_log_targets
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, PinballLoss
 
 CLASS_METRICS = ("accuracy", "balanced_accuracy", "log_loss", "roc_auc")
 NUMBER_METRICS = ("rmse", "mae", "r2")
 # Beside them of models that predict a mean exp(f), whose loss has a deviance.
 DEVIANCE_METRICS = ("deviance", "d2")
+# Of models of quantiles, of which no one stands for the target.
+QUANTILE_METRICS = ("pinball", "d2")
 # Of these a smaller value is the better one.
-LOSSES = frozenset({"log_loss", "rmse", "mae", "deviance"})
+LOSSES = frozenset({"log_loss", "rmse", "mae", "deviance", "pinball"})
 # Probabilities of 0 would make the log loss infinite: scikit-learn's `log_loss` cuts them off here, too.
 _LEAST = np.finfo(np.float64).eps
 _BINS = 10
@@ -38,7 +41,7 @@ class Metric:
     Parameters
     ----------
     name : str
-        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, d2.
+        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, pinball, d2.
     value : float
     standard_error : float
         Of the value as an estimate from so many independent rows: the root of the mean square of the rows' influences
@@ -317,6 +320,73 @@ class NumberAnswers:
         return 1.0 - unexplained, influences
 
 
+@dataclass(frozen=True, eq=False)
+class QuantileAnswers:
+    """What a regressor of quantiles has answered to n rows.
+
+    Parameters
+    ----------
+    truth : ndarray of shape (n,)
+    answers : ndarray of shape (n, Q)
+        In order.
+    weights : ndarray of shape (n,)
+        Frequency weights.
+    quantiles : tuple of float
+        That of each column.
+    """
+
+    truth: np.ndarray
+    answers: np.ndarray
+    weights: np.ndarray
+    quantiles: tuple[float, ...]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The mean pinball loss over the quantiles, and the share of it that the columns take away."""
+        return QUANTILE_METRICS
+
+    @property
+    def shares_below(self) -> np.ndarray:
+        """The share of the rows whose target is at most each predicted quantile, (Q,): about the quantile itself."""
+        return np.average(self.truth[:, None] <= self.answers, axis=0, weights=self.weights)
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        """Whether the quantiles are where they should be, as JSON values: how many targets are at most each of them."""
+        shares = map(float, self.shares_below)
+        return {f"share of targets at most quantile {q:g}": s for q, s in zip(self.quantiles, shares, strict=True)}
+
+    def metric(self, name: str) -> Metric:
+        """One of `metrics`; the mean over the quantiles.
+
+        Raises
+        ------
+        ValueError
+            For a name that is none of them.
+        """
+        if name not in QUANTILE_METRICS:
+            raise ValueError(f"{name!r} is no metric of quantiles; expected one of {', '.join(QUANTILE_METRICS)}")
+        table = PinballLoss(np.array(self.quantiles))
+        own = table.value(self.truth[:, None], self.answers)
+        order = np.argsort(self.truth, kind="stable")
+        reached = np.cumsum(self.weights[order])
+        # the best constants are quantiles of the targets, so that their own errors move nothing
+        places = np.searchsorted(reached, np.array(self.quantiles) * reached[-1])
+        guessed = table.value(self.truth[:, None], self.truth[order][places])
+        lost, without = (np.average(losses, axis=0, weights=self.weights) for losses in (own, guessed))
+        if name == "pinball":
+            error = _standard_error((own - lost).mean(axis=1), self.weights)
+            return Metric(name, float(lost.mean()), error, float(without.mean()))
+        total = np.where(without > 0.0, without, np.inf)
+        left = np.where(without > 0.0, lost / total, lost > 0.0)
+        influences = ((left * guessed - own) / total).mean(axis=1)
+        return Metric(name, float(1.0 - left.mean()), _standard_error(influences, self.weights), 0.0)
+
+
+# What a fitted model says of rows.
+Answers: TypeAlias = ClassAnswers | NumberAnswers | QuantileAnswers
+
+
 def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
     """sqrt(mean influence^2 / n), where n is the sum of the frequency weights."""
     return float(np.sqrt(np.average(influences**2, weights=weights) / weights.sum()))
@@ -324,7 +394,7 @@ def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
 
 def held_out_answers(
     model: FittedModel, dataset: Dataset, *, exposure: str | None = None, memory_limit: int | str | None = None
-) -> ClassAnswers | NumberAnswers:
+) -> Answers:
     """What a fitted model answers to the rows of a dataset, beside the truth: one pass over the rows.
 
     The answers are held in memory (a few numbers a row, the probability of each class among them), the rows are not.
@@ -341,17 +411,17 @@ def held_out_answers(
     Raises
     ------
     ValueError
-        If the dataset has no target or no rows, its columns are not those of `fit`, its task is another one, the
-        model has no exposure, or it has one that the dataset lacks.
+        If the dataset has no target or no rows, its columns are not those of `fit`, its target can be none of the
+        model's task, the model has no exposure, or it has one that the dataset lacks.
     """
     if dataset.task is None:
         raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
     if not dataset.n_rows:
         raise ValueError(f"{dataset!r} has no rows to score")
     classes: np.ndarray | None = getattr(model, "classes_", None)
-    if (classes is None) != (dataset.task == "regression"):
-        kind = "numbers" if classes is None else "classes"
-        raise ValueError(f"{type(model).__name__} predicts {kind}, and the target of {dataset!r} is for {dataset.task}")
+    if dataset.task != (task := "regression" if classes is None else "classification"):
+        # whole numbers that were taken for labels, or the other way round: the model knows better
+        dataset = dataset.with_rows(*with_task(dataset.source, dataset.schema, task, repr(dataset)))
     check_has_exposure(model, exposure)
     exposure = exposure_of_fit(model, exposure)
     rows = checked_dataset(model, with_exposure_of_fit(model, dataset, exposure))
@@ -368,6 +438,9 @@ def held_out_answers(
         # A working model of features has zeros in the place of the mean, which it does not know.
         is_known = center is not None and bool(np.any(center))
         loss = getattr(model, "loss_", getattr(model, "loss", None))
+        if loss == "pinball":
+            answers = held["answers"].reshape(len(held["y"]), -1)
+            return QuantileAnswers(held["y"], answers, held["weights"], tuple(sorted(model.quantiles)))
         return NumberAnswers(
             held["y"],
             held["answers"],
@@ -414,18 +487,15 @@ def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]
     if operands["exposed"]:
         found["exposure"] = block.columns[EXPOSURE]
         answers = answers * found["exposure"].reshape((-1,) + (1,) * (answers.ndim - 1))
-    if quantiles := sorted(getattr(model, "_quantiles", ())):
-        # of several quantiles the one nearest to the median stands for a single number
-        answers = answers[:, int(np.argmin(np.abs(np.array(quantiles) - 0.5)))]
     return found | {"answers": answers}
 
 
-def scores_of(answers: ClassAnswers | NumberAnswers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:
+def scores_of(answers: Answers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:
     """The metrics that are asked for, or all that have a value for these answers.
 
     Parameters
     ----------
-    answers : ClassAnswers or NumberAnswers
+    answers : ClassAnswers, NumberAnswers or QuantileAnswers
     scoring : sequence of str
         Names; empty is all that the model has.
 

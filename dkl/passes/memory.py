@@ -119,7 +119,7 @@ def memory_within(
         "scratch of block functions": limits.tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
     }
-    if isinstance(records[0], Fold):
+    if records and isinstance(records[0], Fold):
         fold = records[0]
         # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
         pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3

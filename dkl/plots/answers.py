@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.model_selection.held_out_scores import ClassAnswers, NumberAnswers, held_out_answers
+from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 from dkl.protocols.estimators import FittedModel
 
@@ -27,11 +27,12 @@ class AnswersDisplay(Display):
     """The answers to held-out rows beside the truth.
 
     Of classes: the share of each label's rows that were given each label, and how often probabilities come true. Of
-    numbers: predictions against the truth, and the errors along the predictions; of several targets the first.
+    numbers: predictions against the truth, and the errors along the predictions; of several targets the first. Of
+    quantiles: how many targets are at most each, and the quantiles beside the targets.
 
     Parameters
     ----------
-    answers : ClassAnswers or NumberAnswers
+    answers : ClassAnswers, NumberAnswers or QuantileAnswers
         Of `dkl.model_selection.held_out_scores.held_out_answers`.
     title : str
 
@@ -51,7 +52,7 @@ class AnswersDisplay(Display):
     np.float64(200.0)
     """
 
-    answers: ClassAnswers | NumberAnswers
+    answers: Answers
     title: str = ""
 
     @classmethod
@@ -92,7 +93,10 @@ class AnswersDisplay(Display):
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         if isinstance(self.answers, NumberAnswers):
-            self._draw_numbers(axes)
+            self._draw_numbers(axes, self.answers)
+            return
+        if isinstance(self.answers, QuantileAnswers):
+            self._draw_quantiles(axes, self.answers)
             return
         self._draw_confusion(axes[0], self.answers)
         for ax in axes[1:]:
@@ -128,10 +132,32 @@ class AnswersDisplay(Display):
         ax.legend(frameon=False, fontsize="small", loc="upper left")
         quiet(ax)
 
-    def _draw_numbers(self, axes: Sequence[Axes]) -> None:
+    def _draw_quantiles(self, axes: Sequence[Axes], answers: QuantileAnswers) -> None:
+        """The share of targets at most each quantile; and quantiles and targets along the quantiles' median."""
+        asked, kept, n = np.array(answers.quantiles), answers.shares_below, answers.weights.sum()
+        spread = 2.0 * np.sqrt(asked * (1.0 - asked) / n)
+        axes[0].plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label="as many as it says")
+        axes[0].errorbar(asked, kept, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
+        axes[0].set(xlabel="quantile", ylabel="share of the targets at most there", xlim=(0, 1), ylim=(-0.02, 1.02))
+        axes[0].set_title("quantiles (bars: two standard errors)", fontsize="medium")
+        axes[0].legend(frameon=False, fontsize="small", loc="upper left")
+        step = -(-len(answers.truth) // _MOST_DOTS)
+        truth, found = answers.truth[::step], answers.answers[::step]
+        middle = np.median(found, axis=1)
+        axes[1].scatter(middle, truth, s=10, color="0.6", alpha=0.5, linewidth=0, label="targets")
+        for place, quantile in enumerate(answers.quantiles):
+            colour = CLASS_COLOURS[place % len(CLASS_COLOURS)]
+            axes[1].scatter(middle, found[:, place], s=4, color=colour, linewidth=0, label=f"{quantile:g}")
+        axes[1].set(xlabel="median of the predicted quantiles", ylabel="target")
+        axes[1].set_title("quantiles beside the targets", fontsize="medium")
+        axes[1].legend(frameon=False, fontsize="small", markerscale=2.0)
+        for ax in axes:
+            quiet(ax)
+
+    def _draw_numbers(self, axes: Sequence[Axes], numbers: NumberAnswers) -> None:
         """Predictions against the truth, and the errors along the predictions."""
         truth, answers = (
-            np.asarray(values).reshape(len(values), -1)[:, 0] for values in (self.answers.truth, self.answers.answers)
+            np.asarray(values).reshape(len(values), -1)[:, 0] for values in (numbers.truth, numbers.answers)
         )
         step = -(-len(truth) // _MOST_DOTS)
         truth, answers = truth[::step], answers[::step]

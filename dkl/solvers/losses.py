@@ -38,6 +38,8 @@ class Loss(ABC):
         square somewhere, 0 of those made of straight lines. Losses whose conjugate is an entropy have 0 too.
     varies : bool
         Whether the second derivative takes other values than 0 and the largest one.
+    is_square : bool
+        Whether it is a square everywhere: the Hessian is then the same for all models.
     link : {"", "log", "sorted"}
         What makes predictions of scores: nothing, the exponential (scores are logarithms of means), or putting the
         scores of a row in order (they are its quantiles, and quantiles do not cross).
@@ -46,6 +48,7 @@ class Loss(ABC):
     largest_curvature: ClassVar[float] = 0.0
     conjugate_square: ClassVar[float] = 0.0
     varies: ClassVar[bool] = False
+    is_square: ClassVar[bool] = False
     link: ClassVar[str] = ""
 
     @property
@@ -77,14 +80,14 @@ class Loss(ABC):
         """
 
 
-def _namespace(f: Numbers) -> ModuleType:
+def namespace_of(f: Numbers) -> ModuleType:
     """The library that an array belongs to, whose functions take it; NumPy for numbers."""
     return f.__array_namespace__() if hasattr(f, "__array_namespace__") else np
 
 
 def _filled(condition: Numbers, number: float, like: Numbers) -> Any:
     """`number` where the condition holds, else 0."""
-    xp = _namespace(like)
+    xp = namespace_of(like)
     return xp.where(condition, xp.full_like(like, number), xp.zeros_like(like))
 
 
@@ -106,16 +109,16 @@ class HingeLoss(_MarginLoss):
 
     def of_slack(self, slack: Numbers) -> Any:
         """The loss, given the slack ``1 - y f``: how much is missing to the margin."""
-        return _namespace(slack).clip(slack, 0.0, None)
+        return namespace_of(slack).clip(slack, 0.0, None)
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         return self.of_slack(1.0 - y * f)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).where(y * f <= 1.0, -y, 0.0 * y)
+        return namespace_of(f).where(y * f <= 1.0, -y, 0.0 * y)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).zeros_like(y * f)
+        return namespace_of(f).zeros_like(y * f)
 
 
 class SquaredHingeLoss(HingeLoss):
@@ -143,11 +146,11 @@ class _ModifiedHuberLoss(_MarginLoss):
     largest_dual = 4.0
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp, margin = _namespace(f), y * f
+        xp, margin = namespace_of(f), y * f
         return xp.where(margin < -1.0, -4.0 * margin, xp.clip(1.0 - margin, 0.0, None) ** 2)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        xp, margin = _namespace(f), y * f
+        xp, margin = namespace_of(f), y * f
         return xp.where(margin < -1.0, -4.0 * y, -2.0 * y * xp.clip(1.0 - margin, 0.0, None))
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
@@ -163,7 +166,7 @@ class _LogLoss(_MarginLoss):
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         margin = y * f
-        xp = _namespace(margin)
+        xp = namespace_of(margin)
         # log(exp(0) + exp(-margin)) without an intermediate result that overflows.
         return xp.logaddexp(xp.zeros_like(margin), -margin)
 
@@ -184,7 +187,7 @@ class _LogLoss(_MarginLoss):
     @staticmethod
     def _share(margin: Numbers) -> Any:
         """1 / (1 + exp(margin)), the probability of the other class."""
-        xp = _namespace(margin)
+        xp = namespace_of(margin)
         return xp.exp(-xp.logaddexp(xp.zeros_like(margin), margin))
 
 
@@ -192,13 +195,13 @@ class _PerceptronLoss(_MarginLoss):
     """``max(0, -y f)``."""
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).clip(-(y * f), 0.0, None)
+        return namespace_of(f).clip(-(y * f), 0.0, None)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).where(y * f <= 0.0, -y, 0.0 * y)
+        return namespace_of(f).where(y * f <= 0.0, -y, 0.0 * y)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).zeros_like(y * f)
+        return namespace_of(f).zeros_like(y * f)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
@@ -209,6 +212,7 @@ class _SquaredErrorLoss(Loss):
 
     largest_curvature = 1.0
     conjugate_square = 0.5
+    is_square = True
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         return 0.5 * (f - y) ** 2
@@ -217,14 +221,14 @@ class _SquaredErrorLoss(Loss):
         return f - y
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).ones_like(f - y)
+        return namespace_of(f).ones_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return self.conjugate_square * s**2 + y * s
 
 
 @dataclass(frozen=True)
-class _HuberLoss(Loss):
+class HuberLoss(Loss):
     """``(y - f)^2 / 2`` up to an error of epsilon, and its tangent beyond."""
 
     epsilon: float = 0.1
@@ -232,17 +236,17 @@ class _HuberLoss(Loss):
     conjugate_square = 0.5
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
+        xp = namespace_of(f)
         error = xp.abs(f - y)
         # Beyond epsilon the loss goes on as a straight line, with the slope and the value that the square has there.
         tangent = self.epsilon * error - 0.5 * self.epsilon**2
         return xp.where(error <= self.epsilon, 0.5 * error**2, tangent)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).clip(f - y, -self.epsilon, self.epsilon)
+        return namespace_of(f).clip(f - y, -self.epsilon, self.epsilon)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _filled(_namespace(f).abs(f - y) <= self.epsilon, 1.0, f - y)
+        return _filled(namespace_of(f).abs(f - y) <= self.epsilon, 1.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where(np.abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
@@ -255,15 +259,15 @@ class _EpsilonInsensitiveLoss(Loss):
     epsilon: float = 0.1
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
+        xp = namespace_of(f)
         return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        xp, error = _namespace(f), f - y
+        xp, error = namespace_of(f), f - y
         return xp.where(xp.abs(error) > self.epsilon, xp.sign(error), 0.0 * error)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).zeros_like(f - y)
+        return namespace_of(f).zeros_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where(np.abs(s) <= 1.0, self.epsilon * np.abs(s) + y * s, inf)
@@ -278,15 +282,15 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
     conjugate_square = 0.25
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
+        xp = namespace_of(f)
         return xp.clip(xp.abs(f - y) - self.epsilon, 0.0, None) ** 2
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
         error = f - y
-        return 2.0 * (error - _namespace(f).clip(error, -self.epsilon, self.epsilon))
+        return 2.0 * (error - namespace_of(f).clip(error, -self.epsilon, self.epsilon))
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _filled(_namespace(f).abs(f - y) > self.epsilon, 2.0, f - y)
+        return _filled(namespace_of(f).abs(f - y) > self.epsilon, 2.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return self.conjugate_square * s**2 + self.epsilon * np.abs(s) + y * s
@@ -305,19 +309,19 @@ class _LogLinkLoss(Loss):
     counts_exposure: ClassVar[bool]
 
 
-class _PoissonLoss(_LogLinkLoss):
+class PoissonLoss(_LogLinkLoss):
     """``exp(f) - y f + y log y - y`` of a count or a rate y >= 0, the loss of `PoissonRegressor`."""
 
     counts_exposure = True
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).exp(f) - y * f + _entropy(y) - y
+        return namespace_of(f).exp(f) - y * f + _entropy(y) - y
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).exp(f) - y
+        return namespace_of(f).exp(f) - y
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).exp(f) + 0.0 * y
+        return namespace_of(f).exp(f) + 0.0 * y
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # The line of slope s touches the loss where the mean is y + s.
@@ -325,20 +329,20 @@ class _PoissonLoss(_LogLinkLoss):
         return np.where(y + s >= 0.0, _entropy(mean) - mean - _entropy(y) + y, inf)
 
 
-class _GammaLoss(_LogLinkLoss):
+class GammaLoss(_LogLinkLoss):
     """``f + y exp(-f) - log y - 1`` of a target y > 0, the loss of `GammaRegressor`."""
 
     counts_exposure = False
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
+        xp = namespace_of(f)
         return f + y * xp.exp(-f) - xp.log(y) - 1.0
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return 1.0 - y * _namespace(f).exp(-f)
+        return 1.0 - y * namespace_of(f).exp(-f)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return y * _namespace(f).exp(-f)
+        return y * namespace_of(f).exp(-f)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # The line of slope s touches the loss where y over the mean is 1 - s.
@@ -348,12 +352,12 @@ class _GammaLoss(_LogLinkLoss):
 
 def _entropy(y: Numbers) -> Any:
     """y log y, in which 0 log 0 is 0."""
-    xp = _namespace(y)
+    xp = namespace_of(y)
     return y * xp.log(xp.where(y > 0.0, y, xp.ones_like(y)))
 
 
 @dataclass(frozen=True)
-class _PinballLoss(Loss):
+class PinballLoss(Loss):
     """``max(q (y - f), (q - 1) (y - f))`` of the quantile q, the loss of `QuantileRegressor`."""
 
     link = "sorted"
@@ -361,13 +365,13 @@ class _PinballLoss(Loss):
 
     def value(self, y: Numbers, f: Numbers) -> Any:
         error = y - f
-        return self.quantile * error - _namespace(f).clip(error, None, 0.0)
+        return self.quantile * error - namespace_of(f).clip(error, None, 0.0)
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
         return _filled(f >= y, 1.0, f - y) - self.quantile
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).zeros_like(f - y)
+        return namespace_of(f).zeros_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         return np.where((-self.quantile <= s) & (s <= 1.0 - self.quantile), y * s, inf)
@@ -400,16 +404,16 @@ class SmoothedPinballLoss(Loss):
         return 0.5 / self.width
 
     def value(self, y: Numbers, f: Numbers) -> Any:
-        xp, error = _namespace(f), y - f
+        xp, error = namespace_of(f), y - f
         size = xp.abs(error)
         half = xp.where(size <= self.width, (error**2 + self.width**2) / (4.0 * self.width), 0.5 * size)
         return half + (self.quantile - 0.5) * error
 
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        return _namespace(f).clip((f - y) / (2.0 * self.width), -0.5, 0.5) - (self.quantile - 0.5)
+        return namespace_of(f).clip((f - y) / (2.0 * self.width), -0.5, 0.5) - (self.quantile - 0.5)
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
-        return _filled(_namespace(f).abs(f - y) <= self.width, 0.5 / self.width, f - y)
+        return _filled(namespace_of(f).abs(f - y) <= self.width, 0.5 / self.width, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         possible = (-self.quantile <= s) & (s <= 1.0 - self.quantile)
@@ -467,52 +471,7 @@ class _SoftmaxLoss:
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-class _RoundHuberLoss(_HuberLoss):
-    """The Huber loss with a curvature that is never 0, that of the widest parabola that touches it from above."""
-
-    varies = True
-
-    def curvature(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
-        return self.epsilon / xp.clip(xp.abs(f - y), self.epsilon, None)
-
-
-class _RoundPinballLoss(SmoothedPinballLoss):
-    """The smoothed pinball loss with the curvature of the widest parabola that touches it from above."""
-
-    varies = True
-
-    def curvature(self, y: Numbers, f: Numbers) -> Any:
-        xp = _namespace(f)
-        return 0.5 / xp.clip(xp.abs(f - y), self.width, None) + 0.0 * self.quantile
-
-
-class _RoundSoftmaxLoss(Loss):
-    """The softmax loss of K scores a row whose targets are 1 at the row's class and -1 elsewhere, a K-th in each.
-
-    Its Hessian ``diag(p) - p p^T`` is at most ``diag(p)``, so that the scores can be fitted one beside the other.
-    """
-
-    largest_curvature = 1.0
-    varies = True
-
-    def value(self, y: Any, f: Any) -> Any:
-        return np.repeat(SOFTMAX.value(np.argmax(y, axis=1), f)[:, None] / f.shape[1], f.shape[1], axis=1)
-
-    def slope(self, y: Any, f: Any) -> Any:
-        return SOFTMAX.slope(np.argmax(y, axis=1), f)
-
-    def curvature(self, y: Any, f: Any) -> Any:
-        return SOFTMAX.slope(np.argmax(y, axis=1), f) + (y > 0.0)
-
-    def conjugate(self, y: Any, s: Any) -> Any:
-        return np.repeat(SOFTMAX.conjugate(np.argmax(y, axis=1), s)[:, None] / s.shape[1], s.shape[1], axis=1)
-
-
 SOFTMAX = _SoftmaxLoss()
-# The quantiles that rounds with the pinball loss look for features of, a model each, and the width of its parabola in
-# deviations of the target.
-ROUND_QUANTILES, _ROUND_WIDTH = (0.1, 0.5, 0.9), 0.1
 # The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
 # computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
@@ -522,43 +481,18 @@ _PLAIN: dict[str, Loss] = {
     "modified_huber": _ModifiedHuberLoss(),
     "perceptron": _PerceptronLoss(),
     "squared_error": _SquaredErrorLoss(),
-    "poisson": _PoissonLoss(),
-    "gamma": _GammaLoss(),
+    "poisson": PoissonLoss(),
+    "gamma": GammaLoss(),
 }
 _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
-    "huber": _HuberLoss,
+    "huber": HuberLoss,
     "epsilon_insensitive": _EpsilonInsensitiveLoss,
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
-    "pinball": _PinballLoss,
+    "pinball": PinballLoss,
 }
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
-# What rounds of features read in place of the loss of that name: Newton steps do not end far beyond their optimum.
-_OF_ROUNDS: dict[str, Loss] = {
-    "huber": _RoundHuberLoss(),
-    "pinball": _RoundPinballLoss(np.array(ROUND_QUANTILES), _ROUND_WIDTH),
-    "softmax": _RoundSoftmaxLoss(),
-}
 # The losses of a mean exp(f), whose targets are not standardised.
 LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
-
-
-# The losses of numbers that rounds look for features by where a machine has them.
-ROUND_LOSSES = (*LOG_LINK, "huber", "pinball")
-
-
-def round_loss(name: str) -> Loss:
-    """The loss of that name as rounds of features take it: with a curvature that steps can rely on.
-
-    Of "huber" and "pinball", which are straight in parts, it is that of a parabola which lies above the loss
-    everywhere; of "softmax" one for each score that bounds the Hessian of all.
-
-    Parameters
-    ----------
-    name : str
-        As of `loss_of`, or "softmax" for several classes. "huber" has epsilon 0.1, "pinball" a score for each of
-        `ROUND_QUANTILES`.
-    """
-    return _OF_ROUNDS[name] if name in _OF_ROUNDS else loss_of(name)
 
 
 def loss_of(name: str, epsilon: float = 0.1) -> Loss:

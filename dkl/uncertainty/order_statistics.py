@@ -126,10 +126,10 @@ class HeldOutScores:
                 out[rows, target] = np.append(scores, np.inf)[position]
         return out
 
-    def describe(self) -> str:
-        """What is promised by how many rows, in words."""
+    def describe(self, scores: str = "of the score") -> str:
+        """What is promised by how many rows, in words; `scores` says what these are where they are no deviations."""
         by_group = "" if self.groups is None else f" in {self.n_groups:,} groups"
-        unit = "deviations" if self.scaled else "of the score"
+        unit = "deviations" if self.scaled else scores
         within = ", ".join(f"{score:.3g}" for score in self.quantiles(0.9).max(axis=0))
         return f"split conformal on {len(self.scores):,} held-out rows{by_group}; 90 % within {within} {unit}"
 

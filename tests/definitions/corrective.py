@@ -24,7 +24,7 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
     """One row after the other; the change of the Gram matrix of the old columns is one matrix, "change"."""
     rows = np.column_stack([map_rows(X, feature_map), np.ones(X.shape[0])])
     width, (y, weight, held) = rows.shape[1], targets
-    K = y.shape[1]
+    K, loss = y.shape[1], losses.name_of(round_.loss)
     sums: dict[str, Any] = {name: np.zeros(K) for name in ("loss", "dual", "curvature", "absolutes", "squares")}
     sums |= {"support": np.zeros(K), "gradient": np.zeros((K, width)), "held_out": np.zeros(2)}
     sums |= {"cross": np.zeros((width, len(round_.new))), "change": np.zeros((len(round_.old),) * 2)}
@@ -33,8 +33,8 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
         curved = np.zeros(K)
         for k in range(K):
             f, t = math.fsum(round_.coefficients[k] * phi), float(y[i, k])
-            value, curved[k] = losses.value(t, f, round_.loss), losses.curvature(t, f, round_.loss)
-            dual = -losses.slope(t, f, round_.loss)
+            value, curved[k] = losses.value(t, f, loss), losses.curvature(t, f, loss)
+            dual = -losses.slope(t, f, loss)
             sums["held_out"][0] += held[i] * value
             sums["loss"][k] += weight[i] * value
             # what Fenchel's inequality leaves of the loss, with equality at the slope
@@ -50,7 +50,7 @@ def corrective_sums(X: Any, targets: tuple[np.ndarray, ...], feature_map: Any, r
         sums["cross"] += weight[i] * now * np.outer(phi, phi[round_.new])
         before = 0.0
         if round_.previous is not None:
-            before = losses.curvature(float(y[i, 0]), math.fsum(round_.previous[0] * phi), round_.loss) / 2.0
+            before = losses.curvature(float(y[i, 0]), math.fsum(round_.previous[0] * phi), loss) / 2.0
         sums["change"] += weight[i] * (now - before) * np.outer(phi[round_.old], phi[round_.old])
     return sums
 

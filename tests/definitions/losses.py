@@ -10,6 +10,13 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 
+def name_of(loss: Any) -> str:
+    """What the losses that block sums are tested with are called."""
+    return {"SquaredHingeLoss": "squared_hinge", "_LogLoss": "log_loss", "_SquaredErrorLoss": "squared_error"}[
+        type(loss).__name__
+    ]
+
+
 def value(y: float, f: float, name: str, epsilon: float = 0.1) -> float:
     slack, error = max(0.0, 1.0 - y * f), abs(y - f)
     if name == "log_loss":

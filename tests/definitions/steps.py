@@ -45,14 +45,15 @@ def refit_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
     """sum h phi phi_new^T and sum s phi_new over the rows that are learned from."""
     task, phi = operands["task"], atoms(block.X, operands["feature_map"])
     y, weight, _ = operands["targets"](block)
-    m, K = phi.shape[1], y.shape[1]
+    m, K, loss = phi.shape[1], y.shape[1], losses.name_of(task.loss)
     gram, gradient = np.zeros((m, m)), np.zeros((m, K))
     for i in range(len(phi)):
         f = [float(task.coefficients[k] @ phi[i]) for k in range(K)]
-        h = weight[i] * losses.curvature(y[i, 0], f[0], task.loss)
+        # one system for all models
+        h = weight[i] * max(losses.curvature(y[i, k], f[k], loss) for k in range(K))
         gram += h * np.outer(phi[i], phi[i])
         for k in range(K):
-            gradient[:, k] -= weight[i] * losses.slope(y[i, k], f[k], task.loss) * phi[i]
+            gradient[:, k] -= weight[i] * losses.slope(y[i, k], f[k], loss) * phi[i]
     return {"gram": gram[:, task.new], "gradient": gradient[task.new]}
 
 
@@ -61,22 +62,24 @@ def search_block(block: Block, operands: Any) -> dict[str, np.ndarray]:
     task, phi = operands["task"], atoms(block.X, operands["feature_map"])
     X = block.X.toarray() if hasattr(block.X, "toarray") else np.asarray(block.X)
     y, weight, held = operands["targets"](block)
-    bins, K = task.bins, y.shape[1]
+    bins, K, loss = task.bins, y.shape[1], losses.name_of(task.loss)
     d, most = bins.edges.shape
     psi = np.zeros((len(phi), 0)) if task.candidates is None else atoms(block.X, task.candidates)
-    cross, gradient = np.zeros((phi.shape[1] + psi.shape[1], psi.shape[1])), np.zeros((psi.shape[1], K))
+    cross, gradient = np.zeros((phi.shape[1] + psi.shape[1], psi.shape[1])), np.zeros((phi.shape[1] + psi.shape[1], K))
     histograms, judged = np.zeros((len(task.parents), d, most, 2 + K)), np.zeros(len(task.trials))
     for i in range(len(phi)):
         for number, trial in enumerate(task.trials):
             for k in range(K):
-                judged[number] += held[i] * losses.value(y[i, k], float(trial[k] @ phi[i]), task.loss)
+                judged[number] += held[i] * losses.value(y[i, k], float(trial[k] @ phi[i]), loss)
         if weight[i] == 0.0:
             continue
         f = [float(task.trials[-1, k] @ phi[i]) for k in range(K)]
-        s = [-weight[i] * losses.slope(y[i, k], f[k], task.loss) for k in range(K)]
-        h = weight[i] * losses.curvature(y[i, 0], f[0], task.loss)
-        cross += h * np.outer(np.append(phi[i], psi[i]), psi[i])
-        gradient += np.outer(psi[i], s)
+        s = [-weight[i] * losses.slope(y[i, k], f[k], loss) for k in range(K)]
+        curved = f if task.base is None else [float(task.base[k] @ phi[i]) for k in range(K)]
+        h = weight[i] * max(losses.curvature(y[i, k], curved[k], loss) for k in range(K))
+        both = np.append(phi[i], psi[i])
+        cross += h * np.outer(both, psi[i])
+        gradient += np.outer(both, s)
         for p, parent in enumerate(task.parents):
             if phi[i, parent] == 0.0:
                 continue

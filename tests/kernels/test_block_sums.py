@@ -39,6 +39,7 @@ from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
 from tests.definitions import block_sums, corrective, game, metric
 from tests.kernels.cases import FAMILIES, holey_rows, scaler, weighted_map
 
@@ -313,7 +314,7 @@ def corrective_round(kind: str) -> dict[str, Any]:
     models = np.zeros((K + 1, len(old) + len(new)))
     models[:, old] = rng.standard_normal((K + 1, len(old)))
     round_ = CorrectiveRound(
-        loss={"2": "squared_hinge", "3": "log_loss", "targets": "squared_error"}[kind],  # type: ignore[arg-type]
+        loss=loss_of({"2": "squared_hinge", "3": "log_loss", "targets": "squared_error"}[kind]),
         coefficients=models[:K],
         old=old,
         new=new,
@@ -355,12 +356,14 @@ def steps(kind: str, *, search: bool) -> dict[str, Any]:
         waves = weighted_map(FAMILIES["gaussian"], 2, D_IN, "float64", "standard")
         feature_map = combined_map([feature_map, waves])
         candidates = combined_map([waves.take(np.array([1])), some_steps(bins)])
-    rng, m, loss = np.random.default_rng(5), feature_map.n_features, "log_loss" if K == 1 else "squared_error"
+    loss = loss_of("squared_error" if kind == "targets" else "log_loss")
+    rng, m = np.random.default_rng(5), feature_map.n_features
     if search:
-        task: Any = SearchTask(loss, rng.standard_normal((2, K, m)), np.array([0, 1]), bins, "float64", candidates)
+        trials, base = rng.standard_normal((2, K, m)), None if loss.is_square else rng.standard_normal((K, m))
+        task: Any = SearchTask(loss, trials, np.array([0, 1]), bins, "float64", candidates, base)
     else:
         new = np.arange(m) if K == 1 else np.array([1, 4])
-        task = RefitTask(loss, rng.standard_normal((K, m)) * (K == 1), new, "float64")
+        task = RefitTask(loss, rng.standard_normal((K, m)) * (not loss.is_square), new, "float64")
     return {"feature_map": feature_map, "targets": HeldTargets(targets, HeldOut(0.4, 1).mask), "task": task}
 
 

@@ -23,6 +23,7 @@ from dkl.methods.margin.sums import (
     gram_weights,
 )
 from dkl.protocols.block import Block
+from dkl.solvers.losses import loss_of
 from tests.definitions import corrective as definition
 from tests.kernels.cases import DTYPES, STORAGES, holey_rows, scaler, stored
 
@@ -39,7 +40,7 @@ def scores_and_targets(loss: str, n: int = 60, K: int = 2) -> tuple[np.ndarray, 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rows_count_by_the_share_of_their_curvature(loss: Any) -> None:
     (scores, y), weight = scores_and_targets(loss), np.random.default_rng(1).random(60)
-    found, expected = gram_weights(scores, y, weight, loss), definition.gram_weights(scores, y, weight, loss)
+    found, expected = gram_weights(scores, y, weight, loss_of(loss)), definition.gram_weights(scores, y, weight, loss)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert 0.0 <= found.min() <= (found / weight).max() <= 1.0
 
@@ -58,7 +59,7 @@ def a_round(loss: Any, mapped: FeatureMap, K: int = 1, **options: Any) -> Correc
     active = loss == "squared_hinge" and K == 1
     panels = ((0, 3), (3, 4), (4, len(old)))
     settings = {"active": active, "previous": models[K:] if active else None, "panels": panels, **options}
-    return CorrectiveRound(loss, models[:K], old, new, **settings)
+    return CorrectiveRound(loss_of(loss), models[:K], old, new, **settings)
 
 
 def weighted_targets(loss: str, K: int = 1, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -20,7 +20,8 @@ from dkl.methods.density.hinge_driver import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals
 from dkl.methods.game.problem import GameRules
 from dkl.methods.game.sums import Trials, primal_losses
-from dkl.solvers.losses import LOG_LINK, LOSS_NAMES, SmoothedPinballLoss, loss_of, round_loss
+from dkl.solvers.losses import LOG_LINK, LOSS_NAMES, SmoothedPinballLoss, loss_of
+from dkl.solvers.round_losses import round_loss
 from tests.definitions import losses as definitions
 
 ERRORS = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "pinball", "poisson", "gamma")

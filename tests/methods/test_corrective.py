@@ -60,7 +60,8 @@ def problem_of(n_models: int = 1, n_classes: int | None = 2, **parameters: Any) 
         "sample_rows": 1_000,
         "dtype": "float64",
     }
-    return CorrectiveProblem(**{**settings, **parameters})
+    loss = loss_of(parameters.pop("loss", "squared_hinge"))
+    return CorrectiveProblem(**{**settings, "loss": loss, **parameters})
 
 
 def signs_of(problem: CorrectiveProblem, y: np.ndarray) -> np.ndarray:
@@ -181,7 +182,7 @@ def test_the_gram_matrix_kept_from_round_to_round_is_the_one_from_scratch(case: 
         Z = np.column_stack([design(problem, state, X), np.ones(N)])
         curved = np.ones(N)
         if problem.active:
-            curved = gram_weights(Z @ state.gram_at.T, signs_of(problem, y), np.ones(N), loss)
+            curved = gram_weights(Z @ state.gram_at.T, signs_of(problem, y), np.ones(N), loss_of(loss))
         expected = (Z * (weight * ~held * curved)[:, None]).T @ Z
         np.testing.assert_allclose(state.gram, expected, rtol=0, atol=1e-8)
         compared += 0 < curved.sum() < N

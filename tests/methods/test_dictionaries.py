@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 
 import dkl
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.methods.dictionaries import driver as dictionaries_driver
 from dkl.methods.dictionaries.driver import CompetitionDriver, verified_candidates
 from dkl.methods.dictionaries.greedy_choice import CandidatePoints, greedy_points
 from dkl.methods.dictionaries.problem import DictionaryProblem, candidate_map, columns_known, model_map
@@ -22,11 +24,13 @@ from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Sample
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.steps import driver as steps_driver
 from dkl.methods.steps.driver import SCORE_PENALTY
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
+from dkl.solvers.round_losses import round_loss
 from dkl.testing import check_learner
-from tests.methods.play import Table, blocks_of, joined
+from tests.methods.play import Table, blocks_of, joined, play
 
 ALL = (dkl.Gaussian(), dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5)))
 
@@ -111,7 +115,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem,
         n_models=1,
         n_columns=10,
         n_features=40,
-        loss="log_loss" if labels else "squared_error",
+        loss=loss_of("log_loss" if labels else "squared_error"),
         search_rows=300,
         in_memory=in_memory,
         features_per_round=7,
@@ -135,18 +139,80 @@ def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(la
     y, weight, _ = problem.targets(block)
     Phi = map_rows(block.X, model_map(problem, state), "float64")
     Q = map_rows(block.X, candidate_map(problem, state), "float64")
-    scores, loss = Phi @ state.trials[-1].T, loss_of(problem.loss)
-    h, s = weight * loss.curvature(y, scores)[:, 0], -weight[:, None] * loss.slope(y, scores)
-    np.testing.assert_allclose(found.slopes, Q.T @ s, rtol=1e-9, atol=1e-9)
+    # the curvatures are those of the model that the step to the trial began at, the slopes those of the trial
+    scores, loss, start = Phi @ state.trials[-1].T, problem.loss, Phi @ state.coefficients.T if labels else 0.0 * y
+    h, s = weight * loss.curvature(y, start)[:, 0], -weight[:, None] * loss.slope(y, scores)
     np.testing.assert_allclose(sums["cross"][: Phi.shape[1]], (Phi * h[:, None]).T @ Q, rtol=1e-9, atol=1e-9)
-    if labels:
-        # of a loss that is no square the system is that of the last refit, whose curvatures are others
-        state = replace(state, gram=(Phi * h[:, None]).T @ Phi)
-        found = verified_candidates(problem, state, sums, penalty=0.5)
+    np.testing.assert_allclose(state.gram, (Phi * h[:, None]).T @ Phi, rtol=1e-9, atol=1e-9)
     D = np.diag([1e-6, *np.full(Phi.shape[1] - 1, 0.5)])
     # literally: each candidate less its ridge regression on the model's columns
-    residual = Q - Phi @ np.linalg.solve((Phi * h[:, None]).T @ Phi + D, (Phi * h[:, None]).T @ Q)
+    shares = np.linalg.solve((Phi * h[:, None]).T @ Phi + D, (Phi * h[:, None]).T @ Q)
+    residual = Q - Phi @ shares
     np.testing.assert_allclose(found.system, (Q * h[:, None]).T @ residual, rtol=1e-6, atol=1e-6)
+    expected = residual.T @ s + shares.T @ D @ state.trials[-1].T
+    np.testing.assert_allclose(found.slopes, expected, rtol=1e-6, atol=1e-6)
+    assert np.linalg.eigvalsh(found.system).min() > -1e-9
+
+
+def learned_twice(loss: str) -> tuple[DictionaryProblem, Table]:
+    """Weighted rows with several targets of a loss where it takes them; the rows that judge are those that teach."""
+    rng = np.random.default_rng(0)
+    X, f = friedman(200)
+    X, f = (X - X.mean(axis=0)) / X.std(axis=0), (f - f.mean()) / f.std()
+    options = {"quantiles": (0.2, 0.6)} if loss == "pinball" else {"epsilon": 0.5} if loss == "huber" else {}
+    n_models, n_classes = 2, None
+    if loss in ("squared_hinge", "log_loss", "softmax"):
+        y: np.ndarray = np.digitize(f + 0.5 * rng.standard_normal(200), [-0.4, 0.4])
+        n_models = n_classes = 3
+    elif loss == "pinball":
+        y = f + 0.3 * rng.standard_normal(200)
+    else:
+        mean = np.exp(np.column_stack([f, 0.5 * f + 1.0]))
+        y = rng.poisson(mean) / 1.0 if loss == "poisson" else mean * rng.gamma(3.0, 1.0 / 3.0, mean.shape)
+    scale = None if n_classes else np.array([1.0] if loss == "pinball" else [1.0, 2.0])
+    models = np.zeros(2, int) if loss == "pinball" else np.arange(n_models)
+    targets = NewtonTargets(models, n_classes, None, None if scale is None else np.zeros(len(scale)), scale)
+    problem, _ = rounds(in_memory=False)
+    problem = replace(
+        problem,
+        targets=HeldTargets(targets, lambda ids: np.asarray(ids) >= 200),
+        n_models=n_models,
+        loss=round_loss(loss, **options),
+        search_rows=400,
+        n_features=20,
+        patience=500,
+        settling=500,
+    )
+    weight = rng.integers(1, 4, 200).astype(np.float64)
+    blocks = blocks_of(*(np.concatenate([part, part]) for part in (X, y, weight)), rows=64)
+    return problem, Table(blocks)
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "huber", "pinball", "squared_hinge", "log_loss", "softmax"])
+def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, monkeypatch: Any) -> None:
+    """With rows that judge as they teach, penalties fall to nothing and the model goes on to the optimum."""
+    for module in (steps_driver, dictionaries_driver):
+        monkeypatch.setattr(module, "LEAST_GAIN", 1e-6)
+    problem, table = learned_twice(loss)
+    state = play(CompetitionDriver(), problem, table)
+    assert state.since > 0 or len(state.history) > 500
+    block = joined(table.blocks)
+    y, weight, _ = problem.targets(block)
+    Phi = map_rows(block.X, model_map(problem, state), "float64")
+    kinds, K = {0, 1} | set(state.source), problem.n_models
+    assert kinds == {0, 1}
+    assert Phi.shape[1] == state.best.shape[1] > 15
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        f = Phi @ flat.reshape(K, -1).T
+        value = weight @ problem.loss.value(y, f).sum(axis=1) / weight.sum()
+        return value, ((weight[:, None] * problem.loss.slope(y, f)).T @ Phi).ravel() / weight.sum()
+
+    ours = objective(state.best.ravel())[0]
+    best = minimize(objective, np.zeros(state.best.size), jac=True, method="L-BFGS-B", options={"maxiter": 20_000})
+    assert ours == pytest.approx(state.best_loss, rel=1e-9)
+    assert best.fun - 1e-9 <= ours <= best.fun * 1.01
+    assert ours < 0.8 * objective(np.zeros(state.best.size))[0]
 
 
 def test_a_round_takes_the_largest_scores_whatever_dictionary_they_are_of() -> None:
@@ -261,7 +327,9 @@ def test_a_plan_counts_the_passes_and_what_is_held() -> None:
         (ALL, {"C": 1.0}, "C=1.0 has no meaning with a list"),
         (ALL, {"solver": "game"}, "for a single family"),
         (ALL, {"warm_start": True}, "for a single family"),
-        (ALL, {"loss": "squared_hinge"}, "'squared_hinge' is not one of"),
+        (ALL, {"loss": "log_loss"}, "'log_loss' is not one of"),
+        (ALL, {"loss": "huber", "epsilon": 0.0}, "'epsilon' parameter of MarginFeatures"),
+        (ALL, {"loss": "pinball", "quantiles": (0.5, 1.5)}, r"quantiles is \(0.5, 1.5\)"),
     ],
 )
 def test_what_has_no_meaning_is_refused_by_name(families: Any, parameters: dict[str, Any], message: str) -> None:

@@ -10,12 +10,15 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 from sklearn.base import clone
 
-from dkl.features.dictionaries import Steps
-from dkl.features.families import Gaussian
+from dkl.features.dictionaries import Landmarks, Steps
+from dkl.features.families import Gaussian, Matern
 from dkl.machines.kernel_machines import KernelRegressor
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.steps.learner import StepFeatures
-from dkl.solvers.losses import loss_of, round_loss
+from dkl.solvers.losses import loss_of
+from dkl.solvers.round_losses import round_loss
 
 
 def rows(loss: str, n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,11 +66,79 @@ def test_machines_on_rounds_fit_counts_with_exposure_and_several_at_once() -> No
     assert (both.machine_.predict(X) > 0.0).all()
 
 
+LISTED = (Gaussian(), Steps(), Landmarks(Matern(0.5)))
+
+
+def test_a_list_of_dictionaries_learns_counts_with_exposure_weights_and_several_at_once() -> None:
+    X, y, weight = rows("poisson")
+    rng = np.random.default_rng(1)
+    exposure = rng.uniform(0.1, 3.0, len(y))
+    counts = rng.poisson(exposure * np.exp(1.0 + np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1])).astype(float)
+    listed = MarginFeatures(list(LISTED), n_features=40, loss="poisson", scaling="standard", random_state=0)
+    train, test = slice(0, 1_000), slice(1_000, None)
+    model = KernelRegressor(listed, loss="poisson", alpha=1e-3, random_state=0)
+    model.fit(X[train], counts[train], weight[train], exposure=exposure[train])
+    blind = clone(model).fit(X[train], counts[train], weight[train])
+    assert model.score(X[test], counts[test], exposure=exposure[test]) > 0.5
+    assert model.score(X[test], counts[test], exposure=exposure[test]) > blind.score(X[test], counts[test]) + 0.1
+    both = clone(listed).fit(X[train], np.column_stack([y, counts])[train], weight[train])
+    predicted = both.machine_.predict(X[test])
+    assert predicted.shape == (500, 2)
+    assert (predicted > 0.0).all()
+    assert both.machine_.score(X[test], np.column_stack([y, counts])[test]) > 0.3
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [MarginFeatures(n_features=20), StepFeatures(n_features=20), MarginFeatures(list(LISTED), n_features=20)],
+    ids=["waves", "steps", "list"],
+)
+def test_rounds_have_the_quantiles_and_the_threshold_that_they_are_given(learner: Any) -> None:
+    X, f, y = heavy_rows(900)
+    fitted = clone(learner).set_params(loss="pinball", quantiles=(0.8, 0.25), random_state=0).fit(X, y)
+    low, high = fitted.machine_.predict(X).T
+    assert fitted.coef_.shape[0] == 2
+    assert np.mean(y <= low) == pytest.approx(0.25, abs=0.06)
+    assert np.mean(y <= high) == pytest.approx(0.8, abs=0.06)
+    # where no error is beyond it, outliers mislead as they mislead squares
+    wide, near = (
+        clone(learner).set_params(loss="huber", epsilon=epsilon, random_state=0).fit(X, y).machine_.predict(X)
+        for epsilon in (1e3, 0.1)
+    )
+    assert np.abs(near - f).mean() < 0.95 * np.abs(wide - f).mean()
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma"])
+def test_no_row_asks_rounds_for_more_than_its_own_optimum(loss: str) -> None:
+    """Newton's curvature where its step ends before log y, else that of the parabola whose lowest point is log y."""
+    rng, table, plain = np.random.default_rng(0), round_loss(loss), loss_of(loss)
+    y, f = rng.gamma(0.5, 4.0, 500), 3.0 * rng.standard_normal(500)
+    y[:20] = 0.0 if loss == "poisson" else 1e-8
+    y[20:40] = np.exp(f[20:40])
+    found = table.curvature(y, f)
+    for i in range(500):
+        slope, expected = plain.slope(y[i : i + 1], f[i : i + 1])[0], plain.curvature(y[i : i + 1], f[i : i + 1])[0]
+        best = np.log(y[i]) if y[i] > 0.0 else -np.inf
+        if abs(best - f[i]) > 1e-5 and abs(slope / expected) > abs(best - f[i]):
+            expected = slope / (f[i] - best)
+        assert found[i] == pytest.approx(expected, rel=1e-9)
+        assert f[i] - slope / found[i] <= max(best, f[i]) + 1e-6
+
+
 def test_machines_look_for_waves_of_their_own_loss() -> None:
     model = KernelRegressor("margin", loss="gamma")
     model.seed_ = 0
     assert model._new_features("features").loss == "gamma"
     assert KernelRegressor(MarginFeatures(), loss="gamma").set_params(random_state=0).features.loss is None
+    given = {"loss": "pinball", "quantiles": (0.2, 0.7), "epsilon": 0.3}
+    model = KernelRegressor("steps", **given)
+    model.seed_ = 0
+    assert given.items() <= model._new_features("features").get_params().items()
+    # of those that a machine sets side by side, each
+    model = KernelRegressor(**given)
+    model.seed_, model._advised = 0, CombinedFeatures([StepFeatures(), NystromFeatures()])
+    steps, _ = model._new_features("features").features
+    assert given.items() <= steps.get_params().items()
 
 
 @pytest.mark.parametrize("loss", ["poisson", "gamma"])
@@ -105,8 +176,8 @@ def test_rounds_refuse_what_their_loss_does_not_know() -> None:
         MarginFeatures(n_features=10, loss="poisson", refine=2).fit(X, y)
     with pytest.raises(ValueError, match=r"y\[3\] of .* is -1.*loss='poisson'"):
         StepFeatures(loss="poisson").fit(X, bad)
-    with pytest.raises(ValueError, match="one column of numbers, and the targets are 2 columns"):
-        StepFeatures(loss="poisson").fit(X, np.column_stack([y, y]))
+    with pytest.raises(ValueError, match=r"y\[3\] of .* is -1.*loss='poisson'"):
+        MarginFeatures([Steps()], loss="poisson").fit(X, bad)
     with pytest.raises(ValueError, match="use solver='newton'"):
         KernelRegressor(MarginFeatures(n_features=10), loss="poisson", solver="sgd").fit(X, y)
 
@@ -119,13 +190,24 @@ def heavy_rows(n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, f, f + 0.3 * rng.standard_t(1.5, n)
 
 
-@pytest.mark.parametrize("loss", ["huber", "pinball", "softmax"])
-def test_rounds_end_at_the_penalised_optimum_of_losses_without_curvature_and_of_classes_together(loss: str) -> None:
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("huber", {}),
+        ("huber", {"epsilon": 1.0}),
+        ("pinball", {}),
+        ("pinball", {"quantiles": (0.3, 0.6)}),
+        ("softmax", {}),
+    ],
+)
+def test_rounds_end_at_the_penalised_optimum_of_losses_without_curvature_and_of_classes_together(
+    loss: str, options: dict[str, Any]
+) -> None:
     X, f, y = heavy_rows(600)
-    C, table = 0.1, round_loss(loss)
+    C, table = 0.1, round_loss(loss, **options)
     labels = np.digitize(f, [-0.5, 0.5])
     targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0) if loss == "softmax" else y[:, None]
-    learner = MarginFeatures(n_features=20, loss=loss, C=C, dtype="float64", random_state=0)
+    learner = MarginFeatures(n_features=20, loss=loss, C=C, dtype="float64", random_state=0, **options)
     learner.fit(X, labels if loss == "softmax" else y)
     center, scale = (0.0, 1.0) if loss == "softmax" else (y.mean(), y.std())
     phi = np.column_stack([learner.transform(X), np.ones(len(X))])
@@ -177,10 +259,12 @@ def test_what_is_no_loss_of_these_targets_is_refused() -> None:
     X, f, y = heavy_rows(100)
     for learner, targets, says in (
         (MarginFeatures(loss="softmax"), f > 0, "softmax' is not one of"),
-        (StepFeatures(loss="softmax"), f > 0, "softmax' is for three classes or more, and the targets are 2 classes"),
+        (StepFeatures(loss="softmax"), f > 0, "softmax' is not one of .* which rounds have for 2 classes"),
         (MarginFeatures(loss="huber"), f > 0, "huber' is not one of"),
         (MarginFeatures(loss="huber", refine=2), y, "set refine=0"),
-        (StepFeatures(loss="pinball"), np.column_stack([y, y]), "one column of numbers, and the targets are 2 columns"),
+        (StepFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
+        (MarginFeatures([Steps()], loss="pinball"), np.column_stack([y, y]), "quantiles of one target"),
+        (StepFeatures(loss="pinball", quantiles=(0.2, 2.0)), y, r"quantiles is \(0.2, 2.0\)"),
         (MarginFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
     ):
         with pytest.raises(ValueError, match=says):

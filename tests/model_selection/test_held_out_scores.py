@@ -10,7 +10,14 @@ import pytest
 from sklearn import metrics as sk
 
 import dkl
-from dkl.model_selection.held_out_scores import ClassAnswers, Metric, NumberAnswers, held_out_answers, scores_of
+from dkl.model_selection.held_out_scores import (
+    ClassAnswers,
+    Metric,
+    NumberAnswers,
+    QuantileAnswers,
+    held_out_answers,
+    scores_of,
+)
 
 
 def class_answers(n_labels: int, n: int = 400, seed: int = 0) -> ClassAnswers:
@@ -95,7 +102,40 @@ def test_counts_and_sizes_have_the_deviance_of_scikit_learn_for_one_unit_of_expo
             number_answers().metric(name)
 
 
-@pytest.mark.parametrize("make", [class_answers, number_answers, count_answers])
+def quantile_answers(seed: int = 0, n: int = 400) -> QuantileAnswers:
+    generator = np.random.default_rng(seed)
+    center, weights = generator.normal(size=n), generator.integers(1, 4, n).astype(float)
+    answers = center[:, None] + np.array([-0.7, 0.1, 1.0])
+    return QuantileAnswers(center + generator.normal(size=n), answers, weights, (0.25, 0.5, 0.9))
+
+
+def test_quantiles_have_the_pinball_loss_of_scikit_learn() -> None:
+    answers = quantile_answers()
+    given = {"sample_weight": answers.weights}
+    each = [
+        sk.mean_pinball_loss(answers.truth, answers.answers[:, k], alpha=q, **given)
+        for k, q in enumerate((0.25, 0.5, 0.9))
+    ]
+    found = {metric.name: metric for metric in scores_of(answers)}
+    assert found["pinball"].value == pytest.approx(np.mean(each))
+    # no constant does better: of the rows repeated as their weights say
+    repeated = np.repeat(answers.truth, answers.weights.astype(int))
+    best = [
+        min(sk.mean_pinball_loss(repeated, np.full_like(repeated, c), alpha=q) for c in answers.truth)
+        for q in (0.25, 0.5, 0.9)
+    ]
+    assert found["pinball"].baseline == pytest.approx(np.mean(best))
+    assert found["d2"].value == pytest.approx(
+        np.mean([1.0 - one / other for one, other in zip(each, best, strict=True)])
+    )
+    assert found["d2"].baseline == 0.0
+    for share, column in zip(answers.shares_below, answers.answers.T, strict=True):
+        assert share == pytest.approx(answers.weights[answers.truth <= column].sum() / answers.weights.sum())
+    with pytest.raises(ValueError, match="'rmse' is no metric of quantiles; expected one of pinball, d2"):
+        answers.metric("rmse")
+
+
+@pytest.mark.parametrize("make", [class_answers, number_answers, count_answers, quantile_answers])
 def test_a_standard_error_is_the_deviation_between_samples(make: Any) -> None:
     """Samples of the same law: their metrics scatter as the mean standard error says, within a sixth."""
     samples = [scores_of(make(3, seed=seed) if make is class_answers else make(seed)) for seed in range(300)]
@@ -163,8 +203,10 @@ def test_what_has_no_meaning_is_refused_by_name(tmp_path: Path) -> None:
     model = dkl.KernelRegressor("random", random_state=0).fit(rows)
     with pytest.raises(ValueError, match="'accuracy' is no metric of numbers; expected one of rmse, mae, r2"):
         scores_of(held_out_answers(model, rows), ["accuracy"])
-    with pytest.raises(ValueError, match="predicts numbers"):
-        held_out_answers(model, dkl.create_dataset(tmp_path / "labels.zarr", X, X[:, 0] > 0))
+    names = dkl.create_dataset(tmp_path / "names.zarr", X, np.where(X[:, 0] > 0, "above", "below"))
+    with pytest.raises(ValueError, match="are labels such as 'above', not numbers"):
+        held_out_answers(model, names)
+    dkl.create_dataset(tmp_path / "labels.zarr", X, X[:, 0] > 0)
     classifier = dkl.KernelClassifier("random", calibrate=False, random_state=0).fit(X, X[:, 0] > 0)
     with pytest.raises(ValueError, match="roc_auc needs probabilities"):
         scores_of(held_out_answers(classifier, dkl.open_dataset(tmp_path / "labels.zarr")), ["roc_auc"])

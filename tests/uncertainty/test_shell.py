@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from sklearn.metrics import mean_pinball_loss
 
 import dkl
 from dkl.cli.predictions import is_predictions
@@ -148,27 +149,36 @@ def test_a_fit_of_the_shell_promises_coverage_by_group(tmp_path: Path) -> None:
     assert widths[0][rows.kind == "far"].min() > 5.0 * widths[0][rows.kind != "far"].max()
 
 
-def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored_as", ["regression", "classification"])
+def test_counts_are_fitted_scored_and_predicted_with_their_exposure(stored_as: str, tmp_path: Path) -> None:
+    """Whole numbers that were taken for labels are counts all the same, for a loss of counts."""
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"a": rng.normal(size=600), "years": rng.integers(1, 9, 600).astype(float)})
     mean = rows.years * np.exp(1.0 + np.sin(rows.a))
     rows.assign(visits=rng.poisson(mean)).to_csv(tmp_path / "rows.csv", index=False)
-    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "visits", "--task", "regression")
+    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "visits", "--task", stored_as)
     fit = ("fit", tmp_path / "rows.zarr", tmp_path / "model", *FIT, "--loss", "poisson", "--alpha", "1e-3")
     facts = facts_of(*fit, "--exposure", "years", "--conformal-fraction", 0.3)
     stored = dkl.open_dataset(tmp_path / "rows.zarr")
+    assert stored.task == stored_as
+    assert facts_of("plan", *fit[1:2], *fit[3:], "--exposure", "years")["passes"][0]["name"] == "exposures"
     model = dkl.load_model(tmp_path / "model")
     predicted = model.predict(stored["test"], exposure="years").compute().to_numpy()
-    rmse = np.sqrt(np.mean((stored["test"].y.compute() - predicted) ** 2))
+    counts = stored["test"].y.compute()
+    counts = counts if stored.classes is None else np.asarray(stored.classes)[counts]
+    rmse = np.sqrt(np.mean((counts - predicted) ** 2))
     assert facts["held_out"]["rmse"] == pytest.approx(rmse, rel=1e-6)
     # the column is known from the fit, and no feature
     assert list(model.feature_names_in_) == ["a"]
     for options in ((), ("--exposure", "years")):
         scored = facts_of("score", tmp_path / "model", tmp_path / "rows.zarr", *options)
         assert scored["rmse"] == pytest.approx(rmse, rel=1e-6)
-        assert scored["d2"] == pytest.approx(model.score(stored["test"]), rel=1e-6)
-        assert scored["deviance"] == pytest.approx(model.deviance(stored["test"]), rel=1e-6)
+        if stored_as == "regression":
+            assert scored["d2"] == pytest.approx(model.score(stored["test"]), rel=1e-6)
+            assert scored["deviance"] == pytest.approx(model.deviance(stored["test"]), rel=1e-6)
     page = facts_of("report", tmp_path / "model", tmp_path / "rows.zarr")
+    assert (page["data"]["task"], "classes" in page["data"]) == ("regression", False)
+    assert "deviance residual" in page["model"]["coverage"]
     assert page["scores"]["test"]["deviance"] == scored["deviance"]
     predict = ("predict", tmp_path / "model", tmp_path / "rows.csv", tmp_path / "files.csv", "--interval", 0.9)
     facts_of(*predict)
@@ -178,7 +188,7 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Pa
     rows[["a"]].to_csv(tmp_path / "lacks.csv", index=False)
     lacks = dkl_command("predict", tmp_path / "model", tmp_path / "lacks.csv", tmp_path / "out.csv")
     assert lacks.exit_code == 1
-    assert "years" in lacks.stderr
+    assert "the fit counted targets over 'years'" in " ".join(lacks.stderr.split())
     files, store = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("files", "store"))
     ends = model.predict_interval(rows, 0.9, exposure=rows.years)
     expected = np.column_stack([model.predict(rows, exposure=rows.years), ends])
@@ -195,6 +205,45 @@ def test_counts_are_fitted_scored_and_predicted_with_their_exposure(tmp_path: Pa
         run = dkl_command(*arguments, "--exposure", "months" if arguments[0] == "score" else "years")
         assert run.exit_code == 1
         assert says in " ".join(run.stderr.split())
+
+
+def test_quantiles_are_fitted_and_scored_by_their_own_loss(folder: Path, tmp_path: Path) -> None:
+    fit = ("fit", folder / "numbers.zarr", tmp_path / "model", *FIT, "--loss", "pinball", "--alpha", "1e-3")
+    facts = facts_of(*fit, "--quantiles", "0.7,0.2")
+    model, test = dkl.load_model(tmp_path / "model"), dkl.open_dataset(folder / "numbers.zarr")["test"]
+    assert model.quantiles == (0.7, 0.2)
+    y, found = test.y.compute(), model.predict(test).compute().to_numpy()
+    losses = [mean_pinball_loss(y, found[:, k], alpha=q) for k, q in enumerate((0.2, 0.7))]
+    assert facts["held_out"]["pinball"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert facts["held_out"]["d2"] == pytest.approx(model.score(test), abs=0.02)
+    page = facts_of("report", tmp_path / "model", folder / "numbers.zarr")
+    assert page["errors"]["share of targets at most quantile 0.2"] == pytest.approx(np.mean(y <= found[:, 0]))
+    assert "rmse" not in page["scores"]["test"]
+    assert "AnswersDisplay" in type(dkl.report(model, test).displays["errors"]).__name__
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--quantiles", "0.1,x", "--loss", "pinball"), "--quantiles is '0.1,x'; it must be numbers"),
+        (("--quantiles", "0.1,0.9"), "--quantiles is of --loss pinball"),
+        (("--epsilon", "1", "--loss", "squared_error"), "--epsilon is of --loss huber and epsilon_insensitive"),
+        (("--epsilon", "0", "--loss", "huber"), "leaves nothing of --loss huber"),
+    ],
+)
+def test_options_of_another_loss_are_refused(folder: Path, tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+    run = dkl_command("fit", folder / "numbers.zarr", tmp_path / "model", *FIT, *options)
+    assert run.exit_code != 0
+    assert says in " ".join(run.stderr.replace("│", " ").split())
+
+
+def test_a_threshold_and_a_task_reach_the_machine(folder: Path, tmp_path: Path) -> None:
+    fit = ("fit", folder / "numbers.zarr", tmp_path / "model", *FIT)
+    facts_of(*fit, "--loss", "huber", "--epsilon", "1.5", "--alpha", "1e-3")
+    assert dkl.load_model(tmp_path / "model").epsilon == 1.5
+    run = dkl_command(*fit, "--task", "classification", "--overwrite")
+    assert run.exit_code == 1
+    assert "labels are whole numbers" in run.stderr
 
 
 def test_an_exposure_of_a_loss_without_one_is_refused(folder: Path, tmp_path: Path) -> None:

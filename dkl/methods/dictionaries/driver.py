@@ -33,6 +33,7 @@ from dkl.methods.steps.driver import (
     parents_of,
     played_in_memory,
     scored_atoms,
+    settles,
     solved_trials,
     with_atoms,
     with_edges,
@@ -41,7 +42,6 @@ from dkl.methods.steps.problem import HISTORY
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
-from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import solve_positive
 
 # rows of the sample that waves and landmarks are searched on
@@ -95,7 +95,7 @@ class CompetitionDriver:
         if problem.in_memory:
             return [(sample, 1)]
         full = _largest(problem)
-        rounds = -(-problem.n_features // problem.features_per_round) + problem.patience
+        rounds = -(-problem.n_features // problem.features_per_round) + problem.patience + problem.settling
         refit = _record(problem, replace(full, phase="refit"))
         return [(sample, 1), ([refit], rounds), ([_record(problem, replace(full, phase="search"))], rounds)]
 
@@ -135,7 +135,7 @@ def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
         known = columns_known(problem, state, *state.known)
         start = np.zeros((K, m))
         new = np.arange(m)
-        if problem.loss == "squared_error":
+        if problem.loss.is_square:
             # its system does not depend on the model: only the columns of new atoms and points are missing
             new = np.flatnonzero(~known)
         else:
@@ -147,7 +147,8 @@ def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
     else:
         parents = parents_of(problem, state) if problem.has_steps else np.zeros(0, np.int64)
         candidates = candidate_map(problem, state)
-        operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates)
+        base = None if problem.loss.is_square else state.coefficients
+        operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base)
         accumulators = {
             "held_out": Accumulator((len(state.trials),)),
             "weight": Accumulator(()),
@@ -155,8 +156,8 @@ def _record(problem: DictionaryProblem, state: CompetitionState) -> BlockSum:
         }
         if candidates is not None:
             C = candidates.n_features
-            accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((C, K))}
-            each += mapping_flops(d, candidates) + 2.0 * (m + C) * C
+            accumulators |= {"cross": Accumulator((m + C, C)), "gradient": Accumulator((m + C, K))}
+            each += mapping_flops(d, candidates) + 2.0 * (m + C) * (C + K)
         each += 2.0 * m * K * len(state.trials) + STEP_FLOPS * len(parents) * d * (1 + K)
         function = search_block
     cost = RowCost(each, sum(accumulator.nbytes for accumulator in accumulators.values()))
@@ -167,12 +168,12 @@ def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[st
     """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
     known = columns_known(problem, state, *state.known)
     m, K = len(known), problem.n_models
-    if problem.loss == "squared_error":
+    if problem.loss.is_square:
         gram, gradient = np.zeros((m, m)), np.zeros((m, K))
         gram[np.ix_(known, known)], gradient[known] = state.gram, state.gradient
         gram[:, ~known], gram[~known, :] = sums["gram"], sums["gram"].T
         gradient[~known] = sums["gradient"]
-        right = gradient
+        right, start = gradient, state.coefficients
     else:
         gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
         start[:, known] = state.coefficients
@@ -180,6 +181,7 @@ def _refitted(problem: DictionaryProblem, state: CompetitionState, sums: dict[st
     return replace(
         state,
         phase="search",
+        coefficients=start,
         trials=solved_trials(problem, state, gram, right),
         gram=gram,
         gradient=gradient,
@@ -200,7 +202,7 @@ def _proposed(problem: DictionaryProblem, state: CompetitionState, sample: Block
     if problem.sources and room > 0:
         rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
         y, weight, _ = problem.targets(rows)
-        loss = round_loss(problem.loss)
+        loss = problem.loss
         scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
         s = -loss.slope(y, scores) * weight[:, None]
         h = weight * loss.curvature(y, scores).max(axis=1)
@@ -236,11 +238,10 @@ def _extended(problem: DictionaryProblem, state: CompetitionState, sums: dict[st
         best=coefficients if gained else state.best,
         best_sizes=state.known if gained else state.best_sizes,
     )
-    if why := _why_to_stop(problem, state):
-        return replace(state, phase="done", message=why)
-    atoms, chosen = _chosen(problem, state, sums, searched_at)
-    if not atoms and not len(chosen):
-        return replace(state, phase="done", message="no dictionary has a further column that lowers the loss")
+    why = _why_to_stop(problem, state)
+    atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums, searched_at)
+    if not atoms and not len(chosen) and not settles(problem, state):
+        return replace(state, phase="done", message=why or "no dictionary has a further column that lowers the loss")
     return replace(
         with_atoms(state, atoms) if atoms else state,
         phase="refit",
@@ -291,21 +292,25 @@ def verified_candidates(
 ) -> CandidatePoints:
     """The candidates with their system on all rows, less what the working model's columns explain of it.
 
-    With Phi those columns, the part of Q that they do not explain has the square
-    Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ.
+    With Phi those columns, w their last trial and s the negative slopes of the rows' losses there, the part of Q that
+    they do not explain has the square Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ. Its slope is
+    Q's - Q'HPhi (Phi'HPhi + D)^-1 (Phi's - D w): of other losses than the squared error a Newton step has not ended
+    where Phi's is D w, and what is left to do on these columns is no merit of others.
     """
     if "cross" not in sums:
         return CandidatePoints(np.zeros((0, 0)), np.zeros((0, problem.n_models)), [])
     m = len(state.gram)
     beside, own = sums["cross"][:m], sums["cross"][m:]
-    system = state.gram + np.diag(column_penalties(m, penalty))
-    explained = beside.T @ solve_positive(system.copy, beside)
+    penalties = column_penalties(m, penalty)
+    shares = solve_positive((state.gram + np.diag(penalties)).copy, beside)
+    explained = beside.T @ shares
+    slopes = sums["gradient"][m:] - shares.T @ (sums["gradient"][:m] - penalties[:, None] * state.trials[-1].T)
     columns, start = [], 0
     for number, source in enumerate(problem.sources):
         count, width = int(np.count_nonzero(state.candidate_source == number)), source.columns_a_point
         columns.append(start + np.arange(count)[:, None] + count * np.arange(width))
         start += count * width
-    return CandidatePoints((own + own.T) / 2.0 - (explained + explained.T) / 2.0, sums["gradient"], columns)
+    return CandidatePoints((own + own.T) / 2.0 - (explained + explained.T) / 2.0, slopes, columns)
 
 
 def _most_candidates(problem: DictionaryProblem) -> int:

@@ -12,18 +12,18 @@ from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import model_targets
 from dkl.methods.dictionaries.driver import CompetitionDriver
 from dkl.methods.dictionaries.problem import CompetitionState, DictionaryProblem, model_map
 from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Source, WaveSource
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows
+from dkl.methods.margin.loss_of_rounds import WorkingLoss
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.landmarks import whitening_of
+from dkl.methods.steps.driver import SETTLING
 from dkl.methods.steps.learner import monotone_signs
 from dkl.methods.steps.problem import HISTORY
-from dkl.solvers.losses import ROUND_QUANTILES
 
 # the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
@@ -71,20 +71,8 @@ class DictionarySolver(CorrectiveSolver):
         if not isinstance(family, Dictionaries):
             raise TypeError(f"several dictionaries are searched, not {family!r}")
         family.validate()
-        classes, scale = dataset.classes, rows.target_scale
-        n_models = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
-        default = "log_loss" if classes is not None and n_models == 1 else "squared_error"
-        further = {"softmax"} if n_models > 1 else {"log_loss"}
-        allowed = {"squared_error"} | (
-            further if classes is not None else {"huber", "pinball"} if n_models == 1 else set()
-        )
-        loss = default if self.loss is None else self.loss
-        if loss not in allowed:
-            raise ValueError(
-                f"loss={loss!r} is not one of {sorted(allowed)}, which a list of families has for these targets"
-            )
-        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
-        targets = model_targets(dataset, scale, rows.class_weight, n_quantiles=n_quantiles)
+        loss = WorkingLoss.of(self, dataset)
+        targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
         n_models = len(targets.models)
         held_out = rows.context.withheld
         if held_out is None or held_out.share == 0.0:
@@ -109,7 +97,7 @@ class DictionarySolver(CorrectiveSolver):
             n_models=n_models,
             n_columns=dataset.n_columns,
             n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
-            loss=loss,
+            loss=loss.table,
             depth=steps.depth,
             bins=steps.bins,
             search_rows=min(dataset.n_rows, self.search_rows or most),
@@ -125,6 +113,7 @@ class DictionarySolver(CorrectiveSolver):
             has_columns=family.has_columns
             or (family.steps is not None and dataset.n_columns <= (self._most_columns() // 3)),
             rounds=self.rounds,
+            settling=0 if rows.context.for_machine else SETTLING,
             growth=0.1 if self.features_per_round is None else 0.0,
         )
 
@@ -173,10 +162,9 @@ class DictionarySolver(CorrectiveSolver):
             maps.append(part)
             factors.append(factor)
             coef.append(own / factor)
-        weights = np.concatenate(coef, axis=1)
-        intercept, scale = coefficients[:, 0].copy(), rows.target_scale
-        if scale is not None:
-            weights, intercept = weights * scale.scale[:, None], intercept * scale.scale + scale.center
+        loss = WorkingLoss.of(self, rows.dataset)
+        units = loss.units(rows.target_scale)
+        weights, intercept = loss.in_own_units(np.concatenate(coef, axis=1), coefficients[:, 0], units)
         feature_map = combined_map(maps, np.array(factors))
         lengths = np.sqrt(np.sum((weights * feature_map.amplitudes) ** 2, axis=0))
         return {
@@ -184,6 +172,7 @@ class DictionarySolver(CorrectiveSolver):
             "weights_": lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
             "coef_": weights,
             "intercept_": intercept,
+            "loss_": loss.name,
             "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
             "certified_": False,
             "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",

@@ -16,7 +16,6 @@ from dkl.methods.margin.round import most_candidates, round_record, sample_recor
 from dkl.methods.margin.working_model import WorkingSystem, refit
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
-from dkl.solvers.losses import round_loss
 from dkl.solvers.positive_definite import systems_at_once
 
 
@@ -378,7 +377,7 @@ def sample_duals(
         state.searches[on_these, 2],
         problem.dtype,
     )
-    duals = -round_loss(problem.loss).slope(targets, scores + state.coefficients[:, -1])
+    duals = -problem.loss.slope(targets, scores + state.coefficients[:, -1])
     repeats = rows.repeats * (weight / sample.weights)
     S = duals * repeats[:, None]
     # rows beyond the margin have no slope and no say: leaving them out makes the search cheaper, and changes no sum

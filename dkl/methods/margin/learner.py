@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
 from dkl.passes.loop import check_reach
 from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
 Solver = Literal["corrective", "game"]
 P = TypeVar("P")
@@ -72,9 +73,14 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         projected gradient steps on the dual weights, which are kept beside the rows; for classes.
     loss : str or None
         Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
-        than two classes together, and "hinge" (None in the game). Of numbers "squared_error" (None), "huber" (the
-        square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a model each); "poisson" of
-        counts and "gamma" of sizes, whose mean is exp(f), and neither standardises them.
+        than two classes together, and "hinge" (None in the game); None in a list of dictionaries is "log_loss" for two
+        classes, else "squared_error". Of numbers "squared_error" (None), "huber" (the square up to an error of
+        `epsilon`), "pinball" (of one target the `quantiles`, a model each); "poisson" of counts and "gamma" of sizes,
+        whose mean is exp(f), and neither standardises them.
+    epsilon : float
+        Of "huber", in deviations of y.
+    quantiles : sequence of float
+        Of "pinball".
     C : float or None
         Of the machine ``|u|^2/2 + C sum loss`` on the features that `transform` returns, with a free intercept: what
         `LinearSVC`, `LogisticRegression` and, for the game, `SVC` mean by C. Of "squared_error" the sum is that of the
@@ -145,6 +151,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         The share of each in the working model, or the learned dual measure (game); sums to 1.
     coef_, intercept_ : ndarray of shape (K, n_features) and (K,)
         The working model on the features, in the targets' own units.
+    loss_ : str
+        Of the working model (rounds only).
     history_ : list of dict
         One line a round: features, loss, held-out loss, gap, potentials, support, margin.
     duality_gap_ : float
@@ -195,6 +203,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         solver: Solver = "corrective",
         *,
         loss: str | None = None,
+        epsilon: float = ROUND_EPSILON,
+        quantiles: Sequence[float] = ROUND_QUANTILES,
         C: float | None = None,
         rounds: int | None = None,
         features_per_round: int | None = None,
@@ -229,6 +239,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         self.n_features = n_features
         self.solver = solver
         self.loss = loss
+        self.epsilon = epsilon
+        self.quantiles = quantiles
         self.C = C
         self.rounds = rounds
         self.features_per_round = features_per_round
@@ -326,7 +338,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
-        for name in ("points_", "dual_", "_played", "duality_gap_"):
+        for name in ("points_", "dual_", "_played", "duality_gap_", "loss_"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes

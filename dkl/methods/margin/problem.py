@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
-from dkl.methods.margin.sums import CorrectiveLoss, HeldTargets
+from dkl.methods.margin.sums import HeldTargets
+from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 
 # what a line of the history says of the model that a round evaluated, in the order of its columns in checkpoints
 HISTORY = (
@@ -91,7 +92,7 @@ class CorrectiveProblem:
     """Find features, and the best linear model on them, together.
 
     The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points, with the
-    losses of `dkl.solvers.losses`.
+    losses of `dkl.solvers.round_losses`.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class CorrectiveProblem:
         Points to find at most.
     total_weight : float
         Of the rows that are learned from, about: it scales what is reported.
-    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
+    loss : Loss
     ridge : float
         For each point that is there; heavy, so that rounds stay diverse.
     last_ridge : float or None
@@ -123,7 +124,7 @@ class CorrectiveProblem:
     n_models: int
     n_points: int
     total_weight: float
-    loss: CorrectiveLoss = "squared_hinge"
+    loss: Loss = HINGES["squared_hinge"]
     ridge: float = 80.0
     last_ridge: float | None = None
     schedule: RoundSchedule = RoundSchedule()
@@ -144,7 +145,7 @@ class CorrectiveProblem:
     @property
     def active(self) -> bool:
         """Whether Gram sums follow the rows with curvature: worth a matrix where there is one model."""
-        return self.loss == "squared_hinge" and self.n_models == 1
+        return isinstance(self.loss, SquaredHingeLoss) and self.n_models == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +230,7 @@ def with_whole_losses(problem: CorrectiveProblem, state: CorrectiveState) -> Cor
     """A state of a checkpoint whose squared hinges count half, with whole ones; any other as it is."""
     if not state.halved:
         return state
-    if problem.loss != "squared_hinge":
+    if not isinstance(problem.loss, SquaredHingeLoss):
         return replace(state, halved=False)
     history = state.history.copy()
     history[:, [HISTORY.index("loss"), HISTORY.index("held_out_loss")]] *= 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,16 +10,18 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, model_targets
+from dkl.linear.target_statistics import TargetScale
 from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.driver import CorrectiveDriver
+from dkl.methods.margin.loss_of_rounds import WorkingLoss
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
-from dkl.methods.margin.sums import CorrectiveLoss, HeldTargets
+from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.parameters import kept_frequencies
-from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
+from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.round_losses import ROUND_LOSSES
 
 # rows of the first search: a 20th of all, at least and at most so many, and no more than fit into so many bytes
 _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
@@ -71,6 +74,8 @@ class CorrectiveSolver:
         As of MarginFeatures.
     loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"} or None
         None is "squared_hinge" for classes, "squared_error" for numbers.
+    epsilon, quantiles
+        As of MarginFeatures.
     C : float or None
         None is 1/80 while features are looked for, and lighter for the last model on few rows.
     chains : int or None
@@ -82,7 +87,9 @@ class CorrectiveSolver:
     """
 
     n_features: Any
-    loss: Any
+    loss: str | None
+    epsilon: float
+    quantiles: Sequence[float]
     C: float | None
     rounds: int | None
     features_per_round: int | None
@@ -128,14 +135,12 @@ class CorrectiveSolver:
         space = self._frequency_space(rows)
         held_out = self._held_out(rows)
         loss = self._loss(dataset)
-        scale = self._target_units(rows, loss)
-        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
-        targets = model_targets(dataset, scale, rows.class_weight, n_quantiles=n_quantiles)
+        targets = loss.targets(dataset, self._target_units(rows, loss.name), rows.class_weight)
         n_models = len(targets.models)
         most = max(1_000, min(_MOST_SAMPLED, rows.within(_SAMPLE_BYTES)))
         first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
         # On features of amplitude 1 / sqrt(m), |u|^2 / 2 + C sum loss is ridge m |w|^2 / 2 + sum loss on unscaled ones.
-        ridge = 1.0 / (_C_OF.get(loss, 1.0) * (_C if self.C is None else self.C))
+        ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
         # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
         last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.C is None else 1.0)
         return CorrectiveProblem(
@@ -144,10 +149,10 @@ class CorrectiveSolver:
             n_models=n_models,
             n_points=self._n_points(rows, space),
             total_weight=rows.total_weight * (1.0 - (0.0 if held_out is None else held_out.share)),
-            loss=loss,
+            loss=loss.table,
             ridge=last_ridge if self.n_features == "auto" else ridge,
             last_ridge=last_ridge,
-            schedule=self._schedule(rows, space, n_models, loss),
+            schedule=self._schedule(rows, space, n_models, loss.name),
             sample_rows=first,
             most_rows=max(first, most),
             seed=rows.seed,
@@ -161,8 +166,8 @@ class CorrectiveSolver:
         A feature of a finite set that was found c times is scaled, not appended: its amplitude is sqrt(c / m) (Bullins,
         Zhang & Zhang 2018, appendix A.3).
         """
-        state = with_whole_losses(problem, state)
-        points, scale = state.points, self._target_units(rows, problem.loss)
+        state, loss = with_whole_losses(problem, state), self._loss(rows.dataset)
+        points = state.points
         if isinstance(problem.space, FourierSpace):
             # two searches in R^d never end at the same point
             first = position = np.arange(len(points))
@@ -180,14 +185,14 @@ class CorrectiveSolver:
         lengths = np.sqrt(np.sum(coefficients**2, axis=(0, 1)))
         amplitudes = np.sqrt(counts / max(1, len(points)))
         coef = (coefficients / amplitudes).reshape(problem.n_models, -1)
-        intercept = state.coefficients[:, -1]
-        if scale is not None:
-            coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
+        units = self._target_units(rows, loss.name)
+        coef, intercept = loss.in_own_units(coef, state.coefficients[:, -1], units)
         return {
             "feature_map_": replace(problem.space.feature_map(points[first]), amplitudes=amplitudes),
             "weights_": lengths / max(float(lengths.sum()), np.finfo(np.float64).tiny),
             "coef_": coef,
             "intercept_": intercept,
+            "loss_": loss.name,
             "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
             "duality_gap_": float(state.series("duality_gap")[-1]),
             # a search bounds potentials from below only: the gap is an estimate
@@ -196,27 +201,13 @@ class CorrectiveSolver:
             "points_": points,
         }
 
-    def _loss(self, dataset: Dataset) -> CorrectiveLoss:
+    def _loss(self, dataset: Dataset) -> WorkingLoss:
         """The loss of the working model; ValueError if it is not one for these targets."""
-        allowed: tuple[Any, ...] = (
-            ("squared_error", *ROUND_LOSSES)
-            if dataset.classes is None
-            else ("squared_hinge", "log_loss", "squared_error", *(("softmax",) if len(dataset.classes) > 2 else ()))
-        )
-        loss: CorrectiveLoss = allowed[0] if self.loss is None else self.loss
-        if loss not in allowed:
-            kind = "numbers" if dataset.classes is None else "class labels"
-            remedy = "; the hinge is for solver='game'" if loss == "hinge" else ""
-            raise ValueError(f"loss={loss!r} is not one of {allowed}, which solver='corrective' has for {kind}{remedy}")
-        if loss == "pinball" and (dataset.schema.n_targets or 1) > 1:
-            raise ValueError(
-                f"loss='pinball' is of quantiles of one target, y has {dataset.schema.n_targets} columns; learn from "
-                "one of them"
-            )
-        if loss in (*ROUND_LOSSES, "softmax") and self.refine:
+        loss = WorkingLoss.of(self, dataset, of_classes="squared_hinge")
+        if loss.name in (*ROUND_LOSSES, "softmax") and self.refine:
             raise ValueError(
                 f"refine={self.refine} descends on the squared error or a loss of each class against the rest, and "
-                f"loss={loss!r} is neither; set refine=0"
+                f"loss={loss.name!r} is neither; set refine=0"
             )
         return loss
 
@@ -239,9 +230,7 @@ class CorrectiveSolver:
             most = kept_frequencies("MarginFeatures", self.n_features, rows.family)
         return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
 
-    def _schedule(
-        self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: CorrectiveLoss
-    ) -> RoundSchedule:
+    def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
         """How many points each round adds, how many of them are searched for, and when the rounds end."""
         dataset, context = rows.dataset, rows.context
         few = _are_few(dataset)

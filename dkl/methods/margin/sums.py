@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,9 @@ from dkl.kernels.newton.gram import rows_at, signed_products
 from dkl.kernels.normal_equations import NewtonTargets, design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import round_loss
+from dkl.solvers.losses import Loss
 
 __all__ = ["corrective_sums", "gram_weights"]
-
-CorrectiveLoss = Literal[
-    "squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"
-]
 
 # rows at most whose change of the Gram matrix is formed at once
 _CHANGED_ROWS = 1024
@@ -32,8 +28,7 @@ class CorrectiveRound:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
-        As `dkl.solvers.losses` defines them.
+    loss : Loss
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
     old, new : ndarray of int64
@@ -49,7 +44,7 @@ class CorrectiveRound:
         Of mapped rows and products.
     """
 
-    loss: CorrectiveLoss
+    loss: Loss
     coefficients: np.ndarray
     old: np.ndarray
     new: np.ndarray
@@ -87,14 +82,13 @@ class HeldTargets:
         return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
 
 
-def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: CorrectiveLoss) -> np.ndarray:
+def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: Loss) -> np.ndarray:
     """What each row counts in the Gram sums of the one model that follows curvature, (n,).
 
     That is its weight times its curvature as a share of the loss's largest.
     """
     # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
-    table = round_loss(loss)
-    return weight * (table.curvature(targets, scores)[:, 0] / table.largest_curvature)
+    return weight * (loss.curvature(targets, scores)[:, 0] / loss.largest_curvature)
 
 
 def corrective_sums(
@@ -123,7 +117,7 @@ def corrective_sums(
         "cross" (width, new): Gram columns of the candidates, by `gram_weights` or the rows' weights. "change_0", ...:
         what has to be added to the Gram matrix of the old columns.
     """
-    loss = round_loss(round_.loss)
+    loss = round_.loss
     change = _GramChange(round_)
     sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.methods.margin.sums import CorrectiveLoss
-from dkl.solvers.losses import round_loss
+from dkl.solvers.losses import Loss
 from dkl.solvers.positive_definite import map_systems, solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
@@ -28,7 +27,7 @@ class WorkingSystem:
         Intercept last.
     gram : ndarray of shape (parts m + 1, parts m + 1)
         Of the rows weighed by their curvature, as a share of the loss's largest (`active`), or of all rows in full.
-    loss : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
+    loss : Loss
     active : bool
     ridge : float
         A point.
@@ -36,7 +35,7 @@ class WorkingSystem:
 
     coefficients: np.ndarray
     gram: np.ndarray
-    loss: CorrectiveLoss
+    loss: Loss
     active: bool
     ridge: float
 
@@ -88,10 +87,10 @@ def refit(
     # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
     # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
     # That of a mean exp(f) has no largest one: its mean alone says how long a step may be.
-    bound = round_loss(system.loss).largest_curvature
+    bound = system.loss.largest_curvature
     largest = bound if np.isfinite(bound) else 1.0
     shares = np.ones(len(gradient))
-    if not (system.active or system.loss == "squared_error"):
+    if not (system.active or system.loss.is_square):
         shares = np.minimum(bound / largest, _CURVATURE_MARGIN * (sums["curvature"] / largest) / total_weight)
 
     def solved(k: int) -> np.ndarray:

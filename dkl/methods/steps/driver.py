@@ -34,6 +34,8 @@ SCORE_PENALTY = 10.0
 CONSTANT_PENALTY = 1e-6
 # a round has gained where the held-out loss falls by this share
 LEAST_GAIN = 1e-4
+# steps on the same columns, at most, until a working model has settled
+SETTLING = 20
 # where all columns together are at most this share of the atoms, they come first, as straight lines
 _COLUMNS_SHARE = 1 / 3
 
@@ -74,7 +76,7 @@ class StepDriver:
         if problem.in_memory:
             return [(sample, 1)]
         full = self._largest(problem)
-        rounds = -(-problem.n_features // problem.features_per_round) + problem.patience
+        rounds = -(-problem.n_features // problem.features_per_round) + problem.patience + problem.settling
         refit = self._record(problem, replace(full, phase="refit"))
         return [(sample, 1), ([refit], rounds), ([self._record(problem, replace(full, phase="search"))], rounds)]
 
@@ -104,9 +106,9 @@ class StepDriver:
         operands: dict[str, Any] = {"targets": problem.targets, "feature_map": state.feature_map()}
         if state.phase == "refit":
             # the system of the squared error does not depend on the model: only the columns of new atoms are missing
-            first = len(state.gram) if problem.loss == "squared_error" else 0
+            first = len(state.gram) if problem.loss.is_square else 0
             start = np.zeros((K, m))
-            if problem.loss != "squared_error":
+            if not problem.loss.is_square:
                 start[:, : state.coefficients.shape[1]] = state.coefficients
             operands["task"] = RefitTask(problem.loss, start, slice(first, None), problem.dtype)
             accumulators = {"gram": Accumulator((m, m - first)), "gradient": Accumulator((m - first, K))}
@@ -198,7 +200,7 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
     model of no coefficients it is the ridge model itself, where the loss is the squared error.
     """
     m, K = state.n_atoms, problem.n_models
-    if problem.loss == "squared_error":
+    if problem.loss.is_square:
         known = len(state.gram)
         gram, gradient = np.zeros((m, m)), np.concatenate([state.gradient, sums["gradient"]])
         gram[:known, :known] = state.gram
@@ -210,7 +212,7 @@ def _refitted(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         start[:, : state.coefficients.shape[1]] = state.coefficients
         right = gram @ start.T + gradient
     trials = solved_trials(problem, state, gram, right)
-    keeps = problem.loss == "squared_error"
+    keeps = problem.loss.is_square
     return replace(
         state,
         phase="search",
@@ -275,12 +277,11 @@ def _extended(problem: StepProblem, state: StepState, sums: dict[str, np.ndarray
         best_loss=loss if gained else state.best_loss,
         best=coefficients if gained else state.best,
     )
-    if why := why_to_stop(problem, state):
-        return replace(state, phase="done", message=why)
-    atoms = _best_atoms(problem, state, sums["histograms"])
-    if not atoms:
-        return replace(state, phase="done", message="no further step has enough rows on both sides")
-    return replace(with_atoms(state, atoms), phase="refit")
+    why = why_to_stop(problem, state)
+    atoms = [] if why else _best_atoms(problem, state, sums["histograms"])
+    if not atoms and not settles(problem, state):
+        return replace(state, phase="done", message=why or "no further step has enough rows on both sides")
+    return replace(with_atoms(state, atoms) if atoms else state, phase="refit")
 
 
 def why_to_stop(problem: StepProblem, state: StepState) -> str:
@@ -290,6 +291,12 @@ def why_to_stop(problem: StepProblem, state: StepState) -> str:
     if state.since >= problem.patience:
         return f"no lower loss on held-out rows in {problem.patience} rounds"
     return ""
+
+
+def settles(problem: StepProblem, state: StepState) -> bool:
+    """Whether the working model takes a further step on the columns that it has: as long as that gains."""
+    sizes = state.history[:, HISTORY.index("n_features")]
+    return not problem.loss.is_square and state.since == 0 and np.sum(sizes == sizes[-1]) <= problem.settling
 
 
 def _best_atoms(problem: StepProblem, state: StepState, histograms: np.ndarray) -> list[tuple[Factor, ...]]:

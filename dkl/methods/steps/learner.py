@@ -15,17 +15,18 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.margin.loss_of_rounds import WorkingLoss
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
 from dkl.methods.scoring import check_log_rows
-from dkl.methods.steps.driver import StepDriver, with_atoms
+from dkl.methods.steps.driver import SETTLING, StepDriver, with_atoms
 from dkl.methods.steps.problem import HISTORY, BagRows, StepProblem, StepState, first_state
-from dkl.methods.steps.sums import StepLoss
-from dkl.solvers.losses import LOG_LINK, ROUND_LOSSES, ROUND_QUANTILES
+from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
 # a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
 _ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
@@ -53,9 +54,13 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Atoms at most; fewer where held-out rows gain no more.
     loss : str or None
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
-        classes, of which each is set against the rest; "softmax" is of several classes together. Of one target of
-        numbers "huber" (the square up to an error of 0.1 deviations), "pinball" (the quantiles 0.1, 0.5 and 0.9, a
-        model each), "poisson" of counts and "gamma" of sizes.
+        classes. Of classes "log_loss", "squared_error" and "squared_hinge", each against the rest, and "softmax" of
+        more than two together. Of numbers "squared_error", "huber" (the square up to an error of `epsilon`), "pinball"
+        (of one target the `quantiles`, a model each), "poisson" of counts and "gamma" of sizes.
+    epsilon : float
+        Of "huber", in deviations of y.
+    quantiles : sequence of float
+        Of "pinball".
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1): coefficients of all atoms
         on such a column have that sign. Of two classes it is the score of the second one that rises. A machine on the
@@ -122,7 +127,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         bins: int = 64,
         n_features: int = 800,
         *,
-        loss: StepLoss | None = None,
+        loss: str | None = None,
+        epsilon: float = ROUND_EPSILON,
+        quantiles: Sequence[float] = ROUND_QUANTILES,
         monotone: Mapping[int | str, int] | None = None,
         features_per_round: int | None = None,
         search_rows: int | None = 200_000,
@@ -142,6 +149,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.bins = bins
         self.n_features = n_features
         self.loss = loss
+        self.epsilon = epsilon
+        self.quantiles = quantiles
         self.monotone = monotone
         self.features_per_round = features_per_round
         self.search_rows = search_rows
@@ -197,12 +206,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         if dataset.classes is not None:
             self.classes_ = dataset.classes
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        loss = WorkingLoss.of(self, dataset)
+        if loss.name in LOG_LINK:
+            check_log_rows(dataset, loss.name)
+        scale = loss.units(scale)
         problem = self._problem(dataset, scale, self.seed_)
-        if scale is not None and problem.loss in LOG_LINK:
-            check_log_rows(dataset, problem.loss)
-            # In units of the mean the best constant is f = 0, where the rounds begin.
-            scale = TargetScale(np.zeros_like(scale.center), scale.center)
-            problem = self._problem(dataset, scale, self.seed_)
         states = list[StepState]()
         for bag in range(self.bags):
             # Hinges of all bags end at the same values, so that their atoms are those of one map.
@@ -216,7 +224,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
                 own,
                 dataset,
                 f"rounds of bag {bag}" if bag else "rounds",
-                keep=lambda learner, state: learner._keep_result(problem, [*states, state], scale),
+                keep=lambda learner, state: learner._keep_result(problem, [*states, state], loss, scale),
             )
             states.append(found)
 
@@ -228,20 +236,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         ValueError
             For a loss that has no meaning for these targets.
         """
-        classes = dataset.classes
-        several = (dataset.schema.n_targets or 1) if classes is None else (1 if len(classes) == 2 else len(classes))
-        default: StepLoss = "log_loss" if classes is not None and several == 1 else "squared_error"
-        loss = default if self.loss is None else self.loss
-        if (loss == "log_loss" and default != "log_loss") or (loss == "softmax" and (classes is None or several == 1)):
-            kind = "numbers" if classes is None else f"{len(classes)} classes"
-            wanted = "two classes" if loss == "log_loss" else "three classes or more"
-            raise ValueError(f"loss={loss!r} is for {wanted}, and the targets are {kind}; use loss=None")
-        if loss in ROUND_LOSSES and (classes is not None or several > 1):
-            kind = "labels" if classes is not None else f"{several} columns"
-            raise ValueError(f"loss={loss!r} is for one column of numbers, and the targets are {kind}; use loss=None")
-        weights = self._class_weights(dataset)
-        n_quantiles = len(ROUND_QUANTILES) if loss == "pinball" else 0
-        targets = model_targets(dataset, scale, weights, n_quantiles=n_quantiles)
+        weights, loss = self._class_weights(dataset), WorkingLoss.of(self, dataset)
+        targets = loss.targets(dataset, scale, weights)
         looked_at = dataset.n_rows if self.search_rows is None else min(self.search_rows, dataset.n_rows)
         each = int(np.clip(weight_of(dataset, weights) // _ROWS_AN_ATOM, _FEWEST, _MOST))
         return StepProblem(
@@ -249,7 +245,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             n_models=len(targets.models),
             n_columns=dataset.n_columns,
             n_features=self.n_features,
-            loss=loss,
+            loss=loss.table,
             depth=self.depth,
             bins=self.bins,
             search_rows=min(looked_at, 200_000) if self.search_rows is None else self.search_rows,
@@ -259,6 +255,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             seed=seed,
             dtype=self.dtype,
             signs=monotone_signs(self.monotone, dataset, len(targets.models)),
+            # a machine fits a model of its own
+            settling=0 if self._context.for_machine else SETTLING,
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
@@ -274,7 +272,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             return HeldTargets(targets, (judging if rows.is_given else own).mask)
         return HeldTargets(targets, rows.judges, rows.left_out)
 
-    def _keep_result(self, problem: StepProblem, states: Sequence[StepState], scale: TargetScale | None) -> None:
+    def _keep_result(
+        self, problem: StepProblem, states: Sequence[StepState], loss: WorkingLoss, units: TargetScale | None
+    ) -> None:
         """Set what the bags found: the atoms of their best rounds, divided by sqrt(m), and their coefficients."""
         places: dict[tuple[Factor, ...], int] = {}
         known = []
@@ -295,13 +295,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         found = replace(together, high=first.high, scale=first.scale).feature_map(np.arange(1, m + 1))
         root = np.sqrt(m)
         self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
-        coef *= root
-        if scale is not None and problem.loss in LOG_LINK:
-            intercept = intercept + np.log(scale.scale)
-        elif scale is not None:
-            coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
+        coef, intercept = loss.in_own_units(coef * root, intercept, units)
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
-        self.loss_ = problem.loss
+        self.loss_ = loss.name
         rounds = np.concatenate([state.history for state in states])
         self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in rounds]
         bags = f" of {len(states)} bags" if len(states) > 1 else ""

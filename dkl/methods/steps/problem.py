@@ -11,8 +11,8 @@ from dkl.features.step_projection import MOST_FACTORS, STEP, StepProjection
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.steps.binning import ColumnBins
-from dkl.methods.steps.sums import StepLoss
 from dkl.protocols.held_together import are_times
+from dkl.solvers.losses import Loss
 
 HISTORY = ("n_features", "held_out_loss", "penalty")
 
@@ -30,7 +30,7 @@ class StepProblem:
         d.
     n_features : int
         Atoms to find at most.
-    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
+    loss : Loss
     depth : int
         Factors of an atom at most: 1 for main effects, 2 for pairs, 3.
     bins : int
@@ -46,6 +46,9 @@ class StepProblem:
     dtype : {"float32", "float64"}
     signs : ndarray of shape (d,), int64, or None
         1 for columns in which the model has to rise, -1 for those in which it has to fall.
+    settling : int
+        Once all atoms are there, a working model of another loss than the squared error, whose steps are Newton's or
+        shorter, takes so many more of them at most, while held-out rows gain.
     given_bins : ColumnBins or None
         Bins that are known; None tells them from the sample.
     """
@@ -54,7 +57,7 @@ class StepProblem:
     n_models: int
     n_columns: int
     n_features: int
-    loss: StepLoss
+    loss: Loss
     depth: int = 3
     bins: int = 64
     search_rows: int = 200_000
@@ -64,6 +67,7 @@ class StepProblem:
     seed: int = 0
     dtype: str = "float32"
     signs: np.ndarray | None = None
+    settling: int = 0
     given_bins: ColumnBins | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import round_loss
-
-StepLoss = Literal["squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"]
+from dkl.solvers.losses import Loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class RefitTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
+    loss : Loss
     coefficients : ndarray of shape (K, m), float64
         Where slopes and curvatures are taken.
     new : ndarray of int64, or slice
@@ -34,7 +32,7 @@ class RefitTask:
     dtype : {"float32", "float64"}
     """
 
-    loss: StepLoss
+    loss: Loss
     coefficients: np.ndarray
     new: np.ndarray | slice
     dtype: str = "float32"
@@ -46,7 +44,7 @@ class SearchTask:
 
     Parameters
     ----------
-    loss : {"squared_error", "huber", "pinball", "log_loss", "softmax", "poisson", "gamma"}
+    loss : Loss
     trials : ndarray of shape (T, K, m), float64
         Coefficients; the last of them has the slopes that histograms sum.
     parents : ndarray of shape (P,), int64
@@ -55,16 +53,20 @@ class SearchTask:
     dtype : {"float32", "float64"}
     candidates : FeatureMap or None
         Columns of other dictionaries that are verified on all rows.
+    base : ndarray of shape (K, m), or None
+        The model at which curvatures h are taken, that of the working model's system, so that the sums are parts of
+        one matrix with it; None for the last trial.
     codes : ndarray of shape (n, d), uint8, or None
         The bins of the block's values where they are known: to find them takes as long as some twenty histograms.
     """
 
-    loss: StepLoss
+    loss: Loss
     trials: np.ndarray
     parents: np.ndarray
     bins: ColumnBins
     dtype: str = "float32"
     candidates: FeatureMap | None = None
+    base: np.ndarray | None = None
     codes: np.ndarray | None = None
 
 
@@ -88,7 +90,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, _ = operands["targets"](block)
-    loss, m = round_loss(task.loss), feature_map.n_features
+    loss, m = task.loss, feature_map.n_features
     n_new = len(np.arange(m)[task.new])
     gram, gradient = np.zeros((m, n_new)), np.zeros((n_new, y.shape[1]))
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
@@ -111,19 +113,19 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         "held_out" (T,): the loss of each trial on rows that are held out, summed over models. "weight" (): of these
         rows. "histograms" (P, d, bins, 2 + K): of the rows of each parent that are learned from, as
         `dkl.kernels.step_tiles.add_histograms` adds them. With candidates psi, C columns: "cross" (m + C, C), the sum
-        of h (phi, psi) psi^T, and "gradient" (C, K), the sum of s psi, at the slopes of the last trial.
+        of h (phi, psi) psi^T, and "gradient" (m + C, K), the sum of s (phi, psi), at the slopes of the last trial.
     """
     task: SearchTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
     y, weight, held = operands["targets"](block)
-    loss, (n_trials, K, m) = round_loss(task.loss), task.trials.shape
+    loss, (n_trials, K, m) = task.loss, task.trials.shape
     bins = task.bins
     histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
     losses = np.zeros(n_trials)
     coefficients = task.trials.reshape(-1, m).T
     mapped = None if task.candidates is None else row_mapper(block.X, task.candidates, task.dtype)
     C = 0 if task.candidates is None else task.candidates.n_features
-    cross, gradient = np.zeros((m + C, C)), np.zeros((C, K))
+    cross, gradient = np.zeros((m + C, C)), np.zeros((m + C, K))
     for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
         scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
         if held[rows].any():
@@ -131,11 +133,13 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             with np.errstate(over="ignore"):
                 losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
-        h = weight[rows] * loss.curvature(y[rows], scores[:, -1]).max(axis=1)
+        curved = scores[:, -1] if task.base is None else phi.astype(np.float64) @ task.base.T
+        h = weight[rows] * loss.curvature(y[rows], curved).max(axis=1)
         if mapped is not None:
             psi = mapped(rows)
-            cross += (np.hstack([phi, psi]) * h[:, None].astype(phi.dtype)).T @ psi
-            gradient += psi.T @ s.astype(phi.dtype)
+            both = np.hstack([phi, psi])
+            cross += (both * h[:, None].astype(phi.dtype)).T @ psi
+            gradient += both.T @ s.astype(phi.dtype)
         if not len(task.parents):
             continue
         if task.codes is None:

@@ -1,0 +1,92 @@
+"""The loss that rounds fit their working model by: whether it suits the targets, and the units that these are in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.target_statistics import TargetScale, model_targets
+from dkl.methods.parameters import check_quantiles
+from dkl.solvers.losses import LOG_LINK, Loss
+from dkl.solvers.round_losses import ROUND_LOSSES, round_loss
+
+
+class LossParameters(Protocol):
+    """The parameters of a learner that say what its working model minimises."""
+
+    @property
+    def loss(self) -> str | None: ...
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def quantiles(self) -> Sequence[float]: ...
+
+
+@dataclass(frozen=True)
+class WorkingLoss:
+    """The loss of a working model.
+
+    Parameters
+    ----------
+    name : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
+    table : Loss
+    n_quantiles : int
+        Models of one target, one a quantile; 0 for every loss but "pinball".
+    """
+
+    name: str
+    table: Loss
+    n_quantiles: int = 0
+
+    @classmethod
+    def of(cls, given: LossParameters, dataset: Dataset, of_classes: str | None = None) -> WorkingLoss:
+        """The loss that parameters ask for; ValueError if it is none for the targets of a dataset.
+
+        Where none is asked for it is the squared error: of classes `of_classes`, if given, and of two the log loss.
+        """
+        classes, several = dataset.classes, dataset.schema.n_targets or 1
+        allowed = ("squared_error", *ROUND_LOSSES)
+        if classes is not None:
+            allowed = ("squared_hinge", "log_loss", "squared_error", *(("softmax",) if len(classes) > 2 else ()))
+        name = "squared_error" if given.loss is None else given.loss
+        if given.loss is None and classes is not None:
+            name = of_classes or ("log_loss" if len(classes) <= 2 else "squared_error")
+        if name not in allowed:
+            kind = "numbers" if classes is None else f"{len(classes)} classes"
+            remedy = "; the hinge is for MarginFeatures(solver='game')" if name == "hinge" else ""
+            raise ValueError(f"loss={name!r} is not one of {allowed}, which rounds have for {kind}{remedy}")
+        if name == "pinball":
+            check_quantiles(given.quantiles)
+            if several > 1:
+                raise ValueError(
+                    f"loss='pinball' is of quantiles of one target, y has {several} columns; learn from one of them"
+                )
+        table = round_loss(name, given.epsilon, given.quantiles)
+        return cls(name, table, len(given.quantiles) if name == "pinball" else 0)
+
+    def targets(self, dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None) -> NewtonTargets:
+        """The targets of the working model, in units of `scale`."""
+        return model_targets(dataset, scale, class_weight, n_quantiles=self.n_quantiles)
+
+    def units(self, scale: TargetScale | None) -> TargetScale | None:
+        """What targets of this mean and deviation are measured in: of a mean exp(f) in means, so that f begins at 0."""
+        if scale is None or self.name not in LOG_LINK:
+            return scale
+        return TargetScale(np.zeros_like(scale.center), scale.center)
+
+    def in_own_units(
+        self, coef: np.ndarray, intercept: np.ndarray, units: TargetScale | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients (..., K, m) and intercepts (..., K) of targets in `units` as those of the targets themselves."""
+        if units is None:
+            return coef, intercept
+        if self.name in LOG_LINK:
+            return coef, intercept + np.log(units.scale)
+        return coef * units.scale[:, None], intercept * units.scale + units.center
