@@ -114,7 +114,7 @@ def test_a_label_that_is_not_among_the_classes_is_refused(data: Any) -> None:
 
 
 def plain_loop(estimator: Any, X: np.ndarray, y: Any, *, chunk: int, epochs: int, seed: int, **options: Any) -> Any:
-    """The definition: blocks in the order that each epoch draws, each cut into 4,096 drawn rows a call, in any order."""
+    """The definition: blocks in the order of each epoch, of each 4,096 drawn rows a call, in an order of the epoch."""
     fitted, n_blocks = clone(estimator), -(-len(X) // chunk)
     seed = int(np.random.RandomState(seed).randint(np.iinfo(np.int32).max))
     for epoch in range(epochs):
