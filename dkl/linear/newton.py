@@ -27,7 +27,7 @@ from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candida
 from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
-from dkl.linear.target_statistics import target_record
+from dkl.linear.target_statistics import target_record, task_targets
 from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
@@ -319,17 +319,10 @@ def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoment
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
-    classes, held_out = problem.classes, problem.held_out
-    models = np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models)
-    return NewtonTargets(
-        # all quantiles are of one target
-        models=np.zeros_like(models) if problem.quantiles else models,
-        n_classes=None if classes is None else len(classes),
-        class_weight=problem.class_weight,
-        center=center,
-        scale=scale,
-        kept=TrainingRows(held_out) if held_out.share > 0 else None,
-    )
+    n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
+    targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
+    kept = TrainingRows(held_out) if held_out.share > 0 else None
+    return replace(targets, center=center, scale=scale, kept=kept)
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
