@@ -13,9 +13,9 @@ from scipy import sparse
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
-from dkl.kernels.maps import map_rows, map_spans
+from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import GramSum, packed_size
+from dkl.kernels.newton.gram import CurvedRows, GramSum, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -29,12 +29,16 @@ NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pin
 # rows of a tile lie between the two bounds.
 _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
+# The same of rows that are used at once, while they are in the cache of a core.
+_CACHED_BYTES, _LEAST_CACHED = 1 << 20, 256
 # Slopes and curvatures of a mean exp(f) at most, so that a step that is far too long still has sums in float32.
 _STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
-# A tile of fewer numbers goes into double precision by a copy.
+# Blocks of fewer numbers go into double precision by a copy.
 _FEW_NUMBERS = 1 << 18
+# Products of so few models are faster in double precision, by one go through the rows, than by BLAS.
+_FEW_MODELS = 2
 # Sparse rows that are multiplied at once: scores of all models are written out for them.
 _SPARSE_ROWS = 8_192
 
@@ -75,6 +79,9 @@ class NewtonOptions:
     change : bool
         What the Hessians change by from those at the trial's coefficients, instead of the whole: only rows that have
         got or lost their curvature count.
+    follows : tuple of bool
+        Which Hessians are summed by what they differ by from the one before, which is little where models are nearly
+        the same: few rows have curvature for one of them alone. Empty where none is.
     first_order : bool
         Loss and gradient too (one record of a pass has them, the others are further panels of the Hessians).
     dtype : {"float32", "float64"}
@@ -91,6 +98,7 @@ class NewtonOptions:
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
     change: bool = False
+    follows: tuple[bool, ...] = ()
     first_order: bool = True
     dtype: str = "float32"
     exact: bool = True
@@ -177,6 +185,21 @@ def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> It
         yield rows, sparse_rows(X[rows], feature_map, dtype)
 
 
+def _cached_tiles(
+    X: Rows, feature_map: FeatureMap, dtype: str, curved: CurvedRows
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Row tiles of mapped rows that stay in the cache while they are used; those with curvature stay in memory."""
+    mapped = row_mapper(X, feature_map, dtype)
+    for rows in spans(X.shape[0], min(cached_tile(feature_map.n_features, dtype), curved.most_rows)):
+        yield rows, mapped(rows, curved.free(rows.stop - rows.start))
+
+
+def cached_tile(n_features: int, dtype: str) -> int:
+    """Rows whose mapped form stays in the cache; follows from dtype and the number of features alone."""
+    rows = _CACHED_BYTES // (n_features * np.dtype(dtype).itemsize)
+    return int(np.clip(rows // _LEAST_CACHED * _LEAST_CACHED, _LEAST_CACHED, _MOST_ROWS))
+
+
 def newton_tile(n_features: int, dtype: str) -> int:
     """Rows that are mapped at once; follows from dtype and the number of features alone."""
     rows = _TILE_BYTES // (n_features * np.dtype(dtype).itemsize)
@@ -184,7 +207,12 @@ def newton_tile(n_features: int, dtype: str) -> int:
 
 
 def loss_sums(
-    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, trial: TrialSteps, options: NewtonOptions
+    phi: np.ndarray,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    trial: TrialSteps,
+    options: NewtonOptions,
+    n_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums over rows of the loss at every step and of its gradient, and the curvature of the rows.
 
@@ -199,6 +227,8 @@ def loss_sums(
         Of each row, or of each row for each model; rows of weight 0 have no curvature.
     trial : TrialSteps
     options : NewtonOptions
+    n_rows : int or None
+        Of the block that the rows are a tile of; None where they are all.
 
     Returns
     -------
@@ -209,7 +239,8 @@ def loss_sums(
         what it was before, with `change`; 0 for rows of weight 0.
     """
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    models, is_large = (trial.coefficients, trial.directions), options.exact and _is_large(phi)
+    models = trial.coefficients, trial.directions
+    is_large = (options.exact or len(trial.coefficients) <= _FEW_MODELS) and _is_large(phi, n_rows or len(targets))
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
     start, move = line_scores(phi, *models) if is_large else (model_scores(wide, one) for one in models)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
@@ -226,9 +257,9 @@ def loss_sums(
     return losses, -(weighted_rows(descent, phi) if is_large else weighted_sums(descent.T, wide)), curvature
 
 
-def _is_large(phi: Any) -> bool:
-    """Whether mapped rows are so many that the compiled products in double precision are worth their compilation."""
-    return isinstance(phi, np.ndarray) and phi.dtype == np.float32 and phi.size >= _FEW_NUMBERS
+def _is_large(phi: Any, n_rows: int) -> bool:
+    """Whether a block has so many rows that the compiled products in double precision are worth their compilation."""
+    return isinstance(phi, np.ndarray) and phi.dtype == np.float32 and n_rows * phi.shape[1] >= _FEW_NUMBERS
 
 
 def _table_losses(
@@ -341,21 +372,31 @@ def newton_sums(
         sums = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros((g, width))}
     if options.columns is not None:
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
-    stays_sparse = options.columns is None and is_plain_sparse(X, feature_map)
-    tiles = sparse_tiles if stays_sparse else mapped_tiles
     hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
-    for rows, phi in tiles(X, feature_map, options.dtype):
+    n_rows, m = X.shape[0], feature_map.n_features
+    in_memory = not is_on_gpu(X) and bool(hessians or not is_plain_sparse(X, feature_map))
+    held = min(n_rows, newton_tile(m, options.dtype) if hessians else cached_tile(m, options.dtype))
+    curved = CurvedRows(hessians, np.empty((held if in_memory else 0, m), options.dtype))
+    if in_memory:
+        tiles = _cached_tiles(X, feature_map, options.dtype, curved)
+    else:
+        tiles = (mapped_tiles if is_on_gpu(X) else sparse_tiles)(X, feature_map, options.dtype)
+    following = np.flatnonzero(options.follows) if hessians else np.zeros(0, np.int64)
+    for rows, phi in tiles:
         tile_weight = weight[rows]
-        losses, gradient, curvature = loss_sums(phi, targets[rows], tile_weight, trial, options)
+        losses, gradient, curvature = loss_sums(phi, targets[rows], tile_weight, trial, options, n_rows)
         if options.first_order:
             sums["loss"] += losses
             sums["gradient"] += gradient
-        for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
+        if hessians:
             # The Hessian is a sum over the rows with curvature alone, near the optimum a small part of all rows.
-            own = tile_weight if weight.ndim == 1 else tile_weight[:, model]
-            hessian.add(phi, own * curvature[:, model])
-    for hessian in hessians:
-        hessian.finish()
+            of = list(options.hessian_of)
+            own = (tile_weight[:, None] if weight.ndim == 1 else tile_weight[:, of]) * curvature[:, of]
+            own[:, following] -= own[:, following - 1]
+            curved.add(phi, own)
+    curved.finish()
+    for number in following:
+        sums["hessian"][number] += sums["hessian"][number - 1]
     return sums
 
 

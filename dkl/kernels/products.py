@@ -203,11 +203,8 @@ def line_scores(phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarra
     coefficients, directions : ndarray of shape (g, m + 1), float64
         The intercept last.
     """
-    models = coefficients, directions
-    start, move = (np.tile(model[:, -1], (len(phi), 1)) for model in models)
-    # from zero every score is the intercept
-    if any(model[:, :-1].any() for model in models):
-        _add_line_scores(phi, np.ascontiguousarray(coefficients), np.ascontiguousarray(directions), start, move)
+    start, move = np.empty((2, len(phi), len(coefficients)))
+    _write_line_scores(phi, np.ascontiguousarray(coefficients), np.ascontiguousarray(directions), start, move)
     return start, move
 
 
@@ -240,15 +237,16 @@ def _two_dots(x: np.ndarray, v: np.ndarray, w: np.ndarray) -> tuple[float, float
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_line_scores(
+def _write_line_scores(
     phi: np.ndarray, coefficients: np.ndarray, directions: np.ndarray, start: np.ndarray, move: np.ndarray
 ) -> None:
-    """start += phi coefficients^T and move += phi directions^T, both (n, g), row by row."""
+    """Write (phi, 1) coefficients^T to `start` and (phi, 1) directions^T to `move`, both (n, g), row by row."""
+    last = phi.shape[1]
     for i in range(len(phi)):
         for k in range(len(coefficients)):
             first, second = _two_dots(phi[i], coefficients[k], directions[k])
-            start[i, k] += first
-            move[i, k] += second
+            start[i, k] = first + coefficients[k, last]
+            move[i, k] = second + directions[k, last]
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from dkl.kernels.maps import mapping_flops
 from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
-from dkl.linear.sums import held_out_loss, shuffled_minibatch
+from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibatch
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
 # A held-out loss counts as lower only if it falls by more than this share of the lowest so far. Without it, patience
@@ -57,6 +58,8 @@ class EpochProblem:
         What stepping through one row costs; None is what `dkl.linear.sgd.sgd_step` takes.
     row_bytes : int
         The bytes of a row where there is no feature map.
+    token : str
+        Tells the minibatches of this fit from those of others; no number depends on it.
     """
 
     step: Callable[[Any, Any, Mapping[str, Any]], Any]
@@ -74,6 +77,7 @@ class EpochProblem:
     dtype: str = "float32"
     row_flops: float | None = None
     row_bytes: int = 0
+    token: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -319,6 +323,9 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         },
         order=order,
         piece_bytes=minibatch_bytes,
+        # Rows that are mapped once serve all epochs.
+        kept_as=problem.token if feature_map is not None and problem.epochs > 1 else "",
+        arrange=reordered_minibatch,
         state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
         cost=cost,
     )

@@ -61,6 +61,7 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
     """
     # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
     estimator: Any = copy.deepcopy(state.estimator)
+    minibatch = minibatch.ordered
     weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
     y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
     estimator.partial_fit(rows_on(minibatch.phi, "cpu"), y, **weight, **operands["fit_options"])

@@ -11,6 +11,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import is_on_gpu, rows_on, why_no_gpu
 from dkl.kernels.maps import row_tile
+from dkl.kernels.newton.gram import rows_at
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
 
@@ -32,14 +33,25 @@ class Minibatch:
     y : ndarray of shape (n,) or (n, t)
         Labels or targets; of shape (n, 0) where the rows have none.
     weight : ndarray of shape (n,) or None
+    order : ndarray of shape (n,), int64, or None
+        In which order the rows are stepped through; None is as they stand.
     """
 
     phi: Any
     y: np.ndarray
     weight: np.ndarray | None
+    order: np.ndarray | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
-        return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight)
+        return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight, self.order)
+
+    @property
+    def ordered(self) -> Minibatch:
+        """The same, its rows standing in their order."""
+        if self.order is None:
+            return self
+        weight = None if self.weight is None else self.weight[self.order]
+        return Minibatch(rows_at(self.phi, self.order), self.y[self.order], weight)
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,8 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     return min(_TILE_ROWS, row_tile(feature_map, dtype))
 
 
-def _arrived(from_gpu: bool, phi: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Minibatch:
+def _arrived(
+    from_gpu: bool, phi: np.ndarray, y: np.ndarray, weight: np.ndarray | None, order: np.ndarray | None
+) -> Minibatch:
     """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
-    return Minibatch(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight)
+    return Minibatch(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight, order)

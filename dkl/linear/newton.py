@@ -13,6 +13,7 @@ from sklearn.svm import LinearSVC
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
+from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import (
     NewtonLoss,
     NewtonTargets,
@@ -21,12 +22,12 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonProblem, NewtonState
+from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
 from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
-from dkl.linear.subsample_start import subsample_problem
+from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
-from dkl.linear.target_statistics import target_record
+from dkl.linear.target_statistics import target_record, task_targets
 from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
@@ -47,6 +48,8 @@ _REFIT_STEPS = 50
 # that do not start from zero, whose Hessians cost as much more (on ten digits an accuracy of 98.25, 98.20 and 98.19 %
 # for .1, .2 and .3).
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
+# Of these so much, where the Hessian is that of a share of the rows.
+_OF_METRIC = 0.1
 # The same of the pinball loss, of which even the best model has much left.
 _DECREMENT_OF_PINBALL = 1e-7
 # The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
@@ -98,6 +101,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             # checkpoints know this stage as "rough"
             rough = _run(subsample, source, run, "rough")
             task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
+            task = _with_metric(task, subsample_metric(subsample, task, rough, summary.n_rows))
         last = _joint(_after_wider_stages(task, source, run))
 
         def fit(state: NewtonState) -> LinearFit:
@@ -173,31 +177,40 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     driver = driver_of(task)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
-    joint = _joint(task)
-    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
+
+    def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
+        started, last = _planned_start(task, n_rows, problem.seed)
+        last = _joint(last)
+        return [*started, *((records, calls * (1 + wider)) for records, calls in _driver_of(last).plan(last))]
+
     if problem.alpha != "auto":
-        return [*passes, *_subsample_passes(task, n_rows, problem.seed), *fits]
+        return [*passes, *fits(task)]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
     candidates = penalty_problem(problem, task, summary, square_length=1.0)
     judged = candidates.judged(driver.init(candidates.problem))
     passes += [*driver.plan(candidates.problem), ([judged], 1)]
-    if isinstance(joint, SoftmaxProblem):
+    if isinstance(_joint(task), SoftmaxProblem):
         # three penalties, each fitted for all classes together
         choice = PenaltyChoice(float(candidates.alphas[1]), candidates.alphas, np.zeros(0), np.zeros((0, 0)))
         for _, problems in candidates.together(choice):
             passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
-    refit = _refitted(task)
-    joint = _joint(refit)
-    fits = [(records, calls * (1 + wider)) for records, calls in _driver_of(joint).plan(joint)]
-    return [*passes, *_subsample_passes(refit, n_rows, problem.seed), *fits]
+    return [*passes, *fits(_refitted(task))]
 
 
-def _subsample_passes(task: NewtonProblem, n_rows: int, seed: int) -> Sequence[tuple[Sequence[Record], int]]:
-    """The passes of the start on a share of the rows, where there is one."""
+def _planned_start(
+    task: NewtonProblem, n_rows: int, seed: int
+) -> tuple[Sequence[tuple[Sequence[Record], int]], NewtonProblem]:
+    """The passes of the start on a share of the rows, where there is one, and the problem of all rows after it."""
     subsample = None if is_wide(task) else subsample_problem(task, n_rows, seed)
-    return [] if subsample is None else driver_of(subsample).plan(subsample)
+    if subsample is None:
+        return [], task
+    driver = NewtonDriver()
+    # as if every row had curvature: passes by a Hessian of the share are more than those by their own
+    begun = np.broadcast_to(subsample.total_weight, (1, packed_size(0, task.width)))
+    state = replace(driver.init(subsample), hessian=begun)
+    return driver.plan(subsample), _with_metric(task, subsample_metric(subsample, task, state, n_rows))
 
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
@@ -219,6 +232,11 @@ def _refitted(task: NewtonProblem) -> NewtonProblem:
         return task
     several = task.start is not None and task.loss == "squared_hinge" and task.n_models > 1
     return replace(task, decrement=_DECREMENT_OF_SEVERAL if several else _DECREMENT, max_steps=_REFIT_STEPS)
+
+
+def _with_metric(task: NewtonProblem, metric: np.ndarray | None) -> NewtonProblem:
+    """The problem with the Hessian of a share of the rows: its last step is not as good as one of its own Hessian."""
+    return replace(task, metric=metric, decrement=task.decrement if metric is None else _OF_METRIC * task.decrement)
 
 
 def newton_target_record(problem: LinearProblem) -> Record:
@@ -301,17 +319,10 @@ def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoment
 
 def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.ndarray | None) -> NewtonTargets:
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
-    classes, held_out = problem.classes, problem.held_out
-    models = np.array([1]) if problem.n_models == 1 and classes is not None else np.arange(problem.n_models)
-    return NewtonTargets(
-        # all quantiles are of one target
-        models=np.zeros_like(models) if problem.quantiles else models,
-        n_classes=None if classes is None else len(classes),
-        class_weight=problem.class_weight,
-        center=center,
-        scale=scale,
-        kept=TrainingRows(held_out) if held_out.share > 0 else None,
-    )
+    n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
+    targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
+    kept = TrainingRows(held_out) if held_out.share > 0 else None
+    return replace(targets, center=center, scale=scale, kept=kept)
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:

@@ -73,6 +73,9 @@ class NewtonProblem:
         Of "huber"; of "pinball" the width of the parabola in place of its kink.
     quantiles : ndarray of shape (g,) or None
         Of "pinball".
+    metric : ndarray of shape (1, size) or None
+        A packed Hessian that serves all steps of a single model, as of a share of the rows times what they are short
+        of; None where each step has its own. Steps add to it what gradients tell of the Hessian.
     evidence : bool
         The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
         does not count. Of the squared error, from zero, on all rows.
@@ -92,6 +95,7 @@ class NewtonProblem:
     fixed: bool = False
     epsilon: float = 0.1
     quantiles: np.ndarray | None = None
+    metric: np.ndarray | None = None
     evidence: bool = False
 
     @property
@@ -123,6 +127,8 @@ class NewtonProblem:
         """Whether Hessians are summed once: they never change, or those of the start will do."""
         # The curvature of the squared error is the same everywhere; that of the squared hinge is the number of rows
         # with margin below 1, which changes with each step.
+        if self.metric is not None:
+            return True
         if self.loss == "squared_error" or not self.fixed:
             return self.loss == "squared_error"
         n_hessians = len(set(self._starting_keys()))
@@ -187,6 +193,10 @@ class NewtonState:
         Who ended the steps before their time; empty while nobody did.
     alphas : ndarray of shape (g,) or None
         The penalties that the sums of the first pass have led to; None for those of the problem.
+    moves, changes : ndarray of shape (p, m + 1) or None
+        With a metric the steps that were taken, and by how much each has changed the gradient.
+    last_gradient : ndarray of shape (m + 1,) or None
+        With a metric the gradient at the accepted point.
     """
 
     coefficients: np.ndarray
@@ -202,6 +212,9 @@ class NewtonState:
     held: np.ndarray | None = None
     ended: str = ""
     alphas: np.ndarray | None = None
+    moves: np.ndarray | None = None
+    changes: np.ndarray | None = None
+    last_gradient: np.ndarray | None = None
 
     def penalties(self, problem: NewtonProblem) -> np.ndarray:
         """The penalty of each model, (g,)."""
@@ -261,6 +274,7 @@ class NewtonDriver:
             first_gradient=nothing,
             counts=np.zeros(g, np.int64),
             stalled=np.zeros(g, bool),
+            hessian=problem.metric,
         )
 
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
@@ -279,16 +293,19 @@ class NewtonDriver:
             # the pass has summed by how much they change
             hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
-        shared = ("hessian", "held", "ended", "alphas")
+        shared = ("hessian", "held", "ended", "alphas", "moves", "changes", "last_gradient")
         own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own_arrays.items()})
         sums = results[0]
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
+        before = state.coefficients.copy()
         accepted = np.flatnonzero(
             [accept_step(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
         )
         gradients = set_gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        if problem.metric is not None:
+            return _with_secant_step(problem, state, before, gradients) if len(accepted) else state
         _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
@@ -364,6 +381,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
         None,
         standing,
         change=_changes(problem, state, models),
+        follows=_following(problem, state, models[list(standing)]),
         dtype=problem.dtype,
         exact=problem.exact,
         epsilon=problem.epsilon,
@@ -378,6 +396,16 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
 def _changes(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> bool:
     """Whether the Hessians of all these models are known at their accepted points, and few rows change them."""
     return not problem.table.varies and state.held is not None and bool(np.isin(models, state.held).all())
+
+
+def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[bool, ...]:
+    """Which of these models, of a Hessian each, is of the same target as the one before, under another penalty."""
+    if problem.table.varies or _changes(problem, state, models):
+        return ()
+    outputs = problem.targets.models[models]
+    if problem.quantiles is not None:
+        outputs = problem.quantiles[models]
+    return (False, *(outputs[1:] == outputs[:-1]).tolist())
 
 
 def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
@@ -480,6 +508,34 @@ def _set_directions(
     for those, steps in map_systems(solved, systems, problem.width):
         state.directions[models[those]] = -steps
         state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], steps)
+
+
+def _with_secant_step(
+    problem: NewtonProblem, state: NewtonState, before: np.ndarray, gradients: np.ndarray
+) -> NewtonState:
+    """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
+
+    Nocedal & Wright 2006, algorithm 7.4: the inverse of the metric takes the place of a multiple of the identity.
+    """
+    (gradient,), (move,) = gradients, state.coefficients - before
+    nothing = np.zeros((0, problem.width))
+    moves = nothing if state.moves is None else state.moves
+    changes = nothing if state.changes is None else state.changes
+    if state.last_gradient is not None:
+        change = gradient - state.last_gradient
+        # A convex objective curves upwards along each step, unless rounding is all there is to see.
+        if move @ change > 0.0:
+            moves, changes = np.vstack([moves, move]), np.vstack([changes, change])
+    curvatures = np.einsum("pj,pj->p", moves, changes)
+    direction, shares = gradient.copy(), np.zeros(len(moves))
+    for p in reversed(range(len(moves))):
+        shares[p] = moves[p] @ direction / curvatures[p]
+        direction -= shares[p] * changes[p]
+    direction = _solve(problem, problem.metric[0], state.penalties(problem)[0], direction[None])[0]
+    for p in range(len(moves)):
+        direction += (shares[p] - changes[p] @ direction / curvatures[p]) * moves[p]
+    state.directions[0], state.slope[0] = -direction, -gradient @ direction
+    return replace(state, moves=moves, changes=changes, last_gradient=gradient)
 
 
 def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:

@@ -145,13 +145,20 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
     Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows".
     """
     rule = rule_of(operands["estimator"])
+    # rows in memory are stepped through in their order as they stand
+    minibatch = minibatch if isinstance(minibatch.phi, np.ndarray) else minibatch.ordered
     Y, S = rows_by_model(operands["classes"], minibatch.y, minibatch.weight)
+    order = np.arange(len(Y)) if minibatch.order is None else minibatch.order
     # the means of the iterates are ours, and the rule's untouched
     models = SGDModels(state.coef, state.intercept, state.coef, state.intercept, state.clock)
     coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
     batches = state.batches
     for rows in spans(len(Y), operands["batch_rows"]):
-        models = sgd_rows(minibatch.phi[rows, :], Y[rows], S[rows], models, rule=rule)
+        if isinstance(minibatch.phi, np.ndarray):
+            drawn = order[rows]
+            models = sgd_rows(minibatch.phi, Y[drawn], S[drawn], models, rule=rule, order=drawn)
+        else:
+            models = sgd_rows(minibatch.phi[rows, :], Y[rows], S[rows], models, rule=rule)
         batches += 1
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
         coef += share * (models.coef - coef)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from dkl.kernels.device import array_module, place
-from dkl.kernels.maps import map_rows
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import array_module, is_on_gpu, place
+from dkl.kernels.maps import map_rows, row_mapper
 from dkl.kernels.moments import column_sums
 from dkl.kernels.normal_equations import (
+    cached_tile,
     is_plain_sparse,
     mapped_tiles,
     model_scores,
     sparse_tiles,
 )
 from dkl.kernels.sums import encode_targets
+from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
 from dkl.linear.temperature import MULTIPLIERS
@@ -49,28 +53,48 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
-    """Minibatch `number` of the rows of a block that are not held out, in an order drawn for this block and epoch.
+    """Minibatch `number` of the rows of a block that are not held out, drawn for this block: the same in all epochs.
 
-    Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "epoch", "held_out",
-    "targets"; "device", from the pass.
+    Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "held_out", "targets";
+    "device", from the pass.
     """
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     held_out, size = operands["held_out"], operands["minibatch_rows"]
     kept = np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
-    order = _drawn_order((operands["seed"], operands["epoch"], block.index), len(kept))
+    order = _drawn_order((operands["seed"], block.index), len(kept))
     drawn = kept[order[number * size : (number + 1) * size]]
     if len(drawn) == 0:
         return None
     rows = place(block.rows(drawn), operands.get("device", "cpu"))
-    phi = rows.X if feature_map is None else map_rows(rows.X, feature_map, operands["dtype"])
-    if center is not None:
-        phi -= array_module(phi).asarray(center)
+    phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
 
+def _mapped_less(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray | None) -> Any:
+    """The mapped rows, less a centre: on the host as many at once as stay in the cache for it."""
+    if center is None or is_on_gpu(X):
+        phi = map_rows(X, feature_map, dtype)
+        return phi if center is None else phi - array_module(phi).asarray(center)
+    phi, mapped = np.empty((X.shape[0], feature_map.n_features), dtype), row_mapper(X, feature_map, dtype)
+    for rows in spans(X.shape[0], cached_tile(feature_map.n_features, dtype)):
+        mapped(rows, phi[rows])
+        phi[rows] -= center
+    return phi
+
+
+def reordered_minibatch(minibatch: Minibatch, operands: Mapping[str, Any], block: int, number: int) -> Minibatch:
+    """Minibatch `number` of a block with an order of its rows that is drawn for this epoch.
+
+    Operands: "seed", "epoch".
+    """
+    seeds = operands["seed"], operands["epoch"], block, number
+    order = np.random.default_rng(seeds).permutation(minibatch.phi.shape[0])
+    return replace(minibatch, order=order)
+
+
 @lru_cache(maxsize=_ORDERS)
-def _drawn_order(seeds: tuple[int, int, int], n_rows: int) -> np.ndarray:
-    """A permutation of so many rows, (n,) int64, for a seed, an epoch and a block: its minibatches draw it once."""
+def _drawn_order(seeds: tuple[int, int], n_rows: int) -> np.ndarray:
+    """A permutation of so many rows, (n,) int64, for a seed and a block: its minibatches draw it once."""
     return np.random.default_rng(seeds).permutation(n_rows)
 
 

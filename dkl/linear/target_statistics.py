@@ -33,21 +33,26 @@ def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
 def model_targets(
     dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None, *, n_quantiles: int = 0
 ) -> NewtonTargets:
+    """The targets of the linear models of a dataset's task, as of `task_targets`; numbers less their mean in units."""
+    n_classes = None if dataset.classes is None else len(dataset.classes)
+    n_columns = dataset.schema.n_targets or 1
+    targets = task_targets(n_classes, n_columns, class_weight, n_quantiles=n_quantiles)
+    return targets if scale is None else replace(targets, center=scale.center, scale=scale.scale)
+
+
+def task_targets(
+    n_classes: int | None, n_columns: int, class_weight: np.ndarray | None = None, *, n_quantiles: int = 0
+) -> NewtonTargets:
     """The targets of the linear models of a task: a column of numbers each, or a class against the rest.
 
     Two classes share one model. With `n_quantiles` there are so many models, all of the one column of numbers.
     """
-    classes = dataset.classes
-    models = np.arange((dataset.schema.n_targets or 1) if classes is None else len(classes))
-    if classes is not None and len(classes) <= 2:
+    models = np.arange(n_columns if n_classes is None else n_classes)
+    if n_quantiles:
+        models = np.zeros(n_quantiles, np.int64)
+    elif n_classes is not None and n_classes <= 2:
         models = np.array([1])
-    return NewtonTargets(
-        models=np.zeros(n_quantiles, np.int64) if n_quantiles else models,
-        n_classes=None if classes is None else len(classes),
-        class_weight=class_weight,
-        center=None if scale is None else scale.center,
-        scale=None if scale is None else scale.scale,
-    )
+    return NewtonTargets(models=models, n_classes=n_classes, class_weight=class_weight)
 
 
 def planned_scale(dataset: Dataset) -> list[tuple[list[BlockSum], int]]:

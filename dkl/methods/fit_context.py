@@ -42,3 +42,8 @@ class FitContext:
     def held_out(self, share: float, seed: int) -> HeldOut:
         """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""
         return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)
+
+    def judging(self, share: float, seed: int) -> HeldOut:
+        """The rows that judge rounds of a learner: those that the machine withholds, else `held_out`."""
+        given = self.withheld
+        return given if given is not None and given.share > 0.0 else self.held_out(share, seed)

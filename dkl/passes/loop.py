@@ -13,11 +13,13 @@ from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.backends import current_client
 from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats
 from dkl.passes.states import decode_state, encode_state
 from dkl.protocols.driver import Driver
+from dkl.protocols.records import Fold
 from dkl.protocols.source import BlockSource
 
 if TYPE_CHECKING:
@@ -164,11 +166,12 @@ def run_driver(
             checkpoint.save(arrays, values, fingerprint=fingerprint, rounds=rounds)
 
     # Subscribers hear of the end of the rounds also when one of them fails.
-    finished, heard = False, _Heard(publish)
+    finished, shares_pieces, heard = False, False, _Heard(publish)
     tell("started", {})
     try:
         # The whole of a method: ask for records, read the rows once for them, step.
         while records := driver.request(problem, state):
+            shares_pieces |= any(isinstance(record, Fold) and record.kept_as != "" for record in records)
             result = run_pass(
                 source, records, publish=heard, memory_limit=memory_limit, device=device, columns=row_columns
             )
@@ -184,6 +187,8 @@ def run_driver(
                 break
         finished = True
     finally:
+        if shares_pieces:
+            forget_pieces()
         tell("finished", {} if finished else {"failed": True})
     return state, stats
 

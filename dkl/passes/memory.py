@@ -126,6 +126,7 @@ def memory_within(
         items |= {
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
+            "cache of mapped pieces": min(limits.piece_bytes, kept_bytes(source, fold)),
         }
     else:
         low, top = task_level(source.n_blocks), root(source.n_blocks).level
@@ -217,7 +218,8 @@ def fit_limits(
         If not even one block at a time fits; the message holds the sum.
     """
     check_accumulators(records)
-    cache = cache_bytes(allowed) if cached else 0
+    pieces = kept_bytes(source, records[0]) if isinstance(records[0], Fold) else 0
+    cache = cache_bytes(allowed) if cached or pieces else 0
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
     # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
     for tasks, waiting in choices:
@@ -227,7 +229,10 @@ def fit_limits(
                 return bare
             # What is left goes to the cache, less the gaps that the allocator leaves between its blocks.
             room = math.floor((allowed - bare.total) / (1.0 + ALLOCATOR_GAPS))
-            limits = Limits(tasks, waiting, min(cache, room))
+            # Blocks first: a byte of them saves as much time as many bytes of mapped rows.
+            whole = min(cache, room)
+            blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
+            limits = Limits(tasks, waiting, blocks, whole - blocks if pieces else 0)
             return memory_within(source, records, limits, in_driver=in_driver, allowed=allowed)
     raise MemoryLimitError(
         f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(bare.total)} with one block at a "
@@ -246,6 +251,11 @@ def check_accumulators(records: Sequence[Record]) -> None:
                     f"{tuple(accumulator.shape)}); at most {format_bytes(LARGEST_ACCUMULATOR)} are summed as one. "
                     "Tile the output: one BlockSum a tile"
                 )
+
+
+def kept_bytes(source: BlockSource, fold: Fold) -> int:
+    """Bytes of all pieces of a fold, where they are worth keeping for the next one."""
+    return fold.piece_bytes * sum(fold.pieces(int(rows)) for rows in source.block_rows if rows) if fold.kept_as else 0
 
 
 def whole_bytes(source: BlockSource) -> int:

@@ -24,12 +24,15 @@ class Limits:
         Blocks that are read ahead of them.
     cache_bytes : int
         Blocks kept for the next pass.
+    piece_bytes : int
+        Pieces of a fold kept for the next one that shares them.
     """
 
     # Limits change how much is in flight, never what is computed: no bit depends on them.
     tasks: int = 1
     ahead: int = 1
     cache_bytes: int = 0
+    piece_bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)

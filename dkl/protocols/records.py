@@ -145,6 +145,12 @@ class Fold:
         Absolute block numbers in the order of the fold; None is ascending.
     piece_bytes : int
         The largest piece (at most 64 MiB).
+    kept_as : str
+        A name that folds share whose pieces are alike, such as the epochs of a fit: a process keeps as many of them as
+        it has room for, which are then made, and their blocks read, but once. Empty where no piece is worth keeping.
+    arrange : callable or None
+        ``arrange(piece, operands, block, number) -> piece``: what differs between folds that share pieces, done to
+        each piece after it was made or kept; cheap, and pure.
     cost : callable
         Of preparing and stepping through one block.
     """
@@ -157,6 +163,8 @@ class Fold:
     operands: Mapping[str, Any] = field(default_factory=dict)
     order: np.ndarray | None = None
     piece_bytes: int = 0
+    kept_as: str = ""
+    arrange: Callable[[Any, Mapping[str, Any], int, int], Any] | None = None
     state_bytes: int = 0
     cost: Callable[[int, int], Cost] = no_cost
 

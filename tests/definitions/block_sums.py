@@ -475,17 +475,18 @@ def calibration_block(block: Block, operands: Operands) -> Sums:
     return {"label": label, "uniform": uniform, "weight": np.array([total])}
 
 
-def drawn_rows(block: Block, operands: Operands, number: int, size: int) -> list[int]:
-    """The rows of minibatch `number` of `size` rows: those not held out, in the order that epoch and block draw."""
+def drawn_rows(block: Block, operands: Operands, number: int, size: int, seeds: list[int]) -> list[int]:
+    """The rows of minibatch `number` of `size` rows: those not held out, in the order that the seeds draw."""
     held = operands["held_out"].mask(block.row_id)
     kept = [i for i in range(block.n_rows) if not held[i]]
-    order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
+    order = np.random.default_rng(seeds).permutation(kept)
     return [int(order[at]) for at in range(len(order)) if at // size == number]
 
 
 def shuffled_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
     """phi(x_i) - c, the labels or standardised targets, and the weights of the drawn rows."""
-    drawn, targets = drawn_rows(block, operands, number, size), operands["targets"]
+    drawn = drawn_rows(block, operands, number, size, [operands["seed"], block.index])
+    targets = operands["targets"]
     if not drawn:
         return None
     phi, weights = map_rows(block.X, operands["feature_map"]), row_values(block, targets)[1]
@@ -503,7 +504,7 @@ def shuffled_minibatch(block: Block, operands: Operands, number: int, size: int)
 
 def refinement_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
     """Scaled rows in turns, x_i / (2 pi), the targets of all models and the weights of the drawn rows."""
-    drawn = drawn_rows(block, operands, number, size)
+    drawn = drawn_rows(block, operands, number, size, [operands["seed"], operands["epoch"], block.index])
     if not drawn:
         return None
     rows, (values, weights) = (

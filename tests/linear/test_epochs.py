@@ -24,7 +24,7 @@ from dkl.linear.sgd import (
     sgd_step,
     step_schedule,
 )
-from dkl.linear.sums import shuffled_minibatch
+from dkl.linear.sums import reordered_minibatch, shuffled_minibatch
 from tests.definitions import losses
 from tests.linear.problems import blocks_of, dataset, feature_map, play, rows
 
@@ -73,9 +73,9 @@ def test_minibatches_hold_every_row_that_is_not_held_out_once_in_another_order_e
             "held_out": held_out,
             "targets": RowTargets(np.array(["a", "b"])),
         }
-        minibatches = [shuffled_minibatch(block, operands, 0)]
+        minibatches = [reordered_minibatch(shuffled_minibatch(block, operands, 0), operands, 0, 0)]
         assert shuffled_minibatch(block, operands, 1) is None
-        seen = np.concatenate([minibatch.phi for minibatch in minibatches])
+        seen = np.concatenate([minibatch.ordered.phi for minibatch in minibatches])
         kept = X[~held_out.mask(block.row_id)]
         np.testing.assert_array_equal(np.sort(seen, axis=0), np.sort(kept, axis=0))
         assert {label for minibatch in minibatches for label in minibatch.y} == {"a", "b"}

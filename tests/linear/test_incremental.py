@@ -114,15 +114,16 @@ def test_a_label_that_is_not_among_the_classes_is_refused(data: Any) -> None:
 
 
 def plain_loop(estimator: Any, X: np.ndarray, y: Any, *, chunk: int, epochs: int, seed: int, **options: Any) -> Any:
-    """The definition: blocks in the order that each epoch draws, the rows of each shuffled, 4,096 of them a call."""
+    """The definition: blocks in the order of each epoch, of each 4,096 drawn rows a call, in an order of the epoch."""
     fitted, n_blocks = clone(estimator), -(-len(X) // chunk)
     seed = int(np.random.RandomState(seed).randint(np.iinfo(np.int32).max))
     for epoch in range(epochs):
         for block in np.random.default_rng([seed, epoch]).permutation(n_blocks):
             rows = np.arange(block * chunk, min((block + 1) * chunk, len(X)))
-            rows = np.random.default_rng([seed, epoch, int(block)]).permutation(rows)
-            for start in range(0, len(rows), 4096):
+            rows = np.random.default_rng([seed, int(block)]).permutation(rows)
+            for number, start in enumerate(range(0, len(rows), 4096)):
                 part = rows[start : start + 4096]
+                part = np.random.default_rng([seed, epoch, int(block), number]).permutation(part)
                 fitted.partial_fit(X[part], None if y is None else y[part], **options)
     return fitted
 

@@ -174,6 +174,8 @@ def stepped_through(fold: Fold, state: Any, block: Block) -> Any:
     """The state after all pieces of a block, one after the other."""
     for number in range(fold.pieces(block.n_rows)):
         piece = fold.prepare(block, fold.operands, number)
+        if piece is not None and fold.arrange is not None:
+            piece = fold.arrange(piece, fold.operands, block.index, number)
         if piece is not None:
             state = fold.step(state, piece, fold.operands)
     return state

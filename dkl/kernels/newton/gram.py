@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numba
@@ -128,6 +128,64 @@ class GramSum:
             self._out[-m - 1 : -1] += on_host(border)
             self._out[-1] += self._weight
         self._products, self._border, self._weight = None, 0.0, 0.0
+
+
+class CurvedRows:
+    """The mapped rows of a block that have curvature, kept until there are enough of them for products worth making.
+
+    Rows are mapped a few at a time, which stay in the cache while losses and gradients are summed; a product wants as
+    many as possible.
+
+    Parameters
+    ----------
+    hessians : sequence of GramSum
+        What the products are added to.
+    room : ndarray of shape (rows, m)
+        Where rows in memory are mapped to, and kept.
+    """
+
+    def __init__(self, hessians: Sequence[GramSum], room: np.ndarray) -> None:
+        self._hessians = hessians
+        self._room = room
+        self._weights = np.empty((len(room), len(hessians)))
+        self._kept = 0
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows that `free` has a place for."""
+        return max(1, len(self._room))
+
+    def free(self, n_rows: int) -> np.ndarray:
+        """The place that the next rows are mapped to, of shape (n_rows, m)."""
+        if self._kept + n_rows > len(self._room):
+            self._multiply()
+        return self._room[self._kept : self._kept + n_rows]
+
+    def add(self, phi: Any, weights: np.ndarray) -> None:
+        """Add rows (n, m), in the place that `free` has given or on a GPU, of weights (n, h) of either sign or zero."""
+        if is_on_gpu(phi):
+            for hessian, own in zip(self._hessians, weights.T, strict=True):
+                hessian.add(phi, own)
+            return
+        curved = np.flatnonzero(weights.any(axis=1))
+        end = self._kept + len(curved)
+        if len(curved) < len(phi):
+            weights, phi[: len(curved)] = weights[curved], phi[curved]
+        self._weights[self._kept : end] = weights
+        self._kept = end
+
+    def finish(self) -> None:
+        """Bring all rows into the sums."""
+        self._multiply()
+        for hessian in self._hessians:
+            hessian.finish()
+
+    def _multiply(self) -> None:
+        """Hand the rows that are kept to the sums."""
+        if self._kept:
+            for hessian, own in zip(self._hessians, self._weights[: self._kept].T, strict=True):
+                hessian.add(self._room[: self._kept], own)
+        self._kept = 0
 
 
 def signed_products(phi: Any, weight: np.ndarray) -> Any:

@@ -33,7 +33,9 @@ _LOSSES = (
 _PASSIVE = {"pa1": 1, "pa2": 2}
 
 
-def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
+def sgd_rows(
+    X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule, order: np.ndarray | None = None
+) -> SGDModels:
     """The models after a step on each row, in order; on a GPU in one launch, a thread block a model.
 
     Results are scikit-learn's within rounding. A deviation: with penalty "l1" and averaging scikit-learn leaves the
@@ -50,6 +52,8 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule:
     models : SGDModels
         On the host; so is what is returned.
     rule : SGDRule
+    order : ndarray of shape (n,), int64, or None
+        Of NumPy's rows: the row of X that each step is on, so that no row is copied; None takes all as they stand.
 
     Raises
     ------
@@ -80,16 +84,17 @@ def sgd_rows(X: Array, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule:
     coef, mean = (np.array(values, X.dtype, order="C") for values in (models.coef, models.average_coef))
     b, mean_b = (np.array(values, np.float64) for values in (models.intercept, models.average_intercept))
     Y, S = (np.ascontiguousarray(values, np.float64) for values in (Y, S))
-    steps = rule.step_lengths(models.clock, len(X))
+    order = np.arange(len(X)) if order is None else order
+    steps = rule.step_lengths(models.clock, len(order))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
     kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
-    _walk_rows(np.ascontiguousarray(X), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
-    return SGDModels(coef, b, mean, mean_b, models.clock + len(X))
+    _walk_rows((np.ascontiguousarray(X), order), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
+    return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
 
 
 @numba.njit(nogil=True, cache=True)
 def _walk_rows(
-    X: np.ndarray,
+    drawn: tuple[np.ndarray, np.ndarray],
     Y: np.ndarray,
     S: np.ndarray,
     steps: np.ndarray,
@@ -97,7 +102,11 @@ def _walk_rows(
     numbers: tuple[float, float, float, float, float, float],
     kinds: tuple[int, int, int],
 ) -> None:
-    """`_in_order`, model after model: `models` has coefficients, their means, intercepts and theirs, overwritten."""
+    """`_in_order`, model after model, over the rows X in an order, which `drawn` has both of.
+
+    `models` has coefficients, their means, intercepts and theirs, overwritten.
+    """
+    X, order = drawn
     coef, mean, intercepts, mean_intercepts = models
     l1, l2, epsilon, intercept_rate, first_clock, first_averaged = numbers
     loss, passive, sparse = kinds
@@ -106,8 +115,8 @@ def _walk_rows(
     for k in range(len(coef)):
         w, clock, debt = coef[k], first_clock, 0.0
         owed[:] = 0.0
-        for i in range(len(X)):
-            x, y, eta = X[i], Y[i, k], steps[i]
+        for i in range(len(order)):
+            x, y, eta = X[order[i]], Y[i, k], steps[i]
             score = _dot(w, x) + intercepts[k]
             if passive == 0:
                 step = -eta * min(max(_slope(loss, y, score, epsilon), -_STEEPEST), _STEEPEST)

@@ -183,7 +183,7 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_minibatch`
     had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
     """
-    penalty, n_classes = operands["penalty"], operands["n_classes"]
+    penalty, n_classes, minibatch = operands["penalty"], operands["n_classes"], minibatch.ordered
     values, first, second, average = (
         numbers.copy() for numbers in (state.values, state.first, state.second, state.average)
     )

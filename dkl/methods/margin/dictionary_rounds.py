@@ -11,7 +11,6 @@ from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.linear.minibatches import HeldOut
 from dkl.methods.dictionaries.driver import CompetitionDriver
 from dkl.methods.dictionaries.problem import CompetitionState, DictionaryProblem, model_map
 from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Source, WaveSource
@@ -74,9 +73,7 @@ class DictionarySolver(CorrectiveSolver):
         loss = WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, loss.units(rows.target_scale), rows.class_weight)
         n_models = len(targets.models)
-        held_out = rows.context.withheld
-        if held_out is None or held_out.share == 0.0:
-            held_out = HeldOut(self.validation_fraction, rows.seed)
+        held_out = rows.context.judging(self.validation_fraction, rows.seed)
         most = min(_IN_MEMORY_ROWS, max(1_000, rows.within(_IN_MEMORY_BYTES)))
         steps = family.steps or Steps()
         signs = monotone_signs(self.monotone, dataset, n_models)

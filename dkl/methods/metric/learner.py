@@ -11,7 +11,6 @@ from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Matern
 from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
-from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
@@ -110,9 +109,7 @@ class LearnedMetricMixin(FeatureLearner):
                 f"metric='full' is a matrix of columns times columns, for dense rows of at most {_MOST_COLUMNS:,}; "
                 f"for {rows} take metric='diagonal'"
             )
-        held_out = self._context.withheld
-        if held_out is None or held_out.share == 0.0:
-            held_out = HeldOut(getattr(self, "validation_fraction", _JUDGES), seed)
+        held_out = self._context.judging(getattr(self, "validation_fraction", _JUDGES), seed)
         targets = model_targets(dataset, scale, self._class_weights(dataset))
         asked = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         return MetricProblem(

@@ -262,9 +262,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
         """The targets with the rows that judge this bag: one share after the other, each time all have judged anew."""
         context, share = self._context, self.validation_fraction
-        withheld = context.withheld
-        given = withheld is not None and withheld.share > 0.0
-        judging = withheld if withheld is not None and given else context.held_out(share, seed)
+        given = context.withheld is not None and context.withheld.share > 0.0
+        judging = context.judging(share, seed)
         lap, part = divmod(bag, max(1, int(1.0 / share)))
         own = HeldOut(share, (seed + lap * _BETWEEN_LAPS) % 2**31, part * share)
         rows = BagRows(judging, own, given or context.judging_seed is not None)
