@@ -150,6 +150,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
+        if self._chooses:
+            dataset = self._without_columns_ahead(dataset, weights, run)
         dataset = self._numbered(dataset, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
@@ -207,7 +209,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
         exposed.remember(self)
-        self._pilot_temperature = None
+        self._pilot_temperature = self._pilot_shift = None
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
         return dataset

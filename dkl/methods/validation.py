@@ -19,6 +19,7 @@ from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
+from dkl.data.sources.fewer_columns import left_out_of, without_columns
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.own_dates import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
@@ -89,7 +90,7 @@ def rows_to_fit(
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
     dataset = held_rows(dataset)
-    _record_columns(estimator, dataset)
+    record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
@@ -112,7 +113,7 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
     numbered = with_categories(dataset, held_out, run, centres=not monotone)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
-        _record_columns(estimator, numbered)
+        record_columns(estimator, numbered)
     return numbered
 
 
@@ -142,7 +143,7 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def _record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
+def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     """`n_features_in_` and, where the columns have names, as many `feature_names_in_`: those of raw columns."""
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -245,9 +246,11 @@ def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
     """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories.
 
-    A column that held the exposures of the fit is no feature: it becomes a row column.
+    A column that held the exposures of the fit is no feature: it becomes a row column. What the fit left out is left
+    out of these rows, too.
     """
-    dataset = rows_like_fit(getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset))
+    encoding, dataset = getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset)
+    dataset = rows_like_fit(encoding, without_columns(dataset, left_out_of(encoding, dataset.encoding)))
     check_columns(estimator, dataset)
     return dataset
 
