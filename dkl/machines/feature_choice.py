@@ -16,13 +16,15 @@ from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
-from dkl.encodings.fitted import category_reasons
+from dkl.encodings.categories import NOTHING
+from dkl.encodings.fitted import Made, category_reasons
+from dkl.encodings.suspects import more_categories
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
 from dkl.machines.columns_ahead import columns_ahead
-from dkl.machines.contenders import Contender, contenders, has_kernel, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, contenders, has_kernel, is_kernel, joined, usual_advice, variants
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
@@ -30,7 +32,7 @@ from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
-from dkl.methods.validation import record_columns
+from dkl.methods.validation import numbered_rows, record_columns
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
@@ -51,6 +53,7 @@ class ChoosingMixin(SettledMixin):
     trials: Sequence[int] | None
     validation_fraction: float
     checkpoint: Any
+    categorical: Sequence[str] | None
     seed_: int
     reasons_: tuple[str, ...]
     _advised: FeatureLearner
@@ -60,6 +63,8 @@ class ChoosingMixin(SettledMixin):
     _judging_seed: int | None
     # What is said of columns that the last fit left out.
     _left_out: tuple[str, ...] = ()
+    # What is said of numbers that may be names, and of crosses.
+    _suspected: tuple[str, ...] = ()
     # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
     _pilot_temperature: float | None = None
     _pilot_shift: np.ndarray | None = None
@@ -132,7 +137,7 @@ class ChoosingMixin(SettledMixin):
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
         reasons = *race.reasons(sample.n_rows, won, grown), *advice.reasons[:3]
-        self.reasons_ = (*reasons, *of_categories, *self._left_out)
+        self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty(
             pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
@@ -172,6 +177,52 @@ class ChoosingMixin(SettledMixin):
         record_columns(self, fewer)
         return fewer
 
+    def _numbered(self, dataset: Dataset, run: Run, more: Made = NOTHING) -> Dataset:
+        """The rows with numbers in place of categories."""
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
+        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
+        self._judging_seed = None if numbered is dataset else self.seed_
+        return numbered
+
+    def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows with numbers in place of codes, and beside what held-out rows say is better taken for a category.
+
+        The latter where the machine chooses for itself, and nobody has said what is categorical.
+        """
+        self._suspected = ()
+        if not self._chooses or self.categorical is not None:
+            return self._numbered(dataset, run)
+        found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
+        rows, made = self._numbered(dataset, run), NOTHING
+        score = self._plain_score(rows, weights, run, "plain") if found.made != NOTHING else 0.0
+        for what, names in (("numbers", found.made.taken), ("crosses", found.made.crosses)):
+            if not names:
+                continue
+            tried = replace(
+                made, numbers=found.made.numbers, **({"taken": names} if what == "numbers" else {"crosses": names})
+            )
+            after = self._plain_score(self._numbered(dataset, run, tried), weights, run, what)
+            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - score)
+            self._suspected += (found.told(what, is_better, score, after),)
+            if is_better:
+                made, score = tried, after
+        if found.suspected and not found.made.taken:
+            self._suspected += (found.told("numbers", False),)
+        # the encoding is that of the last rows that were numbered
+        return self._numbered(dataset, run, made)
+
+    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, stage: str) -> float:
+        """The better one of the columns themselves and of a kernel, on held-out rows of a sample."""
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        kinds = contenders(sample, usual_advice(), effort, self._knobs)
+        scores = []
+        for number, kind in enumerate((kinds[0], next(filter(is_kernel, kinds), kinds[-1]))):
+            self._advised = kind.learner
+            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{number}")
+            scores.append(float(choice.scores.max()))
+        return max(scores)
+
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.
 
@@ -187,7 +238,12 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding), *self._left_out)
+        self.reasons_ = (
+            f"Features: {plainest.name}; {why}.",
+            *category_reasons(dataset.encoding),
+            *self._suspected,
+            *self._left_out,
+        )
         self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []

@@ -23,7 +23,8 @@ from dkl.data.sources.fewer_columns import left_out_of, without_columns
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.own_dates import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
-from dkl.encodings.categories import rows_like_fit, with_categories
+from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
+from dkl.encodings.fitted import Made
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
@@ -97,7 +98,9 @@ def rows_to_fit(
     return dataset
 
 
-def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+def numbered_rows(
+    estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run, more: Made = NOTHING
+) -> Dataset:
     """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
 
     Parameters
@@ -107,10 +110,12 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
     held_out : HeldOut
         The rows that judge anything in this fit.
     run : Run
+    more : Made
+        Numbers and crosses that are taken for categories, too.
     """
     # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
-    numbered = with_categories(dataset, held_out, run, centres=not monotone)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone, more=more)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
         record_columns(estimator, numbered)
