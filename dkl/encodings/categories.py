@@ -70,7 +70,7 @@ def with_categories(
     Dataset
         Its encoding is a `FittedEncoding`, which knows the codes of new rows.
     """
-    if not dataset.schema.has_codes and not more.taken and not more.crosses:
+    if not dataset.schema.has_codes and not more:
         return dataset
     backend = choose_backend()
     try:
@@ -466,7 +466,7 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     ValueError
         They hold codes, and those of fit had none, or a column of codes is missing.
     """
-    is_made = isinstance(encoding, FittedEncoding) and bool(encoding.taken or encoding.crosses)
+    is_made = isinstance(encoding, FittedEncoding) and bool(encoding.made)
     if not dataset.schema.has_codes and not (is_made and isinstance(dataset.encoding, TableEncoding)):
         return dataset
     if not isinstance(encoding, FittedEncoding):

@@ -219,6 +219,9 @@ class Made:
     numbers: tuple[WholeNumbers, ...] = ()
     taken: tuple[str, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.centred or self.crosses or self.taken)
+
 
 def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -> tuple[ColumnRule, ...]:
     """The rules of a table encoding, with names for the columns that codes become, and for those that are added."""

@@ -38,7 +38,8 @@ _SAMPLE_ROWS, _SAMPLE_BYTES = 50_000, 32 * 2**20
 FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
 # So large a share of steps from row to row that do not fall is a run: a counter, or a time.
 _RUN = 0.9
-# By so much of the squared error the mean of a value has to do better than those of its neighbours.
+# By so much of the squared error the mean of a value has to do better than those of its neighbours, and a cross better
+# than its parts.
 _LEAST_GAIN = 0.01
 # A cross has so many rows for each of its combinations of values; the sums of all that are tried take so many bytes.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
@@ -68,12 +69,13 @@ class Found:
 
         Parameters
         ----------
-        what : {"numbers", "crosses"}
+        what : {"taken", "crosses"}
+            As of `Made`.
         is_better : bool
         before, after : float or None
             Scores on held-out rows without and with them; None where nothing was worth a trial.
         """
-        names = list(self.made.taken if what == "numbers" else map(" x ".join, self.made.crosses))
+        names = list(self.made.taken if what == "taken" else map(" x ".join, self.made.crosses))
         scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
         if what == "crosses":
             decided = "are taken as categories" if is_better else "were tried as categories, and do not help"
@@ -210,18 +212,13 @@ class NumberTrial(CategoryFit):
                 elif all(pair in crossed for pair in combinations(names, 2)):
                     gains[names] = self._triple_gain(names, crossed)
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
-        best = sorted((names for names in gains if gains[names] > 0.0), key=lambda names: -gains[names])[:most]
+        best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
 
     def _pair_gain(self, key: CategoryKey) -> float:
         """What the means of pairs of values gain beside those of the values."""
         weight, targets = self._cells(key, 0, key.size)
-        shape = (len(weight), *(part.n_values for part in key.parts))
-        own = []
-        for other in (2, 1):
-            N = np.insert(weight[:, 1:].reshape(shape).sum(axis=other), 0, 0.0, axis=1)
-            S = np.insert(targets[:, :, 1:].reshape(-1, *shape).sum(axis=other + 1), 0, 0.0, axis=2)
-            own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
+        own = self._of_parts(key)
         crossed = self._deviations(key, self._priors(key))
         per_target = [
             cross_gains(weight, targets[t], (own[0][:, t], own[1][:, t]), crossed[:, t], self.totals.only(t))
@@ -229,17 +226,33 @@ class NumberTrial(CategoryFit):
         ]
         return clear_mean_gain(per_target)
 
+    def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
+        """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
+        weight, targets = self._cells(key, 0, key.size)
+        shape = (len(weight), *(part.n_values for part in key.parts))
+        own = []
+        for place in range(1, len(shape)):
+            others = tuple(axis for axis in range(1, len(shape)) if axis != place)
+            N = np.insert(weight[:, 1:].reshape(shape).sum(axis=others), 0, 0.0, axis=1)
+            of_targets = targets[:, :, 1:].reshape(-1, *shape).sum(axis=tuple(axis + 1 for axis in others))
+            S = np.insert(of_targets, 0, 0.0, axis=2)
+            own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
+        return own
+
     def _triple_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """What the means of triples of values gain beside those of their pairs."""
+        """What the means of triples of values gain beside those of their values and pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
         shape = tuple(part.n_values for part in key.parts)
         F, per_target = len(weight), []
         pairs = [(pair, crossed[pair]) for pair in combinations(names, 2)]
         deviations = {pair: self._deviations(of_pair, self._priors(of_pair)) for pair, of_pair in pairs}
-        own = self._deviations(key, self._priors(key))
+        own, singles = self._deviations(key, self._priors(key)), self._of_parts(key)
         for t in range(self.n_targets):
             columns = [np.ones((F, *shape))]
+            for axis, of_values in enumerate(singles, 1):
+                around = tuple(other for other in (1, 2, 3) if other != axis)
+                columns.append(np.broadcast_to(np.expand_dims(of_values[:, t, 1:], around), (F, *shape)))
             for (pair, of_pair), left_out in zip(pairs, (2, 1, 0), strict=True):
                 of_cells = deviations[pair][:, t, 1:].reshape(F, *(part.n_values for part in of_pair.parts))
                 columns.append(np.broadcast_to(np.expand_dims(of_cells, 1 + left_out), (F, *shape)))

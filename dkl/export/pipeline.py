@@ -48,7 +48,7 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
             )
     encoding = getattr(model, "encoding_", None)
     steps = _machine(model) if hasattr(model, "_fitted_by") else _transformers(feature_map)
-    if encoding is not None and not takes_columns_as_they_are(encoding):
+    if isinstance(encoding, FittedEncoding) or (encoding is not None and not takes_columns_as_they_are(encoding)):
         return Pipeline([*_columns(encoding), *steps])
     if hasattr(model, "feature_names_in_"):
         steps[0][1].feature_names_in_ = model.feature_names_in_

@@ -17,7 +17,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
-from dkl.encodings.fitted import Made, category_reasons
+from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class
 from dkl.linear.minibatches import HeldOut
@@ -43,6 +43,8 @@ _LEAST_ROWS = 5
 _ENOUGH_ROWS = 800
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
+# Landmarks of the kernel that crosses are judged by.
+_LARGE_KERNEL = 1_000
 
 
 class ChoosingMixin(SettledMixin):
@@ -182,6 +184,9 @@ class ChoosingMixin(SettledMixin):
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
         # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
         self._judging_seed = None if numbered is dataset else self.seed_
+        # of several trials the last one counts
+        self.encoding_ = numbered.encoding
+        record_columns(self, numbered)
         return numbered
 
     def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
@@ -194,32 +199,41 @@ class ChoosingMixin(SettledMixin):
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
         rows, made = self._numbered(dataset, run), NOTHING
-        score = self._plain_score(rows, weights, run, "plain") if found.made != NOTHING else 0.0
-        for what, names in (("numbers", found.made.taken), ("crosses", found.made.crosses)):
-            if not names:
+        for what in ("taken", "crosses"):
+            if not (names := getattr(found.made, what)):
                 continue
-            tried = replace(
-                made, numbers=found.made.numbers, **({"taken": names} if what == "numbers" else {"crosses": names})
-            )
-            after = self._plain_score(self._numbered(dataset, run, tried), weights, run, what)
-            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - score)
-            self._suspected += (found.told(what, is_better, score, after),)
+            before = self._plain_score(rows, weights, run, what, "before")
+            tried = replace(made, numbers=found.made.numbers, **{what: names})
+            other = self._numbered(dataset, run, tried)
+            after = self._plain_score(other, weights, run, what, "with")
+            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - before)
+            self._suspected += (found.told(what, is_better, before, after),)
             if is_better:
-                made, score = tried, after
+                made, rows = tried, other
         if found.suspected and not found.made.taken:
-            self._suspected += (found.told("numbers", False),)
-        # the encoding is that of the last rows that were numbered
+            self._suspected += (found.told("taken", False),)
+        # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
 
-    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, stage: str) -> float:
-        """The better one of the columns themselves and of a kernel, on held-out rows of a sample."""
+    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, what: str, stage: str) -> float:
+        """The best one of a few plain kinds on held-out rows of a sample.
+
+        They are the columns themselves, and a kernel that is a product over columns, which knows by itself which rows
+        share values; of crosses a large one, which knows more of them.
+        """
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
         kinds = contenders(sample, usual_advice(), effort, self._knobs)
+        kernels = [kind for kind in kinds if is_kernel(kind) and not kind.learner.get_params(deep=False)["metric"]]
+        kernels = kernels[-1:]
+        if what == "crosses" and self._knobs.n_features == "auto":
+            size = min(_LARGE_KERNEL, effort.most_features)
+            kernels = [kind.changed(f"up to {size:,}", n_features=size) for kind in kernels]
         scores = []
-        for number, kind in enumerate((kinds[0], next(filter(is_kernel, kinds), kinds[-1]))):
+        for number, kind in enumerate([*kinds[:1], *kernels]):
             self._advised = kind.learner
-            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{number}")
+            self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
+            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{number}")
             scores.append(float(choice.scores.max()))
         return max(scores)
 

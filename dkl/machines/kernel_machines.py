@@ -105,6 +105,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
+        None, where the machine chooses its features, also suspects whole numbers of many values, and tries mean targets
+        of their values, and of crosses of few values, on held-out rows: `reasons_` names them. An empty list does not.
     drop_missing_target : bool
         Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     device : {"auto", "cpu", "gpu", "mixed"}

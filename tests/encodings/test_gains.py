@@ -96,7 +96,7 @@ def test_gains_from_sums_are_those_of_least_squares_on_rows(held_by, monkeypatch
     weight = np.random.default_rng(2).integers(1, 4, 1_500).astype(float)
     fit = fit_of(frame, y, weight, np.arange(1_500) if held_by else None)
     found: list[np.ndarray] = []
-    monkeypatch.setattr("dkl.encodings.categories.clear_gain", lambda gains: found.append(gains) or 0.0)
+    monkeypatch.setattr("dkl.encodings.categories.clear_mean_gain", lambda gains: found.append(gains[0]) or 0.0)
     fit.numbered()
     X = next(iter([fit.dataset.X.compute()]))
     definition = Definition(fit, weight, held_by == "time")
