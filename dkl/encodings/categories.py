@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.encodings.fitted import FittedEncoding, code_places, named_rules
-from dkl.encodings.gains import centred_gains, clear_gain, cross_moments, held_out_gains
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
+from dkl.encodings.gains import centred_gains, clear_mean_gain, cross_moments, held_out_gains
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategorySource
@@ -48,9 +49,12 @@ _MOST_KEPT = 4
 _MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20
 # Arrays of as many numbers as there are sums that gains and tables are made by, at most.
 _WORKED_ON = 32
+NOTHING = Made()
 
 
-def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True) -> Dataset:
+def with_categories(
+    dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True, more: Made = NOTHING
+) -> Dataset:
     """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
 
     Parameters
@@ -62,20 +66,22 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: b
         How the passes over the rows are run.
     centres : bool
         Whether numbers less the mean of their category may become further columns.
+    more : Made
+        Numbers that are taken for categories, and crosses, without being tried: the columns that hold them stay.
 
     Returns
     -------
     Dataset
         Its encoding is a `FittedEncoding`, which knows the codes of new rows.
     """
-    if not dataset.schema.has_codes:
+    if not dataset.schema.has_codes and not more:
         return dataset
     backend = choose_backend()
     try:
         allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
     finally:
         backend.close()
-    return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run).numbered()
+    return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()
 
 
 def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
@@ -105,6 +111,8 @@ class CategoryFit:
     allowed : int
         Bytes that a process may hold.
     run : Run
+    more : Made
+        Numbers that are taken for categories, and crosses, in any case.
     """
 
     dataset: Dataset
@@ -112,6 +120,7 @@ class CategoryFit:
     centres: bool
     allowed: int
     run: Run
+    more: Made = NOTHING
     _sums: dict[str, Rows] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -136,6 +145,13 @@ class CategoryFit:
         """The columns of codes, by name."""
         parts = category_parts(self.dataset.encoding)
         return {name: CategoryKey((part,)) for name, part in parts.items() if part.is_code}
+
+    @cached_property
+    def added(self) -> dict[tuple[str, ...], CategoryKey]:
+        """Numbers and crosses that are taken for categories, by the names of their columns."""
+        parts, made = category_parts(self.dataset.encoding, self.more.numbers), self.more
+        names = [*((name,) for name in made.taken), *made.crosses]
+        return {several: CategoryKey(tuple(parts[name] for name in several)) for several in names}
 
     @cached_property
     def tried_crosses(self) -> dict[tuple[str, ...], CategoryKey]:
@@ -170,7 +186,9 @@ class CategoryFit:
             held += 8 * self.folds.count * key.size * len(self.outputs)
             if key.size > values or held > nbytes or len(fits) == _MOST_TRIED:
                 break
-            fits[tuple(by_start[part.start] for part in key.parts)] = key
+            names = tuple(by_start[part.start] for part in key.parts)
+            if names not in self.added:
+                fits[names] = key
         return fits if self._tries else {}
 
     @cached_property
@@ -201,7 +219,7 @@ class CategoryFit:
             sums += [
                 CategorySum(f"target {t} power {power}", None, 0, 1, target=t, target_power=power) for power in (1, 2)
             ]
-        return sums + [each for key in self.codes.values() for each in self._sums_of(key)]
+        return sums + [each for key in (*self.codes.values(), *self.added.values()) for each in self._sums_of(key)]
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:
@@ -262,7 +280,7 @@ class CategoryFit:
     def keys(self) -> list[CategoryKey]:
         """Columns of codes and all crosses that may be tried, triples of pairs that do not gain among them."""
         triples = self.tried_triples(self.tried_crosses)
-        return [*self.codes.values(), *self.tried_crosses.values(), *triples.values()]
+        return [*self.codes.values(), *self.added.values(), *self.tried_crosses.values(), *triples.values()]
 
     @cached_property
     def bytes(self) -> int:
@@ -287,7 +305,7 @@ class CategoryFit:
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
         centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
-        places = code_places(encoding, width, centred, crosses)
+        places = code_places(encoding, width, Made(centred, crosses))
         widths = [width + len(places.centred_by(k)) for k in range(len(places.keys))]
         zero, dtype = np.zeros(1), self.dataset.source.dtype
         tables: list[Rows] = [
@@ -314,15 +332,17 @@ class CategoryFit:
     def numbered(self) -> Dataset:
         """The rows of the fit with numbers in place of codes."""
         self._sum(self.own_sums)
-        priors = {key: self._priors(key) for key in self.codes.values()}
+        priors = {key: self._priors(key) for key in (*self.codes.values(), *self.added.values())}
         self._sum(self.tried_sums)
         crosses = self._gaining_crosses(self.tried_crosses, priors)
         centred = self._gaining_numbers(priors)
         triples = self.tried_triples(crosses)
         self._sum([each for key in triples.values() for each in self._sums_of(key)])
         crosses |= self._gaining_crosses(triples, priors)
-        tables, fitted, chosen = [], [], []
-        for key in [*self.codes.values(), *crosses.values()]:
+        tables, fitted, chosen, more = [], [], [], self.more
+        added = list(self.added.values())
+        taken, further = added[: len(more.taken)], added[len(more.taken) :]
+        for key in [*self.codes.values(), *taken, *crosses.values(), *further]:
             of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
             width = len(self.outputs) + len(of_key)
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
@@ -331,9 +351,8 @@ class CategoryFit:
             tables.append(table)
             fitted.append(new)
             chosen.append(np.concatenate([priors[key], *of_key.values()]))
-        encoding = FittedEncoding(
-            self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), tuple(centred), tuple(crosses)
-        )
+        made = (tuple(centred), (*crosses, *more.crosses), more.numbers, more.taken)
+        encoding = FittedEncoding(self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), *made)
         return _with_encoding(self.dataset, encoding, tuple(tables), self.folds)
 
     def _sum(self, sums: list[CategorySum]) -> None:
@@ -402,7 +421,7 @@ class CategoryFit:
         for names, key in tried.items():
             of_crosses[key] = self._priors(key)
             beside = self._deviations(CategoryKey(key.parts[:-1]), priors[CategoryKey(key.parts[:-1])])
-            gains[names] = clear_gain(self._gains(key, of_crosses[key], beside, self._last_column(key, priors)))
+            gains[names] = clear_mean_gain(self._gains(key, of_crosses[key], beside, self._last_column(key, priors)))
         kept = {names: tried[names] for names in _largest(gains)}
         priors |= {key: of_crosses[key] for key in kept.values()}
         for key in tried.values():
@@ -428,8 +447,8 @@ class CategoryFit:
         N, S = np.insert(N, 0, 0.0, axis=1), np.insert(S, 0, 0.0, axis=2)
         return fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0)
 
-    def _gains(self, key: CategoryKey, prior: np.ndarray, beside: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """The held-out gains of a cross beside its columns but the last, (F, T, V + 1), and the last one, by fold."""
+    def _gains(self, key: CategoryKey, prior: np.ndarray, beside: np.ndarray, last: np.ndarray) -> list[np.ndarray]:
+        """The gains of a cross beside its columns but the last, (F, T, V + 1), and the last one, by target and fold."""
         T, F, n_last = self.n_targets, self.folds.count, last.shape[2] - 1
         moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
         for first, end in self._ranges(key):
@@ -443,10 +462,9 @@ class CategoryFit:
                 of_range = cross_moments(weight[:, inside], targets[t][:, inside], columns)
                 moments[t], answers[t] = moments[t] + of_range[0], answers[t] + of_range[1]
         of_targets = [self.totals.only(t) for t in range(T)]
-        each = [
+        return [
             held_out_gains(*sums, one.squares[0], one) for *sums, one in zip(moments, answers, of_targets, strict=True)
         ]
-        return np.mean(each, axis=0)
 
     def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
         """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
@@ -467,7 +485,7 @@ class CategoryFit:
                 of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
                 of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
                 per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
-            gains[name, number] = clear_gain(np.mean(per_target, axis=0))
+            gains[name, number] = clear_mean_gain(per_target)
         return {pair: of_means[pair] for pair in _largest(gains)}
 
     def _fill(
@@ -508,7 +526,8 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     ValueError
         They hold codes, and those of fit had none, or a column of codes is missing.
     """
-    if not dataset.schema.has_codes:
+    is_made = isinstance(encoding, FittedEncoding) and bool(encoding.made)
+    if not dataset.schema.has_codes and not (is_made and isinstance(dataset.encoding, TableEncoding)):
         return dataset
     if not isinstance(encoding, FittedEncoding):
         names = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
@@ -534,9 +553,9 @@ def _with_encoding(
 ) -> Dataset:
     """The dataset with numbers in place of codes: rows of a fit by their folds, others by the first."""
     # The codes lie where the dataset's own encoding has them, which may know other values than that of the fit.
-    made = encoding.centred, encoding.crosses
-    places = code_places(dataset.encoding, len(encoding.outputs), *made)
-    names = [name for rule in named_rules(dataset.encoding, encoding.outputs, *made) for name in rule.output_names]
+    places = code_places(dataset.encoding, len(encoding.outputs), encoding.made)
+    rules = named_rules(dataset.encoding, encoding.outputs, encoding.made)
+    names = [name for rule in rules for name in rule.output_names]
     schema = replace(
         dataset.schema,
         n_columns=places.n_made,

@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 from sklearn.svm import LinearSVC
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
+from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
-from dkl.encodings.fitted import category_reasons
-from dkl.linear.fitting import LinearProblem, Run, calibrate
+from dkl.encodings.categories import NOTHING
+from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
+from dkl.encodings.suspects import more_categories
+from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contenders import Contender, contenders, has_kernel, joined, usual_advice, variants
+from dkl.machines.columns_ahead import columns_ahead
+from dkl.machines.contenders import Contender, contenders, has_kernel, is_kernel, joined, usual_advice, variants
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
@@ -28,6 +33,8 @@ from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
+from dkl.methods.validation import numbered_rows, record_columns
+from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
@@ -35,6 +42,10 @@ LOG = logging.getLogger("dkl")
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
 _ENOUGH_ROWS = 800
+# Columns are left out where the loss on the newest rows falls by so much without them.
+_CLEARLY = 0.01
+# Landmarks of the kernel that crosses are judged by.
+_LARGE_KERNEL = 1_000
 
 
 class ChoosingMixin(SettledMixin):
@@ -45,6 +56,7 @@ class ChoosingMixin(SettledMixin):
     trials: Sequence[int] | None
     validation_fraction: float
     checkpoint: Any
+    categorical: Sequence[str] | None
     seed_: int
     reasons_: tuple[str, ...]
     _advised: FeatureLearner
@@ -52,8 +64,13 @@ class ChoosingMixin(SettledMixin):
     _tried_kinds: tuple[Tried, ...] = ()
     # The seed of the rows that judge, where target means of the others were taken without them.
     _judging_seed: int | None
-    # The temperature of the winner's pilot on rows that its features did not see.
+    # What is said of columns that the last fit left out.
+    _left_out: tuple[str, ...] = ()
+    # What is said of numbers that may be names, and of crosses.
+    _suspected: tuple[str, ...] = ()
+    # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
     _pilot_temperature: float | None = None
+    _pilot_shift: np.ndarray | None = None
     _learner: Any
     _planned_problem: Any
     _problem_on: Any
@@ -122,11 +139,104 @@ class ChoosingMixin(SettledMixin):
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
+        reasons = *race.reasons(sample.n_rows, won, grown), *advice.reasons[:3]
+        self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty(
             pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
         )
+
+    def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows without columns whose newest values no older row has, where a linear model does better without them.
+
+        Only rows of tables that are held out by time have such columns. The newest rows judge.
+        """
+        self._left_out, self._judging_seed = (), None
+        is_table = dataset.encoding is not None and not dataset.encoding.array_dtype
+        if dataset.schema.held_by != "time" or not is_table or dataset.total_weight < FEWEST_ROWS:
+            return dataset
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        ahead = columns_ahead(sample, folds[0], run, self.seed_)
+        # what becomes of codes is not known yet
+        codes = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
+        if not ahead or len(ahead) + len(codes) == dataset.n_columns:
+            return dataset
+        losses = []
+        for stage, names in (("with", codes), ("without", [*codes, *ahead])):
+            rows = without_columns(sample, names)
+            self._advised = contenders(rows, usual_advice(), effort, self._knobs)[0].learner
+            _, choice = self._tried(folds[0], (rows, weights, run), f"columns-{stage}")
+            losses.append(1.0 - float(choice.scores.max()))
+        if losses[1] > (1.0 - _CLEARLY) * losses[0]:
+            return dataset
+        self._left_out = (
+            f"Columns: {spoken_names(ahead)} left out, since most of the newest rows lie beyond all older ones there, "
+            f"and later rows will: a linear model without them has the score {1.0 - losses[1]:.4f} on the newest rows, "
+            f"with them {1.0 - losses[0]:.4f}. by_time=False keeps them, and holds rows out at random.",
+        )
+        fewer = without_columns(dataset, ahead)
+        self.encoding_ = fewer.encoding
+        record_columns(self, fewer)
+        return fewer
+
+    def _numbered(self, dataset: Dataset, run: Run, more: Made = NOTHING) -> Dataset:
+        """The rows with numbers in place of categories."""
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
+        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
+        self._judging_seed = None if numbered is dataset else self.seed_
+        # of several trials the last one counts
+        self.encoding_ = numbered.encoding
+        record_columns(self, numbered)
+        return numbered
+
+    def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows with numbers in place of codes, and beside what held-out rows say is better taken for a category.
+
+        The latter where the machine chooses for itself, and nobody has said what is categorical.
+        """
+        self._suspected = ()
+        if not self._chooses or self.categorical is not None:
+            return self._numbered(dataset, run)
+        found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
+        rows, made = self._numbered(dataset, run), NOTHING
+        for what in ("taken", "crosses"):
+            if not (names := getattr(found.made, what)):
+                continue
+            before = self._plain_score(rows, weights, run, what, "before")
+            tried = replace(made, numbers=found.made.numbers, **{what: names})
+            other = self._numbered(dataset, run, tried)
+            after = self._plain_score(other, weights, run, what, "with")
+            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - before)
+            self._suspected += (found.told(what, is_better, before, after),)
+            if is_better:
+                made, rows = tried, other
+        if found.suspected and not found.made.taken:
+            self._suspected += (found.told("taken", False),)
+        # what a model knows of its columns is that of the rows that it is fitted to
+        return self._numbered(dataset, run, made)
+
+    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, what: str, stage: str) -> float:
+        """The best one of a few plain kinds on held-out rows of a sample.
+
+        They are the columns themselves, and a kernel that is a product over columns, which knows by itself which rows
+        share values; of crosses a large one, which knows more of them.
+        """
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        kinds = contenders(sample, usual_advice(), effort, self._knobs)
+        kernels = [kind for kind in kinds if is_kernel(kind) and not kind.learner.get_params(deep=False)["metric"]]
+        kernels = kernels[-1:]
+        if what == "crosses" and self._knobs.n_features == "auto":
+            size = min(_LARGE_KERNEL, effort.most_features)
+            kernels = [kind.changed(f"up to {size:,}", n_features=size) for kind in kernels]
+        scores = []
+        for number, kind in enumerate([*kinds[:1], *kernels]):
+            self._advised = kind.learner
+            self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
+            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{number}")
+            scores.append(float(choice.scores.max()))
+        return max(scores)
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.
@@ -143,7 +253,12 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding))
+        self.reasons_ = (
+            f"Features: {plainest.name}; {why}.",
+            *category_reasons(dataset.encoding),
+            *self._suspected,
+            *self._left_out,
+        )
         self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
@@ -171,7 +286,7 @@ class ChoosingMixin(SettledMixin):
         # the log loss of several classes is fitted for all of them together, and judged one against the rest
         is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
         if self._settings.calibrate and not is_joint:
-            self._pilot_temperature = self._temperature_of(*pilot, fold, on)
+            self._pilot_temperature, self._pilot_shift = self._calibration_of(*pilot, fold, on)
         chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
         share = sample.total_weight / dataset.total_weight
@@ -234,37 +349,49 @@ class ChoosingMixin(SettledMixin):
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return pilot, chosen_penalty(problem, sample.source, own)
 
-    def _temperature_of(
+    def _calibration_of(
         self,
         pilot: FeatureLearner,
         choice: PenaltyChoice,
         fold: HeldOut,
         on: tuple[Dataset, np.ndarray | None, Run],
-    ) -> float | None:
+    ) -> tuple[float | None, np.ndarray | None]:
         """The temperature of the winner's probabilities on rows that its features did not see; None if it has no model.
 
-        The model itself may then be fitted to all rows.
+        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
+        or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
         """
         sample, weights, run = on
         coefficients = choice.start
         if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
-            return None
+            return None, None
         model = LinearSVC()
         model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
         problem: LinearProblem = replace(self._problem_on(pilot, sample, weights), held_out=fold)
-        return 1.0 / calibrate(problem, model, sample.source, run)
+        if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
+            slope, shifts = found
+            # two classes have one model, whose score is that of the second one less that of the first
+            shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
+            return 1.0 / slope, shifts / slope
+        return 1.0 / calibrate(problem, model, sample.source, run), None
 
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
+        by_time = dataset.schema.held_by == "time"
         passes: list[Any] = []
-        for contender in self._all_that_may_be_tried(dataset, sample):
+        for place, contender in enumerate(self._all_that_may_be_tried(dataset, sample)):
             self._advised = contender.learner
             pilot = self._learner("pilot")
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
             judging = newton_passes(problem, sample.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+            # the plainest kind also says whether columns that run ahead of older rows are left out
+            times = len(folds) + (2 if by_time and place == 0 else 0)
+            passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        if by_time:
+            # these columns are looked for, and rows to calibrate on are read
+            passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
         self._advised = self._costliest(dataset)
         return passes
 

@@ -93,7 +93,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features.
+        True where the machine chooses its features. Of rows that are held out by time, where the machine chooses, the
+        newest ones also say what to add to each intercept, if classes have become clearly rarer or more frequent:
+        decision values and labels follow the probabilities.
     by_group : str or None
     by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
@@ -103,6 +105,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     categorical : list of str or None
         Columns of a data frame whose values are names, whatever they look like: postcodes, ids. Those with more than 32
         values become out-of-fold means of the target (a class each, less one) and the logarithm of their count.
+        None, where the machine chooses its features, also suspects whole numbers of many values, and tries mean targets
+        of their values, and of crosses of few values, on held-out rows: `reasons_` names them. An empty list does not.
     drop_missing_target : bool
         Leave rows out whose target is missing, with a warning that counts them; they are an error otherwise.
     device : {"auto", "cpu", "gpu", "mixed"}
@@ -249,6 +253,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         if self._settings.calibrate and self._pilot_temperature is not None:
             self.temperature_ = self._pilot_temperature
+            if self._pilot_shift is not None:
+                # what is predicted follows the probabilities
+                self.linear_.intercept_ = self.linear_.intercept_ + self._pilot_shift
         elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 

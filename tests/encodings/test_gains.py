@@ -16,7 +16,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.encodings import row_matrices
 from dkl.encodings.categories import CategoryFit, with_categories
 from dkl.encodings.fitted import FittedEncoding
-from dkl.encodings.gains import clear_gain
+from dkl.encodings.gains import clear_gain, clear_mean_gain
 from dkl.encodings.row_matrices import RowsInFile, rows_in_memory
 from dkl.encodings.target_means import PRIORS, CategoryFolds
 from dkl.linear.fitting import Run
@@ -105,7 +105,7 @@ def test_gains_from_sums_are_those_of_least_squares_on_rows(held_by, monkeypatch
     weight = np.random.default_rng(2).integers(1, 4, 1_500).astype(float)
     fit = fit_of(frame, y, weight, np.arange(1_500) if held_by else None)
     found: list[np.ndarray] = []
-    monkeypatch.setattr("dkl.encodings.categories.clear_gain", lambda gains: found.append(gains) or 0.0)
+    monkeypatch.setattr("dkl.encodings.categories.clear_mean_gain", lambda gains: found.append(gains[0]) or 0.0)
     fit.numbered()
     X = next(iter([fit.dataset.X.compute()]))
     definition = Definition(fit, weight, held_by == "time")
@@ -168,8 +168,8 @@ def test_crosses_of_three_columns_that_gain_beside_their_pair_become_columns(mon
     frame, y = triple_table()
     fit = fit_of(frame, y)
     gains: list[np.ndarray] = []
-    clear = clear_gain
-    monkeypatch.setattr("dkl.encodings.categories.clear_gain", lambda found: gains.append(found) or clear(found))
+    clear = clear_mean_gain
+    monkeypatch.setattr("dkl.encodings.categories.clear_mean_gain", lambda each: gains.append(each[0]) or clear(each))
     monkeypatch.setattr(CategoryFit, "_at_once", 50)
     numbered = fit.numbered()
     encoding = numbered.encoding

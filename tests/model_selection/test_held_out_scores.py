@@ -197,6 +197,16 @@ def test_labels_that_the_model_has_not_seen_count_as_wrong(tmp_path: Path) -> No
     assert answers.metric("log_loss").value > 0.1 * 36
 
 
+def test_whole_numbers_that_were_stored_as_labels_are_scored_as_numbers(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = np.round(2.0 * X[:, 0]).astype(int)
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", X, y)
+    assert rows.task == "classification"
+    model = dkl.KernelRegressor("random", random_state=0).fit(rows)
+    (found,) = scores_of(held_out_answers(model, rows), ["rmse"])
+    assert found.value == pytest.approx(np.sqrt(np.mean((model.predict(X) - y) ** 2)))
+
+
 def test_what_has_no_meaning_is_refused_by_name(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     rows = dkl.create_dataset(tmp_path / "rows.zarr", X, X[:, 0])
