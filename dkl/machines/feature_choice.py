@@ -19,7 +19,15 @@ from dkl.linear.fitting import LinearProblem, Run, calibrate
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.machines.contenders import Contender, contenders, has_kernel, joined, usual_advice, variants
+from dkl.machines.contenders import (
+    Contender,
+    contenders,
+    has_kernel,
+    is_learned,
+    joined,
+    usual_advice,
+    variants,
+)
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.settings import SettledMixin
@@ -30,6 +38,9 @@ from dkl.methods.fit_context import FitContext
 
 LOG = logging.getLogger("dkl")
 
+# Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside the
+# last fit; the rest is for variants of the best.
+_MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
@@ -121,11 +132,28 @@ class ChoosingMixin(SettledMixin):
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *advice.reasons[:3], *of_categories)
+        choices, on, of_loss = race.choices[won][: race.rounds], (sample, weights, run), ()
+        if self._may_take_log_loss(dataset) and self._affords_log_loss(race, sample, dataset, len(choices)):
+            # features were told apart by the squared error, whose Hessian is that of every penalty
+            self.loss_, of_loss = "log_loss", ("Loss: the log loss, which suits two classes best.",)
+            choices = [
+                self._told_penalties(pilots[won, fold][0], folds[fold], on, f"{won}-{fold}-loss")
+                for fold in range(race.rounds)
+            ]
+        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3], *of_categories)
         self._tried_kinds = race.table(won)
-        return self._settled_penalty(
-            pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
-        )
+        return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
+
+    def _may_take_log_loss(self, dataset: Dataset) -> bool:
+        """Whether the loss of the last fit is open, and may be the log loss of two classes."""
+        settings, is_open = self._settings, self.loss is None and self.alpha in (None, "auto")
+        return is_open and settings.solver == "newton" and settings.calibrate and dataset.schema.n_classes == 2
+
+    def _affords_log_loss(self, race: Race, sample: Dataset, dataset: Dataset, n_folds: int) -> bool:
+        """Whether the penalties of the log loss, and the fit with it, are within what is allowed."""
+        judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
+        ahead = n_folds * judged.telling(self._advised) + whole.fitting(self._advised)
+        return race.spent + ahead <= race.allowed
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.
@@ -202,11 +230,26 @@ class ChoosingMixin(SettledMixin):
 
     def _judged_sample(self, dataset: Dataset, effort: Effort) -> tuple[Dataset, list[HeldOut]]:
         """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
-        sample = dataset if dataset.n_rows <= effort.judged_rows else dataset.thin(effort.judged_rows, self.seed_)
+        n_rows = self._judged_rows(dataset, effort)
+        sample = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
         enough = int(np.ceil(_ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
+
+    def _judged_rows(self, dataset: Dataset, effort: Effort) -> int:
+        """The rows that kinds are tried on at most: more than `effort` says where trying all of them on more is cheap.
+
+        What gains most by further rows is not the best on few.
+        """
+        shape, n_rows = self._shape(dataset), effort.judged_rows
+        kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self._knobs) if not is_learned(one)]
+        left = effort.allowed(shape) - max(shape.fitting(learner) for learner in kinds)
+        while (more := min(2 * n_rows, dataset.n_rows, _MOST_JUDGED)) > n_rows:
+            if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
+                break
+            n_rows = more
+        return n_rows
 
     def _tried(
         self,
@@ -228,10 +271,22 @@ class ChoosingMixin(SettledMixin):
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
             pilot.fit_within(sample, context)
+        return pilot, self._told_penalties(pilot, fold, on, stage, near)
+
+    def _told_penalties(
+        self,
+        pilot: FeatureLearner,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+        stage: str,
+        near: PenaltyChoice | None = None,
+    ) -> PenaltyChoice:
+        """How the penalties do on a fold that the features have not seen."""
+        sample, weights, run = on
         problem = self._problem_on(pilot, sample, weights)
         problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return pilot, chosen_penalty(problem, sample.source, own)
+        return chosen_penalty(problem, sample.source, own)
 
     def _temperature_of(
         self,
@@ -264,6 +319,10 @@ class ChoosingMixin(SettledMixin):
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
             judging = newton_passes(problem, sample.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        if self._may_take_log_loss(dataset):
+            self.loss_ = "log_loss"
+            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            passes += [(records, calls * len(folds)) for records, calls in newton_passes(problem, sample.n_rows)]
         self._advised = self._costliest(dataset)
         return passes
 
