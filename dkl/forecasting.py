@@ -15,18 +15,18 @@ import numpy as np
 from dask.utils import format_bytes, format_time
 from sklearn.base import BaseEstimator, clone
 
-from dkl.data.coerce import as_dataset
 from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.selected import Fewest, narrowed
+from dkl.encodings.categories import planned_categories
 from dkl.events import Event
 from dkl.methods.validation import without_splits
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import allowed_bytes, cache_bytes
 from dkl.passes.reading import block_bytes
 from dkl.passes.tree_sum import count_nodes, task_level
-from dkl.planning import PlannedLearner, check_planned
+from dkl.planning import PlannedLearner, planned_rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 
@@ -208,10 +208,9 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
     >>> expected.at(10**9).processor_seconds > expected.processor_seconds
     True
     """
-    check_planned(learner)
     if pilot_rows < 1:
         raise ValueError(f"pilot_rows is {pilot_rows}; expected at least 1")
-    rows = without_splits(as_dataset(dataset, y, task=getattr(learner, "_task", "auto")))
+    rows = without_splits(planned_rows(learner, dataset, y))
     few = _some_blocks(rows, pilot_rows)
     rates = _rates(few)
     timed, driver_seconds = _pilot(learner, few, rates)
@@ -236,8 +235,9 @@ def _kind(name: str) -> str:
 
 def _calls(learner: PlannedLearner, rows: Dataset) -> Counter[str]:
     """How often passes of each kind run at most."""
-    calls: Counter[str] = Counter()
-    for records, most in learner.planned_passes(rows):
+    numbered, sums, _, _ = planned_categories(rows, allowed_bytes(learner.memory_limit, None))
+    calls = Counter(_kind(record.name) for record in sums)
+    for records, most in learner.planned_passes(numbered):
         calls[_kind(records[0].name)] += most
     return calls
 

@@ -277,14 +277,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
     >>> planned.n_passes
     2
     """
-    check_planned(learner)
-    categorical = getattr(learner, "categorical", None) or ()
-    beside = BesideFeatures(dataset)
-    if getattr(learner, "drop_missing_target", False):
-        beside, y, _ = beside.with_targets(y, None)
-    rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
-    if getattr(learner, "_supervised", False):
-        check_target(type(learner).__name__, rows)
+    rows = planned_rows(learner, dataset, y)
     # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
     where, device = _device(getattr(learner, "device", None))
     # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
@@ -338,6 +331,27 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None) -> Plan:
         device=device,
         in_files=in_files,
     )
+
+
+def planned_rows(learner: PlannedLearner, dataset: object, y: object) -> Dataset:
+    """The rows that a fit would have, for `plan` and `forecast` alike.
+
+    Raises
+    ------
+    TypeError
+        If the learner is of another library, or a class.
+    ValueError
+        If it learns from targets, and there are none.
+    """
+    check_planned(learner)
+    beside = BesideFeatures(dataset)
+    if getattr(learner, "drop_missing_target", False):
+        beside, y, _ = beside.with_targets(y, None)
+    categorical = getattr(learner, "categorical", None) or ()
+    rows = as_dataset(beside.X, y, task=getattr(learner, "_task", "auto"), categorical=categorical)
+    if getattr(learner, "_supervised", False):
+        check_target(type(learner).__name__, rows)
+    return rows
 
 
 def _device(wanted: str | None) -> tuple[Device, str]:

@@ -265,6 +265,37 @@ def test_plan_refuses_a_limit_that_cannot_be_kept(folder: Path) -> None:
     assert "may take" in run.stderr
 
 
+def test_fit_takes_the_target_for_what_task_says(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows = pd.DataFrame(generator.normal(size=(600, 2)), columns=["a", "b"])
+    rows["count"] = np.clip(np.round(3.0 + rows.a + rows.b), 0, 6).astype(int)
+    rows.to_csv(tmp_path / "counts.csv", index=False)
+    store = str(tmp_path / "counts.zarr")
+    assert dkl_command("ingest", tmp_path / "counts.csv", store, "--target", "count").exit_code == 0
+    assert open_dataset(store).task == "classification"
+    models = {}
+    for task, machine in (("auto", dkl.KernelClassifier), ("regression", dkl.KernelRegressor)):
+        fit = ("fit", store, tmp_path / f"{task}.model", *SMALL, "--task", task)
+        facts = facts_of(*fit)
+        models[task] = load_model(tmp_path / f"{task}.model")
+        assert isinstance(models[task], machine)
+        assert ("r2" in facts["held_out"]) == (task == "regression")
+        scored = facts_of("score", tmp_path / f"{task}.model", store)
+        assert ("r2" in scored) == (task == "regression")
+        assert facts_of("plan", store, *SMALL, "--task", task)["n_passes"] > 0
+    X, y = rows[["a", "b"]], rows["count"]
+    assert models["regression"].score(X, y) > 0.9
+    run = dkl_command("fit", store, tmp_path / "no.model", "--task", "both")
+    assert run.exit_code == 2
+    # texts are labels, whatever is asked
+    rows.assign(count=np.where(rows.a > 0, "yes", "no")).to_csv(tmp_path / "texts.csv", index=False)
+    texts = str(tmp_path / "texts.zarr")
+    assert dkl_command("ingest", tmp_path / "texts.csv", texts, "--target", "count").exit_code == 0
+    run = dkl_command("fit", texts, tmp_path / "no.model", "--task", "regression")
+    assert run.exit_code == 1
+    assert "labels such as" in run.stderr
+
+
 def test_fit_uses_train_and_score_uses_test(folder: Path) -> None:
     facts = facts_of("score", folder / "labels.model", folder / "labels.zarr")
     assert (facts["split"], facts["rows"]) == ("test", pytest.approx(180, abs=2))

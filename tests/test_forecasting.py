@@ -8,6 +8,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,3 +140,24 @@ def test_a_forecast_of_no_learner_says_what_one_is(learner: Any) -> None:
         dkl.forecast(learner, np.ones((9, 2)), np.arange(9))
     with pytest.raises(ValueError, match="pilot_rows is 0; expected at least 1"):
         dkl.forecast(machine(), np.ones((9, 2)), np.arange(9), pilot_rows=0)
+
+
+def test_declared_categories_and_missing_targets_are_forecast_as_they_are_planned_and_fitted() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=4_000), "person": rng.integers(0, 500, 4_000)})
+    y = frame["x"] + 0.001 * frame["person"]
+    y[::10] = np.nan
+    # two passes for sums of categories are before those of the machine
+    features = dkl.RandomFeatures(n_features=20, random_state=0, progress=False)
+    given: Any = {"categorical": ["person"], "drop_missing_target": True}
+    learner = dkl.KernelRegressor(features, solver="newton", alpha=1e-3, random_state=0, progress=False, **given)
+    with pytest.warns(UserWarning, match="400"):
+        expected = dkl.forecast(learner, frame, y)
+    assert expected.n_rows == 3_600
+    assert any(one.name.startswith("sums of categories") for one in expected.passes)
+    with pytest.warns(UserWarning, match="400"):
+        planned = dkl.plan(learner, frame, y)
+    names = {one.name.split(" + ")[0] for one in planned.passes}
+    assert {one.name.split(" + ")[0] for one in expected.passes} <= names
+    with pytest.raises(ValueError, match="missing"):
+        dkl.forecast(learner.set_params(drop_missing_target=False), frame, y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -20,12 +20,17 @@ from dkl.progress import Tally, listening
 
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
+    from dkl.data.labels import TaskChoice
     from dkl.machines.machine import KernelMachine
     from dkl.methods.base import FeatureLearner
     from dkl.model_selection.held_out_scores import Metric
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
+Task = Annotated[
+    Literal["auto", "classification", "regression"],
+    typer.Option(help="What the target is: labels, or numbers; auto is what it was taken for when it was stored."),
+]
 Exposure = Annotated[
     str | None,
     typer.Option(
@@ -48,15 +53,19 @@ def register(app: typer.Typer) -> None:
     )(predict)
 
 
-def chosen_split(store: str, wanted: str | None, usual: str) -> Dataset:
-    """The split that was asked for, else the usual one where it is there, else all rows. '' is all rows."""
+def chosen_split(store: str, wanted: str | None, usual: str, task: TaskChoice = "auto") -> Dataset:
+    """The split that was asked for, else the usual one where it is there, else all rows. '' is all rows.
+
+    Targets that were stored for the other task are those of `task`.
+    """
     from dkl.data.dataset import open_dataset
+    from dkl.methods.validation import without_splits
 
     dataset = open_dataset(store)
     # `--split ''` asks for all rows of a store that has splits.
-    if wanted is not None:
-        return dataset[wanted] if wanted else dataset
-    return dataset[usual] if usual in dataset.splits else dataset
+    name = wanted if wanted is not None else usual if usual in dataset.splits else ""
+    dataset = dataset[name] if name else dataset
+    return dataset if task == "auto" else without_splits(dataset).used_whole(None, None, task)
 
 
 def plan(
@@ -67,12 +76,13 @@ def plan(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    task: Task = "auto",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every pass in its order, on its own.")] = False,
 ) -> Result:
     """Say what a fit will take (memory a process, bytes read, passes, time) before anything runs."""
     from dkl.planning import plan as plan_of
 
-    dataset = chosen_split(store, split, "train")
+    dataset = chosen_split(store, split, "train", task)
     with computing_on(compute):
         estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
         planned = plan_of(estimator, dataset)
@@ -98,6 +108,7 @@ def fit(
     running: Running,
     *,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
+    task: Task = "auto",
     exposure: Exposure = None,
     interval_group: Annotated[
         str | None,
@@ -126,7 +137,7 @@ def fit(
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
-    dataset = held.of(chosen_split(store, split, "train"))
+    dataset = held.of(chosen_split(store, split, "train", task))
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.encodings.fitted import FittedEncoding, code_places, named_rules
-from dkl.encodings.gains import centred_gains, clear_gain, cross_gains
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
+from dkl.encodings.gains import centred_gains, clear_mean_gain, cross_gains
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
 from dkl.encodings.source import CategorySource
@@ -44,9 +45,12 @@ _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 *
 _MOST_KEPT = 4
 # Arrays of as many numbers as there are sums that gains and tables are made by, at most.
 _WORKED_ON = 32
+NOTHING = Made()
 
 
-def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True) -> Dataset:
+def with_categories(
+    dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True, more: Made = NOTHING
+) -> Dataset:
     """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
 
     Parameters
@@ -58,20 +62,22 @@ def with_categories(dataset: Dataset, held_out: HeldOut, run: Run, *, centres: b
         How the passes over the rows are run.
     centres : bool
         Whether numbers less the mean of their category may become further columns.
+    more : Made
+        Numbers that are taken for categories, and crosses, without being tried: the columns that hold them stay.
 
     Returns
     -------
     Dataset
         Its encoding is a `FittedEncoding`, which knows the codes of new rows.
     """
-    if not dataset.schema.has_codes:
+    if not dataset.schema.has_codes and not more.taken and not more.crosses:
         return dataset
     backend = choose_backend()
     try:
         allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
     finally:
         backend.close()
-    return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run).numbered()
+    return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()
 
 
 def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
@@ -101,6 +107,8 @@ class CategoryFit:
     allowed : int
         Bytes that a process may hold.
     run : Run
+    more : Made
+        Numbers that are taken for categories, and crosses, in any case.
     """
 
     dataset: Dataset
@@ -108,6 +116,7 @@ class CategoryFit:
     centres: bool
     allowed: int
     run: Run
+    more: Made = NOTHING
     _sums: dict[str, Rows] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -134,6 +143,13 @@ class CategoryFit:
         return {name: CategoryKey((part,)) for name, part in parts.items() if part.is_code}
 
     @cached_property
+    def added(self) -> dict[tuple[str, ...], CategoryKey]:
+        """Numbers and crosses that are taken for categories, by the names of their columns."""
+        parts, made = category_parts(self.dataset.encoding, self.more.numbers), self.more
+        names = [*((name,) for name in made.taken), *made.crosses]
+        return {several: CategoryKey(tuple(parts[name] for name in several)) for several in names}
+
+    @cached_property
     def tried_crosses(self) -> dict[tuple[str, str], CategoryKey]:
         """Pairs of a column of codes and another column of categories, those of the fewest pairs of values first."""
         parts = category_parts(self.dataset.encoding)
@@ -152,7 +168,8 @@ class CategoryFit:
             if key.size > min(_MOST_VALUES, self.dataset.n_rows) or held > _TRIED_BYTES or len(fits) == _MOST_TRIED:
                 break
             first, second = (by_start[part.start] for part in key.parts)
-            fits[first, second] = key
+            if (first, second) not in self.added:
+                fits[first, second] = key
         return fits if self._tries else {}
 
     @cached_property
@@ -183,7 +200,7 @@ class CategoryFit:
             sums += [
                 CategorySum(f"target {t} power {power}", None, 0, 1, target=t, target_power=power) for power in (1, 2)
             ]
-        return sums + [each for key in self.codes.values() for each in self._sums_of(key)]
+        return sums + [each for key in (*self.codes.values(), *self.added.values()) for each in self._sums_of(key)]
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:
@@ -244,7 +261,7 @@ class CategoryFit:
     def bytes(self) -> int:
         """Of all sums and tables by fold, if all that fits were kept."""
         a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
-        keys = [*self.codes.values(), *self.tried_crosses.values()]
+        keys = [*self.codes.values(), *self.added.values(), *self.tried_crosses.values()]
         numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
         return sum(key.size for key in keys) * a_code + 2 * numbers
 
@@ -261,7 +278,7 @@ class CategoryFit:
         """See `planned_categories`; as many crosses and centred numbers as a fit keeps at most."""
         crosses, centred = tuple(self.tried_crosses)[:_MOST_KEPT], tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
-        places = code_places(encoding, width, centred, crosses)
+        places = code_places(encoding, width, Made(centred, crosses))
         widths = [width + len(places.centred_by(k)) for k in range(len(places.keys))]
         zero, dtype = np.zeros(1), self.dataset.source.dtype
         tables: list[Rows] = [
@@ -287,12 +304,14 @@ class CategoryFit:
     def numbered(self) -> Dataset:
         """The rows of the fit with numbers in place of codes."""
         self._sum(self.own_sums)
-        priors = {key: self._priors(key) for key in self.codes.values()}
+        priors = {key: self._priors(key) for key in (*self.codes.values(), *self.added.values())}
         self._sum(self.tried_sums)
         crosses, centred = self._gaining_crosses(priors), self._gaining_numbers(priors)
         priors |= {self.tried_crosses[pair]: prior for pair, prior in crosses.items()}
-        tables, fitted, chosen = [], [], []
-        for key in [*self.codes.values(), *(self.tried_crosses[pair] for pair in crosses)]:
+        tables, fitted, chosen, more = [], [], [], self.more
+        added = list(self.added.values())
+        taken, further = added[: len(more.taken)], added[len(more.taken) :]
+        for key in [*self.codes.values(), *taken, *(self.tried_crosses[pair] for pair in crosses), *further]:
             of_key = {self.tried_numbers[pair]: prior for pair, prior in centred.items() if self.codes[pair[0]] == key}
             width = len(self.outputs) + len(of_key)
             table = self._make((self.folds.count * key.size, width), self.dataset.source.dtype)
@@ -301,9 +320,8 @@ class CategoryFit:
             tables.append(table)
             fitted.append(new)
             chosen.append(np.concatenate([priors[key], *of_key.values()]))
-        encoding = FittedEncoding(
-            self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), tuple(centred), tuple(crosses)
-        )
+        made = (tuple(centred), (*crosses, *more.crosses), more.numbers, more.taken)
+        encoding = FittedEncoding(self.dataset.encoding, self.outputs, tuple(fitted), tuple(chosen), *made)
         return _with_encoding(self.dataset, encoding, tuple(tables), self.folds)
 
     def _sum(self, sums: list[CategorySum]) -> None:
@@ -385,7 +403,7 @@ class CategoryFit:
                 cross_gains(weight, targets[t], (own[0][:, t], own[1][:, t]), crossed[:, t], self.totals.only(t))
                 for t in range(self.n_targets)
             ]
-            gains[pair] = clear_gain(np.mean(per_target, axis=0))
+            gains[pair] = clear_mean_gain(per_target)
         return {pair: of_pairs[pair] for pair in _largest(gains)}
 
     def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
@@ -407,7 +425,7 @@ class CategoryFit:
                 of_pair = {"weight": weight, "target": targets[t], "number": sums, "square": totals.squares[0]}
                 of_pair["product"] = self._read(f"number {place} target {t}")[:, 0]
                 per_target.append(centred_gains(of_pair, deviation[:, t], mean, self.totals.only(t)))
-            gains[name, number] = clear_gain(np.mean(per_target, axis=0))
+            gains[name, number] = clear_mean_gain(per_target)
         return {pair: of_means[pair] for pair in _largest(gains)}
 
     def _fill(
@@ -448,7 +466,8 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     ValueError
         They hold codes, and those of fit had none, or a column of codes is missing.
     """
-    if not dataset.schema.has_codes:
+    is_made = isinstance(encoding, FittedEncoding) and bool(encoding.taken or encoding.crosses)
+    if not dataset.schema.has_codes and not (is_made and isinstance(dataset.encoding, TableEncoding)):
         return dataset
     if not isinstance(encoding, FittedEncoding):
         names = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
@@ -474,9 +493,9 @@ def _with_encoding(
 ) -> Dataset:
     """The dataset with numbers in place of codes: rows of a fit by their folds, others by the first."""
     # The codes lie where the dataset's own encoding has them, which may know other values than that of the fit.
-    made = encoding.centred, encoding.crosses
-    places = code_places(dataset.encoding, len(encoding.outputs), *made)
-    names = [name for rule in named_rules(dataset.encoding, encoding.outputs, *made) for name in rule.output_names]
+    places = code_places(dataset.encoding, len(encoding.outputs), encoding.made)
+    rules = named_rules(dataset.encoding, encoding.outputs, encoding.made)
+    names = [name for rule in rules for name in rule.output_names]
     schema = replace(
         dataset.schema,
         n_columns=places.n_made,

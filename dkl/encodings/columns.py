@@ -1,4 +1,4 @@
-"""CodePlaces: where columns of codes lie among the columns of X, and rows with numbers in their place."""
+"""CodePlaces: where columns of categories lie among the columns of X, and rows with numbers in place of codes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from dkl.encodings.row_matrices import Rows
 class CodePlaces:
     """Columns of codes, in whose place come their numbers, then numbers centred by them, then those of their crosses.
 
+    Numbers of other categories, and of crosses that start with them, come behind the columns that they have.
+
     Parameters
     ----------
     keys : tuple of CategoryKey
-        The columns of codes in their order, then the crosses, each of which starts with a column of codes.
+        The columns of codes in their order, then other columns, then the crosses.
     n_columns : int
         Of X.
     width : int
@@ -39,7 +41,7 @@ class CodePlaces:
     @cached_property
     def columns(self) -> tuple[int, ...]:
         """The columns of X that hold codes, ascending."""
-        return tuple(key.parts[0].start for key in self.keys if len(key.parts) == 1)
+        return tuple(key.parts[0].start for key in self.keys if len(key.parts) == 1 and key.parts[0].is_code)
 
     @property
     def n_made(self) -> int:
@@ -52,27 +54,29 @@ class CodePlaces:
         return np.setdiff1d(np.arange(self.n_columns), self.columns)
 
     @cached_property
-    def _order(self) -> list[tuple[int, slice]]:
-        """The numbers that are made, in the order of their columns: of which key, and which of its numbers."""
+    def _order(self) -> list[tuple[int, slice, int]]:
+        """The numbers that are made, in the order of their columns: of which key, which of them, behind what."""
         order = []
-        for k, column in enumerate(self.columns):
-            order.append((k, slice(self.width + len(self.centred_by(k)))))
-            crosses = range(len(self.columns), len(self.keys))
-            order += [(p, slice(self.width)) for p in crosses if self.keys[p].parts[0].start == column]
-        return order
+        for k, key in enumerate(self.keys):
+            first = key.parts[0]
+            behind = first.start if first.last is None else first.last
+            order.append((k, slice(self.width + len(self.centred_by(k))), behind))
+        return sorted(order, key=lambda made: made[2])
 
     @cached_property
     def source(self) -> np.ndarray:
         """For each column afterwards: its place where those that stay come first and the made ones follow."""
-        widths = np.ones(self.n_columns, np.int64)
-        for column in self.columns:
-            own = [numbers.stop for k, numbers in self._order if self.keys[k].parts[0].start == column]
-            widths[column] = sum(own)
-        is_made = np.repeat(np.isin(np.arange(self.n_columns), self.columns), widths)
-        place = np.empty(len(is_made), np.int64)
-        place[~is_made] = np.arange(len(self.kept))
-        place[is_made] = len(self.kept) + np.arange(is_made.sum())
-        return place
+        place: list[int] = []
+        n_kept, n_made, order = 0, 0, list(self._order)
+        for column in range(self.n_columns):
+            if column not in self.columns:
+                place.append(n_kept)
+                n_kept += 1
+            while order and order[0][2] == column:
+                _, numbers, _ = order.pop(0)
+                place += range(len(self.kept) + n_made, len(self.kept) + n_made + numbers.stop)
+                n_made += numbers.stop
+        return np.array(place)
 
     def centred_by(self, key: int) -> list[int]:
         """The columns of X that are centred by one column of codes."""
@@ -96,7 +100,7 @@ class CodePlaces:
             for place, column in enumerate(self.centred_by(k), self.width):
                 of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
             numbers.append(of_key)
-        made = np.hstack([numbers[k][:, part] for k, part in self._order])
+        made = np.hstack([numbers[k][:, part] for k, part, _ in self._order])
         if sparse.issparse(X):
             rows = sparse.hstack([X[:, self.kept], sparse.csr_array(made)], format="csr")[:, self.source]
             rows.sort_indices()

@@ -14,7 +14,7 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.encodings.columns import CodePlaces
-from dkl.encodings.keys import CategoryKey, category_parts
+from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts
 from dkl.encodings.row_matrices import RowsInMemory
 
 
@@ -29,13 +29,18 @@ class FittedEncoding:
     outputs : tuple of str
         What is learned of each value: the T names of means, and the count.
     tables : tuple of ndarray of shape (V + 1, T + 1 + centred numbers), float64
-        One a column of codes, then one a cross: the numbers of each code for new rows, those of an unknown value first.
+        One a column of codes, then one a number that is taken for a category too, then one a cross: the numbers of each
+        code for new rows, those of an unknown value first.
     priors : tuple of ndarray of shape (T + centred numbers,)
         For each table the weight, in rows, of the mean of all rows in that of each value; empty in older models.
     centred : tuple of (str, str)
         Columns of codes, and encoded columns of numbers that become those less their mean in the row's category too.
-    crosses : tuple of (str, str)
-        Columns of codes, and other columns of categories, whose pairs of values have a table.
+    crosses : tuple of tuples of str
+        Columns of categories whose pairs, or triples, of values have a table.
+    numbers : tuple of WholeNumbers
+        Columns of numbers whose values are taken for categories, by themselves or in crosses.
+    taken : tuple of str
+        Those of them that have a table of their own.
     """
 
     table: TableEncoding
@@ -43,7 +48,9 @@ class FittedEncoding:
     tables: tuple[np.ndarray, ...]
     priors: tuple[np.ndarray, ...] = ()
     centred: tuple[tuple[str, str], ...] = ()
-    crosses: tuple[tuple[str, str], ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
+    numbers: tuple[WholeNumbers, ...] = ()
+    taken: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         places = self.places
@@ -54,10 +61,15 @@ class FittedEncoding:
                 f"and values ask for {shapes}"
             )
 
+    @property
+    def made(self) -> Made:
+        """What the fit made beside the numbers of codes."""
+        return Made(self.centred, self.crosses, self.numbers, self.taken)
+
     @cached_property
     def rules(self) -> tuple[ColumnRule, ...]:
         """Those of the table, with the names of the columns that codes became."""
-        return named_rules(self.table, self.outputs, self.centred, self.crosses)
+        return named_rules(self.table, self.outputs, self.made)
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -102,7 +114,7 @@ class FittedEncoding:
     @cached_property
     def places(self) -> CodePlaces:
         """Where the columns of codes are."""
-        return code_places(self.table, len(self.outputs), self.centred, self.crosses)
+        return code_places(self.table, len(self.outputs), self.made)
 
     def transform(
         self,
@@ -138,8 +150,8 @@ class FittedEncoding:
                     "in these; ingest them together, or hand them over as a data frame, which the model encodes itself"
                 )
         singles = [(rule.name,) for rule in self.table.rules if rule.kind == "code"]
-        made = []
-        for names, table in zip([*singles, *self.crosses], self.tables, strict=True):
+        counts, made = {name: len(values) for name, values in self.numbers}, []
+        for names, table in zip([*singles, *((name,) for name in self.taken), *self.crosses], self.tables, strict=True):
             if all(theirs[name].categories == ours[name].categories for name in names):
                 made.append(RowsInMemory(table))
                 continue
@@ -148,10 +160,14 @@ class FittedEncoding:
             for place, name in enumerate(names):
                 known: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
                 own = np.array([0, *(known.get(text, 0) for text in theirs[name].categories)])
+                size = counts.get(name, len(known))
+                if name in counts:
+                    # whole numbers are what they are in any rows
+                    own = np.arange(size + 1)
                 if place == 0:
                     rows = own
                 else:
-                    pairs = 1 + (rows[1:, None] - 1) * len(known) + own[None, 1:] - 1
+                    pairs = 1 + (rows[1:, None] - 1) * size + own[None, 1:] - 1
                     is_known = (rows[1:, None] > 0) & (own[None, 1:] > 0)
                     rows = np.append(0, np.where(is_known, pairs, 0).ravel())
             made.append(RowsInMemory(table[rows]))
@@ -165,14 +181,14 @@ class FittedEncoding:
     def told(self) -> str:
         """What became of codes, in words."""
         means = ", ".join(repr(name) for name in self.outputs)
-        names = [rule.name for rule in self.table.rules if rule.kind == "code"]
+        names = [*(rule.name for rule in self.table.rules if rule.kind == "code"), *self.taken]
         crosses = [" x ".join(cross) for cross in self.crosses]
         # the priors of the means of targets; those of centred numbers follow them
         shown = [
             f"{name} {_spoken(prior[: len(self.outputs) - 1])}"
             for name, prior in zip([*names, *crosses], self.priors, strict=False)
         ]
-        parts = [f"of codes the fit made {means}"]
+        parts = [f"of {'codes' if self.table.has_codes else 'categories'} the fit made {means}"]
         if shown and len(self.outputs) > 1:
             parts.append(f"the mean of all rows counts as so many rows: {', '.join(shown)}")
         if crosses:
@@ -194,49 +210,49 @@ def _spoken(priors: np.ndarray) -> str:
     return f"{least:g}" if least == largest else f"{least:g} to {largest:g}"
 
 
-def named_rules(
-    encoding: TableEncoding,
-    outputs: tuple[str, ...],
-    centred: tuple[tuple[str, str], ...] = (),
-    crosses: tuple[tuple[str, str], ...] = (),
-) -> tuple[ColumnRule, ...]:
-    """The rules of a table encoding, with names for the columns that codes become."""
+@dataclass(frozen=True)
+class Made:
+    """What a fit makes beside the numbers of codes; see `FittedEncoding` for the parameters."""
+
+    centred: tuple[tuple[str, str], ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
+    numbers: tuple[WholeNumbers, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -> tuple[ColumnRule, ...]:
+    """The rules of a table encoding, with names for the columns that codes become, and for those that are added."""
 
     def names(rule: ColumnRule) -> tuple[str, ...]:
-        own = [f"{rule.name}: {name}" for name in outputs]
-        own += [f"{number} less its mean by {rule.name}" for by, number in centred if by == rule.name]
-        pairs = [" x ".join(cross) for cross in crosses if cross[0] == rule.name]
-        return (*own, *(f"{pair}: {name}" for pair in pairs for name in outputs))
+        own = [f"{rule.name}: {name}" for name in outputs if rule.kind == "code" or rule.name in made.taken]
+        own += [f"{number} less its mean by {rule.name}" for by, number in made.centred if by == rule.name]
+        crossed = [" x ".join(cross) for cross in made.crosses if cross[0] == rule.name]
+        return (*own, *(f"{cross}: {name}" for cross in crossed for name in outputs))
 
-    return tuple(replace(rule, outputs=names(rule)) if rule.kind == "code" else rule for rule in encoding.rules)
+    return tuple(replace(rule, outputs=names(rule)) for rule in encoding.rules)
 
 
-def code_places(
-    encoding: TableEncoding,
-    width: int,
-    centred: tuple[tuple[str, str], ...] = (),
-    crosses: tuple[tuple[str, str], ...] = (),
-) -> CodePlaces:
-    """Where the columns of codes of a table encoding are, each of which becomes `width` columns and more.
+def code_places(encoding: TableEncoding, width: int, made: Made) -> CodePlaces:
+    """Where the columns of categories of a table encoding are, each of which becomes `width` columns and more.
 
     Raises
     ------
     ValueError
         A column of a cross, or one to be centred, is not there.
     """
-    parts, columns = category_parts(encoding), encoding.column_names
-    missing = [name for cross in crosses for name in cross if name not in parts]
-    missing += [number for _, number in centred if number not in columns]
+    parts, columns = category_parts(encoding, made.numbers), encoding.column_names
+    missing = [name for cross in (*made.crosses, made.taken) for name in cross if name not in parts]
+    missing += [number for _, number in made.centred if number not in columns]
     if missing:
         raise ValueError(
             f"the columns {missing} are none of these rows; the model has crosses or centred numbers of them"
         )
     codes = [name for name, part in parts.items() if part.is_code]
-    keys = [CategoryKey((parts[name],)) for name in codes]
-    keys += [CategoryKey((parts[first], parts[second])) for first, second in crosses]
+    keys = [CategoryKey((parts[name],)) for name in (*codes, *made.taken)]
+    keys += [CategoryKey(tuple(parts[name] for name in cross)) for cross in made.crosses]
     return CodePlaces(
         tuple(keys),
         len(columns),
         width,
-        tuple((codes.index(name), columns.index(number)) for name, number in centred),
+        tuple((codes.index(name), columns.index(number)) for name, number in made.centred),
     )

@@ -7,6 +7,8 @@ category and fold, but for the number itself, so that all moments are sums over 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dkl.encodings.target_means import FoldTotals
@@ -21,6 +23,13 @@ def clear_gain(gains: np.ndarray) -> float:
         return 0.0
     error = gains.std(ddof=1) / np.sqrt(len(gains))
     return float(gains.mean()) if gains.mean() - 2.0 * error > LEAST_GAIN else 0.0
+
+
+def clear_mean_gain(per_target: Sequence[np.ndarray]) -> float:
+    """`clear_gain` of the mean over targets, of those that every fold has rows of."""
+    most = max((len(gains) for gains in per_target), default=0)
+    whole = [gains for gains in per_target if len(gains) == most]
+    return clear_gain(np.mean(whole, axis=0)) if whole else 0.0
 
 
 def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray, totals: FoldTotals) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""CategoryKey: the code of a row by the values of one column of categories, or of two together."""
+"""CategoryKey: the code of a row by the values of one column of categories, or of several together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,6 +11,9 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.ingest.encoding import TableEncoding
+
+WholeNumbers = tuple[str, tuple[int, ...]]
+"""A column of numbers whose whole values are taken for categories: its name, and the values, ascending."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +26,27 @@ class CategoryPart:
         Its first column.
     n_values : int
     is_code : bool
-        One column of codes, 0 for no known value; else `n_values` one-hot columns.
+        One column of codes, 0 for no known value; else `n_values` one-hot columns, or numbers.
+    values : tuple of int
+        Of one column of numbers that are taken for categories: those that are known, ascending; else empty.
+    last : int or None
+        The last column of the raw column, its flag of missing values included, after which numbers are added to X.
     """
 
     start: int
     n_values: int
     is_code: bool
+    values: tuple[int, ...] = ()
+    last: int | None = None
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
         """The place of each row's value, from 1; 0 where it is missing or unknown: (n,) int64."""
-        width = 1 if self.is_code else self.n_values
+        width = 1 if self.is_code or self.values else self.n_values
         values = dense_columns(X, self.start, self.start + width)
+        if self.values:
+            known = np.asarray(self.values, np.float64)
+            place = np.minimum(np.searchsorted(known, values[:, 0]), len(known) - 1)
+            return np.where(known[place] == values[:, 0], place + 1, 0)
         if self.is_code:
             return values[:, 0].astype(np.int64)
         return np.where(values.any(axis=1), 1 + values.argmax(axis=1), 0)
@@ -40,12 +54,11 @@ class CategoryPart:
 
 @dataclass(frozen=True)
 class CategoryKey:
-    """The values of one column of categories, or the pairs of values of two.
+    """The values of one column of categories, or the pairs or triples of values of several.
 
     Parameters
     ----------
     parts : tuple of CategoryPart
-        One or two; the first is a column of codes.
     """
 
     parts: tuple[CategoryPart, ...]
@@ -73,11 +86,18 @@ def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np
     return np.asarray(part.toarray() if sparse.issparse(part) else part)
 
 
-def category_parts(encoding: TableEncoding) -> dict[str, CategoryPart]:
-    """Where the columns of categories of a table lie among the encoded columns, by name: codes and one-hot ones."""
+def category_parts(encoding: TableEncoding, numbers: Sequence[WholeNumbers] = ()) -> dict[str, CategoryPart]:
+    """Where the columns of categories of a table lie among the encoded columns, by name: codes and one-hot ones.
+
+    So do columns of `numbers` whose whole values are taken for categories.
+    """
     parts, start = {}, 0
+    whole = dict(numbers)
     for rule in encoding.rules:
+        last = start + len(rule.output_names) - 1
         if rule.kind in ("code", "category"):
-            parts[rule.name] = CategoryPart(start, len(rule.categories), rule.kind == "code")
-        start += len(rule.output_names)
+            parts[rule.name] = CategoryPart(start, len(rule.categories), rule.kind == "code", last=last)
+        elif rule.name in whole:
+            parts[rule.name] = CategoryPart(start, len(whole[rule.name]), False, whole[rule.name], last)
+        start = last + 1
     return parts

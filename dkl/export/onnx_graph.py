@@ -15,6 +15,7 @@ from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.data.store.outputs import check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
+from dkl.encodings.keys import CategoryPart, category_parts
 from dkl.export.kernel_columns import graph_columns
 from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
@@ -120,7 +121,8 @@ def _features(xp: Any, rows: Symbol, feature_map: FeatureMap, dtype: np.dtype) -
 def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np.dtype) -> tuple[list[Symbol], Symbol]:
     """The inputs of the graph, and the encoded rows."""
     table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
-    if table is None or encoding is None or takes_columns_as_they_are(table):
+    added = isinstance(encoding, FittedEncoding)
+    if table is None or encoding is None or (takes_columns_as_they_are(table) and not added):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
     check_no_times(table)
@@ -148,24 +150,25 @@ def _numbers_of_codes(
     width, rules = len(encoding.outputs), encoding.table.rules
     if encoding.unknown == "error":
         raise TypeError("a graph cannot refuse unknown values, as unknown='error' does; use model.save(store)")
+    parts = category_parts(encoding.table, encoding.numbers)
     codes = {
-        rule.name: _code(xp, rule, column)
+        rule.name: _code(xp, rule, column) if rule.categories else _whole(xp, encoded[rule.name][0], parts[rule.name])
         for rule, column in zip(rules, inputs, strict=True)
-        if rule.kind in ("code", "category")
+        if rule.name in parts
     }
-    names = [(rule.name,) for rule in rules if rule.kind == "code"]
-    made: dict[str, list[Symbol]] = {}
+    names = [*((rule.name,) for rule in rules if rule.kind == "code"), *((name,) for name in encoding.taken)]
+    # what is added to a column comes behind it
+    made = {rule.name: list(encoded.get(rule.name, ())) for rule in rules}
     for pair, table in zip([*names, *encoding.crosses], encoding.tables, strict=True):
         code = codes[pair[0]]
-        if len(pair) == 2:
-            other = codes[pair[1]]
-            count = next(len(rule.categories) for rule in rules if rule.name == pair[1])
+        for name in pair[1:]:
+            other = codes[name]
             has_both = xp.asarray((code > 0) & (other > 0), code.dtype)
-            code = ((code - 1) * count + other) * has_both
+            code = ((code - 1) * parts[name].n_values + other) * has_both
         numbers = xp.take(table.astype(encoding.dtype), code)
         # A centred number is the encoded one, the first that its own column becomes, less the mean beside it.
         centred = [number for by, number in encoding.centred if (by,) == pair]
-        made.setdefault(pair[0], []).append(xp.take(numbers, np.arange(width), axis=1))
+        made[pair[0]].append(xp.take(numbers, np.arange(width), axis=1))
         for place, number in enumerate(centred, width):
             made[pair[0]].append(encoded[number][0] - xp.take(numbers, np.array([place]), axis=1))
     return made
@@ -180,6 +183,19 @@ def _code(xp: SymbolNamespace, rule: ColumnRule, column: Symbol) -> Symbol:
         "default_int64": 0,
     }
     code = Symbol("LabelEncoder", [column], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
+    return xp.reshape(code, (ROWS,))
+
+
+def _whole(xp: SymbolNamespace, column: Symbol, part: CategoryPart) -> Symbol:
+    """The place of the number of each row among the whole ones that are known, from 1; 0 for others: (n,) int64."""
+    attributes = {
+        "keys_floats": [float(value) for value in part.values],
+        "values_int64s": list(range(1, part.n_values + 1)),
+        "default_int64": 0,
+    }
+    # they are below 2^24, so that single precision has them all
+    single = xp.asarray(column, np.dtype(np.float32))
+    code = Symbol("LabelEncoder", [single], (ROWS, 1), np.dtype("int64"), attributes, domain="ai.onnx.ml")
     return xp.reshape(code, (ROWS,))
 
 

@@ -226,11 +226,11 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
     table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
     check_no_times(table)
     fitted = encoding if isinstance(encoding, FittedEncoding) else None
-    if fitted is not None and fitted.crosses:
-        crosses = ", ".join(" x ".join(pair) for pair in fitted.crosses)
+    if fitted is not None and (fitted.crosses or fitted.taken):
+        kind, names = ("crosses", fitted.crosses) if fitted.crosses else ("numbers", ((n,) for n in fitted.taken))
         raise TypeError(
-            f"scikit-learn has no transformer for the target means of crosses ({crosses}); model.to_onnx(path) writes "
-            "every model, and model.predictor() answers rows in this process"
+            f"scikit-learn has no transformer for the target means of {kind} ({', '.join(map(' x '.join, names))}); "
+            "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
         )
     transformers = []
     for place, rule in enumerate(table.rules):

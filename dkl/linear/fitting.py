@@ -18,7 +18,7 @@ from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.mixed_blocks import MixedSource
-from dkl.linear.scores import TOO_LARGE
+from dkl.linear.scores import TOO_LARGE, decision_values
 from dkl.linear.sgd import (
     SGDState,
     batch_rows,
@@ -29,12 +29,13 @@ from dkl.linear.sgd import (
     step_schedule,
 )
 from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
-from dkl.linear.temperature import best_multiplier
+from dkl.linear.temperature import best_multiplier, slope_and_shifts
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import ColumnStore, run_driver
 from dkl.passes.session import PassStats
 from dkl.protocols.driver import Driver
+from dkl.protocols.records import RowSample
 from dkl.protocols.source import BlockSource
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -328,6 +329,19 @@ def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: 
     ValueError
         If no row is held out.
     """
+    return best_multiplier(*calibration_sums(problem, model, source, run))
+
+
+def calibration_sums(
+    problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """What the held-out rows say of each inverse temperature, in the words of `best_multiplier`; one pass.
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
+    """
     record = calibration_record(
         problem.feature_map,
         model.coef_,
@@ -341,7 +355,28 @@ def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: 
     weight = float(sums["weight"][0])
     if weight == 0.0:
         raise none_held_out(problem)
-    return best_multiplier(sums["label"], sums["uniform"], weight)
+    return sums["label"], sums["uniform"], weight
+
+
+def calibrate_by_class(
+    problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run
+) -> tuple[float, np.ndarray] | None:
+    """`slope_and_shifts` of the held-out rows; one pass, after which all rows of the source are in memory.
+
+    Parameters
+    ----------
+    source : BlockSource
+        A sample of some thousand rows.
+    """
+    n_rows = int(source.block_rows.sum())
+    record = RowSample("rows to calibrate on", n_rows, problem.seed)
+    (rows,) = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit).results
+    rows = rows.rows(np.flatnonzero(problem.held_out.mask(rows.held_with)))
+    scores = decision_values(rows.X, problem.feature_map, model.coef_, model.intercept_, dtype=problem.dtype)
+    if scores.shape[1] == 1:
+        scores = np.hstack([np.zeros_like(scores), scores])
+    weight = RowTargets(problem.classes, problem.class_weight).weights(rows)
+    return slope_and_shifts(scores, np.asarray(rows.y), np.ones(rows.n_rows) if weight is None else weight)
 
 
 def none_held_out(problem: LinearProblem) -> ValueError:

@@ -1,11 +1,20 @@
-"""The one positive temperature that turns decision values into probabilities, from sums at a grid of temperatures."""
+"""The positive temperature that turns decision values into probabilities, and a constant a class where base rates move.
+
+The temperature follows from sums over all held-out rows at a grid of temperatures, the constants from scores in memory.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from scipy.stats import chi2
 
 # Half octaves: wide enough for any scale of decision values, narrow enough to interpolate to 1e-4.
 MULTIPLIERS = 2.0 ** np.arange(-20.0, 20.5, 0.5)
+
+# How sure it has to be that constants of classes do not gain by chance.
+_SURE = 0.99
 
 
 def best_multiplier(
@@ -60,3 +69,78 @@ def best_multiplier(
         )
         low, high = (t, high) if value <= 0.0 else (low, t)
     return float(np.exp(log_a[0] + width * (0.5 * (low + high))))
+
+
+def least_log_loss(label: np.ndarray, uniform: np.ndarray, total_weight: float) -> float:
+    """The mean log loss at the best inverse temperature, of rows that are as uncertain as for `best_multiplier`.
+
+    Parameters
+    ----------
+    label, uniform, total_weight
+        As of `best_multiplier`.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Between the points of the grid it is the least value of the parabola through the best one.
+    """
+    doubt = 2.0 / (total_weight + 2.0)
+    loss, slope, curvature = (1.0 - doubt) * label + doubt * uniform
+    best = int(np.argmin(loss))
+    fall = 0.5 * slope[best] ** 2 / curvature[best] if curvature[best] > 0.0 else 0.0
+    return float((loss[best] - fall) / total_weight)
+
+
+def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """The a and b that minimise the log loss of ``softmax(a * scores + b)``; None where no b is worth it.
+
+    Rows are uncertain as in `best_multiplier`. The constants are worth it where twice the fall of the loss, beside that
+    with the best a alone, is more than chance would bring in one of a hundred samples (a likelihood ratio test with
+    K - 1 degrees of freedom).
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+        Decision values; for two classes 0 and the decision value.
+    codes : ndarray of shape (n,), int64
+    weight : ndarray of shape (n,)
+
+    Returns
+    -------
+    slope : float
+        a, positive.
+    shifts : ndarray of shape (K,)
+        b, of mean 0.
+
+    References
+    ----------
+    Platt 1999, "Probabilistic outputs for support vector machines"; for several classes the "bias-corrected
+    temperature scaling" of Alexandari, Kundaje & Shrikumar 2020.
+    """
+    n_classes = scores.shape[1]
+    doubt = 2.0 / (weight.sum() + 2.0)
+    shares = doubt / n_classes + (1.0 - doubt) * np.eye(n_classes)[codes]
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        # one class has no constant of its own: only differences count
+        z = at[0] * scores + np.append(0.0, at[1:])
+        total = logsumexp(z, axis=1)
+        excess = weight[:, None] * (np.exp(z - total[:, None]) - shares)
+        gradient = np.append((excess * scores).sum(), excess[:, 1:].sum(axis=0))
+        return float(weight @ (total - (shares * z).sum(axis=1))), gradient
+
+    def with_slope_alone(at: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = loss(np.append(at, np.zeros(n_classes - 1)))
+        return value, gradient[:1]
+
+    # in units of the scores, so that the first step has a sensible length
+    start = np.array([1.0 / max(float(np.abs(scores).max(initial=0.0)), np.finfo(np.float64).tiny)])
+    alone = minimize(with_slope_alone, start, jac=True, method="BFGS")
+    both = minimize(loss, np.append(alone.x, np.zeros(n_classes - 1)), jac=True, method="BFGS")
+    if both.x[0] <= 0.0 or 2.0 * (alone.fun - both.fun) <= chi2.ppf(_SURE, n_classes - 1):
+        return None
+    shifts = np.append(0.0, both.x[1:])
+    return float(both.x[0]), shifts - shifts.mean()

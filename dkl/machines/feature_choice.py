@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 from sklearn.svm import LinearSVC
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
+from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
-from dkl.encodings.fitted import category_reasons
-from dkl.linear.fitting import LinearProblem, Run, calibrate
+from dkl.encodings.categories import NOTHING
+from dkl.encodings.fitted import Made, category_reasons
+from dkl.encodings.suspects import more_categories
+from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
+from dkl.linear.temperature import least_log_loss
+from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.contenders import (
     Contender,
     contenders,
     has_kernel,
+    is_kernel,
     is_learned,
     joined,
     usual_advice,
@@ -30,11 +37,14 @@ from dkl.machines.contenders import (
 )
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
+from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
+from dkl.methods.validation import numbered_rows, record_columns
+from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
@@ -45,6 +55,8 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
 _ENOUGH_ROWS = 800
+# Columns are left out where the loss on the newest rows falls by so much without them.
+_CLEARLY = 0.01
 
 
 class ChoosingMixin(SettledMixin):
@@ -55,6 +67,7 @@ class ChoosingMixin(SettledMixin):
     trials: Sequence[int] | None
     validation_fraction: float
     checkpoint: Any
+    categorical: Sequence[str] | None
     seed_: int
     reasons_: tuple[str, ...]
     _advised: FeatureLearner
@@ -62,8 +75,13 @@ class ChoosingMixin(SettledMixin):
     _tried_kinds: tuple[Tried, ...] = ()
     # The seed of the rows that judge, where target means of the others were taken without them.
     _judging_seed: int | None
-    # The temperature of the winner's pilot on rows that its features did not see.
+    # What is said of columns that the last fit left out.
+    _left_out: tuple[str, ...] = ()
+    # What is said of numbers that may be names, and of crosses.
+    _suspected: tuple[str, ...] = ()
+    # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
     _pilot_temperature: float | None = None
+    _pilot_shift: np.ndarray | None = None
     _learner: Any
     _planned_problem: Any
     _problem_on: Any
@@ -132,15 +150,11 @@ class ChoosingMixin(SettledMixin):
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        choices, on, of_loss = race.choices[won][: race.rounds], (sample, weights, run), ()
+        on, choices, of_loss = (sample, weights, run), race.choices[won][: race.rounds], ()
         if self._may_take_log_loss(dataset) and self._affords_log_loss(race, sample, dataset, len(choices)):
-            # features were told apart by the squared error, whose Hessian is that of every penalty
-            self.loss_, of_loss = "log_loss", ("Loss: the log loss, which suits two classes best.",)
-            choices = [
-                self._told_penalties(pilots[won, fold][0], folds[fold], on, f"{won}-{fold}-loss")
-                for fold in range(race.rounds)
-            ]
-        self.reasons_ = (*race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3], *of_categories)
+            choices, of_loss = self._with_log_loss([pilots[won, fold] for fold in range(race.rounds)], folds, on)
+        reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
+        self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
 
@@ -149,11 +163,121 @@ class ChoosingMixin(SettledMixin):
         settings, is_open = self._settings, self.loss is None and self.alpha in (None, "auto")
         return is_open and settings.solver == "newton" and settings.calibrate and dataset.schema.n_classes == 2
 
+    def _with_log_loss(
+        self,
+        pilots: list[tuple[FeatureLearner, PenaltyChoice]],
+        folds: list[HeldOut],
+        on: tuple[Dataset, np.ndarray | None, Run],
+    ) -> tuple[list[PenaltyChoice], tuple[str, ...]]:
+        """How penalties do on the features of each fold, by the log loss where probabilities are better then; and why.
+
+        Features were told apart by the squared error, whose Hessian is that of every penalty.
+        """
+        before = [choice for _, choice in pilots]
+        squared = [self._calibrated_loss(*pilot, fold, on) for pilot, fold in zip(pilots, folds, strict=False)]
+        self.loss_ = "log_loss"
+        choices = [
+            self._told_penalties(pilot, fold, on, f"loss-{number}")
+            for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=False))
+        ]
+        told = zip(pilots, choices, folds, strict=False)
+        own = [self._calibrated_loss(pilot, choice, fold, on) for (pilot, _), choice, fold in told]
+        if is_better := np.mean(own) < np.mean(squared):
+            before = choices
+        else:
+            self.loss_ = "squared_error"
+        taken, left = ("log loss", "squared error") if is_better else ("squared error", "log loss")
+        figures = sorted((float(np.mean(own)), float(np.mean(squared))))
+        return before, (
+            f"Loss: {taken}; the log loss of probabilities on held-out rows is {figures[0]:.4f} then, and "
+            f"{figures[1]:.4f} with the {left}.",
+        )
+
     def _affords_log_loss(self, race: Race, sample: Dataset, dataset: Dataset, n_folds: int) -> bool:
         """Whether the penalties of the log loss, and the fit with it, are within what is allowed."""
         judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
         ahead = n_folds * judged.telling(self._advised) + whole.fitting(self._advised)
         return race.spent + ahead <= race.allowed
+
+    def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows without columns whose newest values no older row has, where a linear model does better without them.
+
+        Only rows of tables that are held out by time have such columns. The newest rows judge.
+        """
+        self._left_out, self._judging_seed = (), None
+        is_table = dataset.encoding is not None and not dataset.encoding.array_dtype
+        if dataset.schema.held_by != "time" or not is_table or dataset.total_weight < FEWEST_ROWS:
+            return dataset
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        ahead = columns_ahead(sample, folds[0], run, self.seed_)
+        # what becomes of codes is not known yet
+        codes = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
+        if not ahead or len(ahead) + len(codes) == dataset.n_columns:
+            return dataset
+        losses = []
+        for stage, names in (("with", codes), ("without", [*codes, *ahead])):
+            rows = without_columns(sample, names)
+            self._advised = contenders(rows, usual_advice(), effort, self._knobs)[0].learner
+            _, choice = self._tried(folds[0], (rows, weights, run), f"columns-{stage}")
+            losses.append(1.0 - float(choice.scores.max()))
+        if losses[1] > (1.0 - _CLEARLY) * losses[0]:
+            return dataset
+        self._left_out = (
+            f"Columns: {spoken_names(ahead)} left out, since most of the newest rows lie beyond all older ones there, "
+            f"and later rows will: a linear model without them has the score {1.0 - losses[1]:.4f} on the newest rows, "
+            f"with them {1.0 - losses[0]:.4f}. by_time=False keeps them, and holds rows out at random.",
+        )
+        fewer = without_columns(dataset, ahead)
+        self.encoding_ = fewer.encoding
+        record_columns(self, fewer)
+        return fewer
+
+    def _numbered(self, dataset: Dataset, run: Run, more: Made = NOTHING) -> Dataset:
+        """The rows with numbers in place of categories."""
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
+        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
+        self._judging_seed = None if numbered is dataset else self.seed_
+        return numbered
+
+    def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows with numbers in place of codes, and beside what held-out rows say is better taken for a category.
+
+        The latter where the machine chooses for itself, and nobody has said what is categorical.
+        """
+        self._suspected = ()
+        if not self._chooses or self.categorical is not None:
+            return self._numbered(dataset, run)
+        found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
+        rows, made = self._numbered(dataset, run), NOTHING
+        score = self._plain_score(rows, weights, run, "plain") if found.made != NOTHING else 0.0
+        for what, names in (("numbers", found.made.taken), ("crosses", found.made.crosses)):
+            if not names:
+                continue
+            tried = replace(
+                made, numbers=found.made.numbers, **({"taken": names} if what == "numbers" else {"crosses": names})
+            )
+            after = self._plain_score(self._numbered(dataset, run, tried), weights, run, what)
+            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - score)
+            self._suspected += (found.told(what, is_better, score, after),)
+            if is_better:
+                made, score = tried, after
+        if found.suspected and not found.made.taken:
+            self._suspected += (found.told("numbers", False),)
+        # the encoding is that of the last rows that were numbered
+        return self._numbered(dataset, run, made)
+
+    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, stage: str) -> float:
+        """The better one of the columns themselves and of a kernel, on held-out rows of a sample."""
+        effort = EFFORTS[self.effort]
+        sample, folds = self._judged_sample(dataset, effort)
+        kinds = contenders(sample, usual_advice(), effort, self._knobs)
+        scores = []
+        for number, kind in enumerate((kinds[0], next(filter(is_kernel, kinds), kinds[-1]))):
+            self._advised = kind.learner
+            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{number}")
+            scores.append(float(choice.scores.max()))
+        return max(scores)
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.
@@ -170,7 +294,12 @@ class ChoosingMixin(SettledMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
-        self.reasons_ = (f"Features: {plainest.name}; {why}.", *category_reasons(dataset.encoding))
+        self.reasons_ = (
+            f"Features: {plainest.name}; {why}.",
+            *category_reasons(dataset.encoding),
+            *self._suspected,
+            *self._left_out,
+        )
         self._tried_kinds = ()
         sample, folds = self._judged_sample(dataset, EFFORTS["best"])
         judged = []
@@ -198,7 +327,7 @@ class ChoosingMixin(SettledMixin):
         # the log loss of several classes is fitted for all of them together, and judged one against the rest
         is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
         if self._settings.calibrate and not is_joint:
-            self._pilot_temperature = self._temperature_of(*pilot, fold, on)
+            self._pilot_temperature, self._pilot_shift = self._calibration_of(*pilot, fold, on)
         chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
         share = sample.total_weight / dataset.total_weight
@@ -288,41 +417,70 @@ class ChoosingMixin(SettledMixin):
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         return chosen_penalty(problem, sample.source, own)
 
-    def _temperature_of(
+    def _calibration_of(
         self,
         pilot: FeatureLearner,
         choice: PenaltyChoice,
         fold: HeldOut,
         on: tuple[Dataset, np.ndarray | None, Run],
-    ) -> float | None:
+    ) -> tuple[float | None, np.ndarray | None]:
         """The temperature of the winner's probabilities on rows that its features did not see; None if it has no model.
 
-        The model itself may then be fitted to all rows.
+        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
+        or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
         """
-        sample, weights, run = on
-        coefficients = choice.start
-        if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
-            return None
-        model = LinearSVC()
-        model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
-        problem: LinearProblem = replace(self._problem_on(pilot, sample, weights), held_out=fold)
-        return 1.0 / calibrate(problem, model, sample.source, run)
+        sample, _, run = on
+        if (model := _model_of(pilot, choice)) is None:
+            return None, None
+        problem = self._calibration_problem(pilot, fold, on)
+        if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
+            slope, shifts = found
+            # two classes have one model, whose score is that of the second one less that of the first
+            shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
+            return 1.0 / slope, shifts / slope
+        return 1.0 / calibrate(problem, model, sample.source, run), None
+
+    def _calibrated_loss(
+        self,
+        pilot: FeatureLearner,
+        choice: PenaltyChoice,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+    ) -> float:
+        """The log loss of the best penalty's probabilities on the rows of a fold; infinite if it has no model."""
+        model = _model_of(pilot, choice)
+        problem = self._calibration_problem(pilot, fold, on)
+        return np.inf if model is None else least_log_loss(*calibration_sums(problem, model, on[0].source, on[2]))
+
+    def _calibration_problem(
+        self, pilot: FeatureLearner, fold: HeldOut, on: tuple[Dataset, np.ndarray | None, Run]
+    ) -> LinearProblem:
+        """The linear problem of a pilot that rows of a fold calibrate."""
+        problem: LinearProblem = self._problem_on(pilot, on[0], on[1])
+        return replace(problem, held_out=fold)
 
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
+        by_time = dataset.schema.held_by == "time"
         passes: list[Any] = []
-        for contender in self._all_that_may_be_tried(dataset, sample):
+        for place, contender in enumerate(self._all_that_may_be_tried(dataset, sample)):
             self._advised = contender.learner
             pilot = self._learner("pilot")
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
             judging = newton_passes(problem, sample.n_rows)
-            passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(sample), *judging)]
+            # the plainest kind also says whether columns that run ahead of older rows are left out
+            times = len(folds) + (2 if by_time and place == 0 else 0)
+            passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]
+        if by_time:
+            # these columns are looked for, and rows to calibrate on are read
+            passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
         if self._may_take_log_loss(dataset):
             self.loss_ = "log_loss"
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            passes += [(records, calls * len(folds)) for records, calls in newton_passes(problem, sample.n_rows)]
+            told = [*newton_passes(problem, sample.n_rows), *calibration_passes(problem), *calibration_passes(problem)]
+            passes += [(records, calls * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
 
@@ -354,3 +512,13 @@ class ChoosingMixin(SettledMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
+
+
+def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
+    """The linear model of the best penalty on a pilot's features; None if it has none."""
+    coefficients = choice.start
+    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        return None
+    model = LinearSVC()
+    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+    return model

@@ -93,7 +93,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features.
+        True where the machine chooses its features. Of rows that are held out by time, where the machine chooses, the
+        newest ones also say what to add to each intercept, if classes have become clearly rarer or more frequent:
+        decision values and labels follow the probabilities.
     by_group : str or None
     by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
@@ -249,6 +251,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         if self._settings.calibrate and self._pilot_temperature is not None:
             self.temperature_ = self._pilot_temperature
+            if self._pilot_shift is not None:
+                # what is predicted follows the probabilities
+                self.linear_.intercept_ = self.linear_.intercept_ + self._pilot_shift
         elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 

@@ -47,7 +47,6 @@ from dkl.methods.validation import (
     check_classes,
     check_columns,
     encoded_rows,
-    numbered_rows,
     one_dimensional,
     rows_to_fit,
     without_splits,
@@ -150,7 +149,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
-        dataset = self._numbered(dataset, run)
+        if self._chooses:
+            dataset = self._without_columns_ahead(dataset, weights, run)
+        dataset = self._with_categories(dataset, weights, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -207,17 +208,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
         exposed.remember(self)
-        self._pilot_temperature = None
+        self._pilot_temperature = self._pilot_shift = None
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
         return dataset
-
-    def _numbered(self, dataset: Dataset, run: Run) -> Dataset:
-        """The rows with numbers in place of categories."""
-        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
-        # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
-        self._judging_seed = None if numbered is dataset else self.seed_
-        return numbered
 
     def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[FeatureLearner, dict[str, Any]]:
         """Choose as `fit` does before it learns from all rows: the features, not fitted, and parameters that pin all.

@@ -19,10 +19,12 @@ from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
+from dkl.data.sources.fewer_columns import left_out_of, without_columns
 from dkl.data.sources.lazy import as_dask_array
 from dkl.data.together.own_dates import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
-from dkl.encodings.categories import rows_like_fit, with_categories
+from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
+from dkl.encodings.fitted import Made
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
@@ -89,14 +91,16 @@ def rows_to_fit(
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
     dataset = held_rows(dataset)
-    _record_columns(estimator, dataset)
+    record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:
         estimator.first_index_ = dataset.schema.first_index
     return dataset
 
 
-def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+def numbered_rows(
+    estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut, run: Run, more: Made = NOTHING
+) -> Dataset:
     """The rows of a fit with numbers in place of codes of categories; records what then counts as a column.
 
     Parameters
@@ -106,13 +110,15 @@ def numbered_rows(estimator: BaseEstimator, dataset: Dataset, held_out: HeldOut,
     held_out : HeldOut
         The rows that judge anything in this fit.
     run : Run
+    more : Made
+        Numbers and crosses that are taken for categories, too.
     """
     # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
-    numbered = with_categories(dataset, held_out, run, centres=not monotone)
+    numbered = with_categories(dataset, held_out, run, centres=not monotone, more=more)
     if numbered is not dataset:
         estimator.encoding_ = numbered.encoding
-        _record_columns(estimator, numbered)
+        record_columns(estimator, numbered)
     return numbered
 
 
@@ -142,7 +148,7 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
         )
 
 
-def _record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
+def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
     """`n_features_in_` and, where the columns have names, as many `feature_names_in_`: those of raw columns."""
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -245,9 +251,11 @@ def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
     """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories.
 
-    A column that held the exposures of the fit is no feature: it becomes a row column.
+    A column that held the exposures of the fit is no feature: it becomes a row column. What the fit left out is left
+    out of these rows, too.
     """
-    dataset = rows_like_fit(getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset))
+    encoding, dataset = getattr(estimator, "encoding_", None), with_exposure_of_fit(estimator, dataset)
+    dataset = rows_like_fit(encoding, without_columns(dataset, left_out_of(encoding, dataset.encoding)))
     check_columns(estimator, dataset)
     return dataset
 

@@ -14,7 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
 from dkl.methods.provenance import Provenance
 from dkl.methods.scoring import check_log_targets
-from dkl.methods.validation import checked_dataset
+from dkl.methods.validation import checked_dataset, without_splits
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
@@ -341,17 +341,16 @@ def held_out_answers(
     Raises
     ------
     ValueError
-        If the dataset has no target or no rows, its columns are not those of `fit`, its task is another one, the
-        model has no exposure, or it has one that the dataset lacks.
+        If the dataset has no target or no rows, its columns are not those of `fit`, its targets can be none of the
+        model's task, the model has no exposure, or it has one that the dataset lacks.
     """
     if dataset.task is None:
         raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
     if not dataset.n_rows:
         raise ValueError(f"{dataset!r} has no rows to score")
     classes: np.ndarray | None = getattr(model, "classes_", None)
-    if (classes is None) != (dataset.task == "regression"):
-        kind = "numbers" if classes is None else "classes"
-        raise ValueError(f"{type(model).__name__} predicts {kind}, and the target of {dataset!r} is for {dataset.task}")
+    # whole numbers may have been stored for the other task
+    dataset = without_splits(dataset).used_whole(None, None, "regression" if classes is None else "classification")
     check_has_exposure(model, exposure)
     exposure = exposure_of_fit(model, exposure)
     rows = checked_dataset(model, with_exposure_of_fit(model, dataset, exposure))

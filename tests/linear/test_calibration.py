@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 
 from dkl.linear.sums import calibration_sums
-from dkl.linear.temperature import MULTIPLIERS, best_multiplier
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
 from dkl.methods.prediction import chosen_codes, probabilities
 from tests.definitions import linear as definition
 
@@ -65,3 +67,46 @@ def test_the_largest_probability_is_that_of_the_predicted_class(K: int, multipli
     np.testing.assert_array_equal(shares.argmax(axis=1), chosen_codes(scores))
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-12)
     assert ((shares >= 0.0) & (shares <= 1.0)).all()
+
+
+def test_slope_and_shift_of_two_classes_are_a_logistic_regression_on_doubtful_labels() -> None:
+    scores, codes, weight = some_scores(2, 1.0, n=400)
+    scores = np.column_stack([np.zeros(400), scores[:, 1] - scores[:, 0] + 2.0])
+    slope, shifts = slope_and_shifts(scores, codes, weight)
+    # each row twice, of either class, with the share of doubt as its weight
+    doubt = 1.0 / (weight.sum() + 2.0)
+    rows, labels = np.tile(scores[:, 1:], (2, 1)), np.append(codes, 1 - codes)
+    exact = LogisticRegression(C=np.inf, tol=1e-10).fit(rows, labels, np.append(weight * (1 - doubt), weight * doubt))
+    assert slope == pytest.approx(exact.coef_[0, 0], rel=1e-4)
+    assert shifts[1] - shifts[0] == pytest.approx(exact.intercept_[0], rel=1e-4)
+
+
+def test_slope_and_shifts_of_several_classes_have_the_least_loss() -> None:
+    scores, codes, weight = some_scores(4, 3.0, n=500)
+    scores += np.array([4.0, 0.0, -5.0, 1.0])
+    slope, shifts = slope_and_shifts(scores, codes, weight)
+
+    def loss(at: np.ndarray) -> float:
+        doubt, total = 2.0 / (weight.sum() + 2.0), 0.0
+        for row, code, w in zip(scores, codes, weight, strict=True):
+            z = at[0] * row + np.append(at[1:], 0.0)
+            for k in range(4):
+                share = (1.0 - doubt) * (k == code) + doubt / 4
+                total += w * share * (np.log(np.exp(z).sum()) - z[k])
+        return total
+
+    found = np.append(slope, shifts[:3] - shifts[3])
+    best = minimize(loss, found * 0.9, method="Nelder-Mead", options={"maxiter": 300})
+    assert loss(found) <= best.fun + 1e-6 * abs(best.fun)
+    assert shifts.mean() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_labels_that_scores_tell_as_they_are_get_no_shift() -> None:
+    found = []
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        scores = np.column_stack([np.zeros(300), generator.normal(size=300)])
+        codes = (generator.random(300) < 1.0 / (1.0 + np.exp(-2.0 * scores[:, 1]))).astype(np.int64)
+        found.append(slope_and_shifts(scores, codes, np.ones(300)))
+    # one of a hundred is expected by chance
+    assert sum(each is not None for each in found) <= 3

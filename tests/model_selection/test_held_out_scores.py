@@ -157,14 +157,25 @@ def test_labels_that_the_model_has_not_seen_count_as_wrong(tmp_path: Path) -> No
     assert answers.metric("log_loss").value > 0.1 * 36
 
 
+def test_whole_numbers_that_were_stored_as_labels_are_scored_as_numbers(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = np.round(2.0 * X[:, 0]).astype(int)
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", X, y)
+    assert rows.task == "classification"
+    model = dkl.KernelRegressor("random", random_state=0).fit(rows)
+    (found,) = scores_of(held_out_answers(model, rows), ["rmse"])
+    assert found.value == pytest.approx(np.sqrt(np.mean((model.predict(X) - y) ** 2)))
+
+
 def test_what_has_no_meaning_is_refused_by_name(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     rows = dkl.create_dataset(tmp_path / "rows.zarr", X, X[:, 0])
     model = dkl.KernelRegressor("random", random_state=0).fit(rows)
     with pytest.raises(ValueError, match="'accuracy' is no metric of numbers; expected one of rmse, mae, r2"):
         scores_of(held_out_answers(model, rows), ["accuracy"])
-    with pytest.raises(ValueError, match="predicts numbers"):
-        held_out_answers(model, dkl.create_dataset(tmp_path / "labels.zarr", X, X[:, 0] > 0))
+    with pytest.raises(ValueError, match="labels such as 'no', not numbers"):
+        held_out_answers(model, dkl.create_dataset(tmp_path / "texts.zarr", X, np.where(X[:, 0] > 0, "yes", "no")))
+    dkl.create_dataset(tmp_path / "labels.zarr", X, X[:, 0] > 0)
     classifier = dkl.KernelClassifier("random", calibrate=False, random_state=0).fit(X, X[:, 0] > 0)
     with pytest.raises(ValueError, match="roc_auc needs probabilities"):
         scores_of(held_out_answers(classifier, dkl.open_dataset(tmp_path / "labels.zarr")), ["roc_auc"])

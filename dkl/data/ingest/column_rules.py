@@ -46,7 +46,7 @@ class ColumnRule:
     double : str
         Why the column needs float64, in words; empty where float32 holds what matters of it.
     outputs : tuple of str
-        Names of the columns that a fit has made of a column of codes; empty before.
+        Names of the columns that a fit has made of a column of codes, or has added to another one; empty before.
     parts : tuple of {"days", "hour", "weekday", "yearday"}
         What is kept of times.
     form : str
@@ -78,7 +78,7 @@ class ColumnRule:
             return len(self.categories)
         if self.parts:
             return len(names_of(self.name, self.parts))
-        return len(self.outputs) or 1
+        return (len(self.outputs) or 1) if self.kind == "code" else 1
 
     @property
     def entries(self) -> int:
@@ -92,7 +92,7 @@ class ColumnRule:
         values = names_of(self.name, self.parts) if self.parts else [self.name]
         if self.kind == "category":
             values = [f"{self.name}={text}" for text in self.categories]
-        return values + ([f"{self.name}={MISSING}"] if self.flags_missing else [])
+        return [*values, *([f"{self.name}={MISSING}"] if self.flags_missing else []), *self.outputs]
 
     @property
     def passthrough(self) -> list[bool]:
@@ -102,7 +102,8 @@ class ColumnRule:
         if self.parts:
             values = [name != f"{self.name}.days" for name in names_of(self.name, self.parts)]
             return values + [True] * self.flags_missing
-        return [self.kind in ("boolean", "category")] * self.n_values + [True] * self.flags_missing
+        values = [self.kind in ("boolean", "category")] * self.n_values + [True] * self.flags_missing
+        return values if self.kind == "code" else values + [False] * len(self.outputs)
 
     @property
     def treatment(self) -> str:

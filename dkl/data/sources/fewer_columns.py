@@ -1,0 +1,119 @@
+"""FewerColumns: the rows of a source without some of their columns, and datasets without columns of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dkl.data.dataset import Dataset
+from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
+from dkl.data.sources.selected import most_folds
+from dkl.protocols.block import Block
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Reads a block, and leaves columns of its X out."""
+
+    base: RowReader
+    kept: np.ndarray
+
+    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
+        block = self.base.load(ticket, parts)
+        return replace(block, X=block.X[:, self.kept]) if "X" in parts else block
+
+
+class FewerColumns(WrappedRows):
+    """Rows without some of their columns; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    base : RowSource
+    kept : ndarray of int
+        The columns of X that stay, ascending.
+    """
+
+    def __init__(self, base: RowSource, kept: np.ndarray) -> None:
+        super().__init__(base)
+        self.kept = kept
+        self._identity = f"columns {kept.tolist()} of {base.n_columns}"
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.kept)
+
+    @property
+    def one_fold(self) -> bool:
+        return most_folds(self) == 1
+
+    @property
+    def read_nbytes(self) -> int:
+        """The whole rows are there beside the copy with fewer columns."""
+        return self.base.read_nbytes + self.base.block_nbytes
+
+    def reader(self) -> _Reader:
+        return _Reader(self.base.reader(), self.kept)
+
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        return self.base.blocks_without_x(extra)
+
+
+def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
+    """The dataset without the encoded columns of these names; the dataset itself where it has none of them.
+
+    Its encoding answers tables that hold them all the same. Of one-hot columns and of cosines all that belong to the
+    same raw column go together.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Its columns have names.
+    names : collection of str
+    """
+    of_rows = dataset.column_names or []
+    kept = np.flatnonzero([name not in names for name in of_rows])
+    if len(kept) == len(of_rows):
+        return dataset
+    encoding = dataset.encoding
+    if encoding is not None:
+        rules = []
+        for rule in encoding.rules:
+            left = [name for name in rule.output_names if name not in names]
+            if len(left) == len(rule.output_names):
+                rules.append(rule)
+            elif left:
+                # of a time the days alone go: its cycles stay
+                rules.append(replace(rule, parts=tuple(part for part in rule.parts if part != "days")))
+        gone = {rule.name for rule in encoding.rules} - {rule.name for rule in rules}
+        encoding = replace(encoding, rules=tuple(rules), ignored=(*encoding.ignored, *sorted(gone)))
+    schema = replace(
+        dataset.schema,
+        n_columns=len(kept),
+        column_names=[of_rows[place] for place in kept],
+        encoding=encoding,
+        passthrough=None if dataset.schema.passthrough is None else dataset.schema.passthrough[kept],
+    )
+    return dataset.with_rows(FewerColumns(dataset.source, kept), schema)
+
+
+def left_out_of(fitted: Any, given: Any) -> list[str]:
+    """The encoded columns of a dataset that a fit left out: of raw columns that it ignores, or the days of a time.
+
+    Parameters
+    ----------
+    fitted, given : TableEncoding, FittedEncoding or None
+        Of the model, and of the dataset.
+    """
+    if fitted is None or given is None:
+        return []
+    known, names = {rule.name: rule for rule in fitted.rules}, []
+    for rule in given.rules:
+        own = known.get(rule.name)
+        if own is None and rule.name in fitted.ignored:
+            names += rule.output_names
+        elif own is not None and "days" in rule.parts and own.parts and "days" not in own.parts:
+            names += rule.output_names[:1]
+    return names

@@ -1,0 +1,306 @@
+"""Numbers that may be names, and crosses of few values: what a machine without settings may take for categories too.
+
+A column of whole numbers is a suspect where it has many values, each in several rows, and is no counter of them.
+Names differ from quantities in that a value says more of its own rows than the values beside it do: its mean target has
+to lower the held-out squared error of the number itself and of the mean targets of its neighbours, near and far.
+Crosses of two or three columns with few values have to lower that of their parts. All of it follows from sums by value
+and fold, as `dkl.encodings.gains` has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.checks import spoken_names
+from dkl.data.dataset import Dataset
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.encodings.categories import CategoryFit
+from dkl.encodings.fitted import Made
+from dkl.encodings.gains import clear_mean_gain, cross_gains, held_out_gains
+from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
+from dkl.encodings.sums import CategorySum
+from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
+from dkl.passes.engine import run_pass
+from dkl.protocols.records import RowSample
+
+# Of fewer rows one share of them could not judge what is found.
+_FEWEST_ROWS = 4_000
+# Values are looked at in a sample of so many rows, and bytes, at most.
+_SAMPLE_ROWS, _SAMPLE_BYTES = 50_000, 32 * 2**20
+# A suspect has more values than are few, each in so many rows on average, and so many at most.
+FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
+# So large a share of steps from row to row that do not fall is a run: a counter, or a time.
+_RUN = 0.9
+# By so much of the squared error the mean of a value has to do better than those of its neighbours.
+_LEAST_GAIN = 0.01
+# A cross has so many rows for each of its combinations of values; the sums of all that are tried take so many bytes.
+_ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
+# Crosses that are kept, at most, and numbers that these become.
+_MOST_CROSSES, _MOST_NUMBERS = 8, 200
+# Codes whose moments are added up at a time.
+_AT_ONCE = 1 << 13
+
+
+@dataclass(frozen=True)
+class Found:
+    """What may be taken for categories.
+
+    Parameters
+    ----------
+    made : Made
+        Numbers and crosses that gain in held-out squared error; empty where none does.
+    suspected : tuple of str
+        All columns of whole numbers that look like names.
+    """
+
+    made: Made = field(default_factory=Made)
+    suspected: tuple[str, ...] = ()
+
+    def told(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
+        """What was tried and decided, and how to pin it, in a sentence.
+
+        Parameters
+        ----------
+        what : {"numbers", "crosses"}
+        is_better : bool
+        before, after : float or None
+            Scores on held-out rows without and with them; None where nothing was worth a trial.
+        """
+        names = list(self.made.taken if what == "numbers" else map(" x ".join, self.made.crosses))
+        scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
+        if what == "crosses":
+            decided = "are taken as categories" if is_better else "were tried as categories, and do not help"
+            return f"Crosses: {spoken_names(names)} {decided}{scores}; categorical=[] tries none."
+        looks = f"Suspects: {spoken_names(self.suspected)} may be names, not quantities"
+        if is_better:
+            return (
+                f"{looks}; mean targets of the values of {spoken_names(names)} are columns beside the numbers{scores}. "
+                f"categorical={names} takes the values for names alone, categorical=[] takes none."
+            )
+        return f"{looks}; taken as quantities, since held-out rows gain nothing{scores}. categorical=[...] takes names."
+
+
+def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) -> Found:
+    """Numbers and crosses of categories that gain, of dense rows of tables with a target and enough rows.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    held_out : HeldOut
+        The rows that judge: nothing is learned from them.
+    run : Run
+    seed : int
+        Of the sample that is looked at.
+    """
+    is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
+    if not is_table or dataset.source.is_sparse or dataset.task is None or dataset.n_rows < _FEWEST_ROWS:
+        return Found()
+    suspects, few = whole_numbers(_sample(dataset, run, seed), dataset.encoding)
+    parts = category_parts(dataset.encoding, [*suspects, *few])
+    of_few = [name for name, part in parts.items() if not part.is_code and part.n_values <= FEW]
+    if not suspects and len(of_few) < 2:
+        return Found()
+    trial = NumberTrial(dataset, CategoryFolds(held_out), False, 2**62, run)
+    taken = trial.gaining_numbers({name: CategoryKey((parts[name],)) for name, _ in suspects})
+    crosses = trial.gaining_crosses({name: CategoryKey((parts[name],)) for name in of_few})
+    used = {*taken, *(name for cross in crosses for name in cross)}
+    numbers = tuple(each for each in (*suspects, *few) if each[0] in used)
+    return Found(Made((), crosses, numbers, taken), tuple(name for name, _ in suspects))
+
+
+def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[WholeNumbers], list[WholeNumbers]]:
+    """The columns of numbers of a table that look like names, and those of few whole values.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        In their order.
+    encoding : TableEncoding
+    """
+    suspects, few, start = [], [], 0
+    for rule in encoding.rules:
+        values, start = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64), start + len(rule.output_names)
+        if rule.kind not in ("number", "boolean"):
+            continue
+        # what fills missing values need not be whole
+        values = values[values == np.floor(values)] if rule.fill is not None else values
+        if not len(values) or not (values == np.floor(values)).all() or np.abs(values).max() >= 2**24:
+            continue
+        different = tuple(np.unique(values).astype(int).tolist())
+        if len(different) <= FEW:
+            if len(different) > 1:
+                few.append((rule.name, different))
+            continue
+        # a counter: all numbers between the least and the largest one, in the order of the rows
+        steps = np.diff(values)
+        is_run = different[-1] - different[0] < len(different) and max(np.mean(steps >= 0), np.mean(steps <= 0)) > _RUN
+        if len(different) <= min(len(values) / _ROWS_A_VALUE, _MOST_VALUES) and not is_run:
+            suspects.append((rule.name, different))
+    return suspects, few
+
+
+def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
+    """Rows of the dataset in the order of their identities, as many as may be looked at."""
+    most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
+    record = RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
+    (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
+    X = rows.X[np.argsort(rows.row_id, kind="stable")]
+    return X.toarray() if sparse.issparse(X) else X
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTrial(CategoryFit):
+    """What numbers and crosses gain as categories, by the sums that target means are made of."""
+
+    _known: set[str] = field(default_factory=set, init=False)
+
+    @cached_property
+    def totals(self) -> FoldTotals:
+        sums = [CategorySum("weight", None, 0, 1)]
+        for t in range(self.n_targets):
+            sums += [CategorySum(f"target {t} power {k}", None, 0, 1, target=t, target_power=k) for k in (1, 2)]
+        self._sum(sums)
+        return super().totals
+
+    def _affordable(self, keys: dict[tuple[str, ...], CategoryKey]) -> dict[tuple[str, ...], CategoryKey]:
+        """Those of the fewest combinations of values, as many as there is room for, once their sums are known."""
+        held, fits = 0, {}
+        for names, key in sorted(keys.items(), key=lambda item: item[1].size):
+            held += 8 * self.folds.count * key.size * len(self.outputs)
+            if held <= _TRIED_BYTES:
+                fits[names] = key
+        self._sum([each for key in fits.values() for each in self._sums_of(key)])
+        return fits
+
+    def gaining_numbers(self, suspects: dict[str, CategoryKey]) -> tuple[str, ...]:
+        """The numbers whose values say more than their neighbours do."""
+        totals, taken = self.totals, []
+        for (name,), key in self._affordable({(name,): key for name, key in suspects.items()}).items():
+            weight, targets = self._cells(key, 0, key.size)
+            priors = self._priors(key)
+            gains = [
+                value_gains(weight, targets[t], totals.only(t), float(priors[t]), key.parts[0].values)
+                for t in range(self.n_targets)
+            ]
+            if clear_mean_gain(gains) > _LEAST_GAIN:
+                taken.append(name)
+        return tuple(name for name in suspects if name in taken)
+
+    def gaining_crosses(self, few: dict[str, CategoryKey]) -> tuple[tuple[str, ...], ...]:
+        """The pairs and triples of columns of few values that gain most beside their parts."""
+        gains: dict[tuple[str, ...], float] = {}
+        crossed: dict[tuple[str, ...], CategoryKey] = {}
+        for size in (2, 3):
+            keys = {
+                names: CategoryKey(tuple(few[name].parts[0] for name in names)) for names in combinations(few, size)
+            }
+            enough = self.dataset.n_rows / _ROWS_A_CELL
+            keys = self._affordable({names: key for names, key in keys.items() if key.size <= enough})
+            crossed |= keys
+            for names, key in keys.items():
+                if size == 2:
+                    gains[names] = self._pair_gain(key)
+                elif all(pair in crossed for pair in combinations(names, 2)):
+                    gains[names] = self._triple_gain(names, crossed)
+        most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
+        best = sorted((names for names in gains if gains[names] > 0.0), key=lambda names: -gains[names])[:most]
+        return tuple(names for names in gains if names in best)
+
+    def _pair_gain(self, key: CategoryKey) -> float:
+        """What the means of pairs of values gain beside those of the values."""
+        weight, targets = self._cells(key, 0, key.size)
+        shape = (len(weight), *(part.n_values for part in key.parts))
+        own = []
+        for other in (2, 1):
+            N = np.insert(weight[:, 1:].reshape(shape).sum(axis=other), 0, 0.0, axis=1)
+            S = np.insert(targets[:, :, 1:].reshape(-1, *shape).sum(axis=other + 1), 0, 0.0, axis=2)
+            own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
+        crossed = self._deviations(key, self._priors(key))
+        per_target = [
+            cross_gains(weight, targets[t], (own[0][:, t], own[1][:, t]), crossed[:, t], self.totals.only(t))
+            for t in range(self.n_targets)
+        ]
+        return clear_mean_gain(per_target)
+
+    def _triple_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
+        """What the means of triples of values gain beside those of their pairs."""
+        key = crossed[names]
+        weight, targets = self._cells(key, 0, key.size)
+        shape = tuple(part.n_values for part in key.parts)
+        F, per_target = len(weight), []
+        pairs = [(pair, crossed[pair]) for pair in combinations(names, 2)]
+        deviations = {pair: self._deviations(of_pair, self._priors(of_pair)) for pair, of_pair in pairs}
+        own = self._deviations(key, self._priors(key))
+        for t in range(self.n_targets):
+            columns = [np.ones((F, *shape))]
+            for (pair, of_pair), left_out in zip(pairs, (2, 1, 0), strict=True):
+                of_cells = deviations[pair][:, t, 1:].reshape(F, *(part.n_values for part in of_pair.parts))
+                columns.append(np.broadcast_to(np.expand_dims(of_cells, 1 + left_out), (F, *shape)))
+            columns.append(own[:, t, 1:].reshape(F, *shape))
+            u = np.stack([column.reshape(F, -1) for column in columns], axis=2)
+            per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
+        return clear_mean_gain(per_target)
+
+
+def value_gains(
+    weight: np.ndarray, target: np.ndarray, totals: FoldTotals, prior: float, values: tuple[int, ...]
+) -> np.ndarray:
+    """The held-out gains of the mean target of each value beside the number and the means of its neighbours.
+
+    A neighbourhood of width w is all values within w of a value, without itself, for w = 1, 3, 9, ... up to an eighth
+    of all values.
+
+    Parameters
+    ----------
+    weight, target : ndarray of shape (F, V + 1)
+        N and S by fold and code; the first code is of no value.
+    totals : FoldTotals
+        Of this target alone.
+    prior : float
+        Of the means.
+    values : tuple of int
+        The numbers of the codes from 1 on.
+    """
+    V, a = weight.shape[1] - 1, np.array([prior])
+    widths = [w for w in (3**k for k in range(20)) if w <= max(V // 8, 1)]
+    own = fold_deviations(weight, target[None], totals, a, first=0)[:, 0, 1:]
+    number = np.asarray(values, np.float64)
+    columns = [np.ones_like(own), np.broadcast_to((number - number.mean()) / number.std(), own.shape)]
+    for width in widths:
+        N, S = (_beside(sums[:, 1:], width) for sums in (weight, target))
+        columns.append(fold_deviations(N, S[None], totals, a, first=1)[:, 0])
+    u = np.stack([*columns, own], axis=2)
+    return gains_of(weight[:, 1:], target[:, 1:], u, totals)
+
+
+def _beside(sums: np.ndarray, width: int) -> np.ndarray:
+    """For each value the sum over the values within `width`, without itself: (F, V)."""
+    V = sums.shape[1]
+    up_to = np.insert(np.cumsum(sums, axis=1), 0, 0.0, axis=1)
+    places = np.arange(V)
+    around = up_to[:, np.minimum(places + width + 1, V)] - up_to[:, np.maximum(places - width, 0)]
+    return around - sums
+
+
+def gains_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray, totals: FoldTotals) -> np.ndarray:
+    """`held_out_gains` of the last of the columns u (F, V, k), which are constant in each fold and cell.
+
+    Parameters
+    ----------
+    weight, target : ndarray of shape (F, V)
+    """
+    k = u.shape[2]
+    moments, answers = np.zeros((len(u), k, k)), np.zeros((len(u), k))
+    for first in range(0, u.shape[1], _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        weighted = weight[:, part, None] * u[:, part]
+        moments += weighted.swapaxes(1, 2) @ u[:, part]
+        answers += np.einsum("fv,fvi->fi", target[:, part], u[:, part])
+    return held_out_gains(moments, answers, totals.squares[0], totals)
