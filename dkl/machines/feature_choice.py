@@ -48,8 +48,8 @@ from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
-# Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside the
-# last fit; the rest is for variants of the best.
+# Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside
+# the last fit; the rest is for variants of the best.
 _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
@@ -393,13 +393,12 @@ class ChoosingMixin(SettledMixin):
         Those of other features side by side need not be `learned` again. Those penalties are tried that are `near`
         the one which fewer of the kind have preferred, if that is known.
         """
-        sample, weights, run = on
         pilot = self._learner(f"pilot-{stage}")
         if learned:
             pilot.put_together(learned)
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
-            pilot.fit_within(sample, context)
+            pilot.fit_within(on[0], context)
         return pilot, self._told_penalties(pilot, fold, on, stage, near)
 
     def _told_penalties(
