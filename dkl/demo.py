@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
@@ -70,7 +71,9 @@ def beside_rivals(
     results: list[Compared] = []
     for name, model in {**rivals(train, seed=seed), type(own).__name__: own}.items():
         started = time.perf_counter()
-        fitted_to(model, train)
+        # boosted trees start a thread a core, which wait for each other wherever another process is at work
+        with threadpool_limits(1, "openmp"):
+            fitted_to(model, train)
         seconds = time.perf_counter() - started
         results.append(Compared(name, None, float(score_of(model, test, None)), 0.0, seconds))
         said(results[-1])

@@ -329,6 +329,19 @@ def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: 
     ValueError
         If no row is held out.
     """
+    return best_multiplier(*calibration_sums(problem, model, source, run))
+
+
+def calibration_sums(
+    problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """What the held-out rows say of each inverse temperature, in the words of `best_multiplier`; one pass.
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
+    """
     record = calibration_record(
         problem.feature_map,
         model.coef_,
@@ -342,7 +355,7 @@ def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: 
     weight = float(sums["weight"][0])
     if weight == 0.0:
         raise none_held_out(problem)
-    return best_multiplier(sums["label"], sums["uniform"], weight)
+    return sums["label"], sums["uniform"], weight
 
 
 def calibrate_by_class(

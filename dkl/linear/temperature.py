@@ -71,6 +71,29 @@ def best_multiplier(
     return float(np.exp(log_a[0] + width * (0.5 * (low + high))))
 
 
+def least_log_loss(label: np.ndarray, uniform: np.ndarray, total_weight: float) -> float:
+    """The mean log loss at the best inverse temperature, of rows that are as uncertain as for `best_multiplier`.
+
+    Parameters
+    ----------
+    label, uniform, total_weight
+        As of `best_multiplier`.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Between the points of the grid it is the least value of the parabola through the best one.
+    """
+    doubt = 2.0 / (total_weight + 2.0)
+    loss, slope, curvature = (1.0 - doubt) * label + doubt * uniform
+    best = int(np.argmin(loss))
+    fall = 0.5 * slope[best] ** 2 / curvature[best] if curvature[best] > 0.0 else 0.0
+    return float((loss[best] - fall) / total_weight)
+
+
 def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> tuple[float, np.ndarray] | None:
     """The a and b that minimise the log loss of ``softmax(a * scores + b)``; None where no b is worth it.
 

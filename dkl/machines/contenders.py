@@ -113,6 +113,11 @@ def is_kernel(contender: Contender) -> bool:
     return "landmarks" in contender.learner.get_params(deep=False)
 
 
+def is_learned(contender: Contender) -> bool:
+    """Whether its features are similarities in a metric that is learned."""
+    return contender.learner.get_params(deep=False).get("metric") is not None
+
+
 def has_kernel(contender: Contender) -> bool:
     """Whether some of its features are similarities to landmarks."""
     together = contender.learner.get_params(deep=False).get("features") or [contender.learner]

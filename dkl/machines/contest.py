@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
-from dkl.machines.contenders import Contender, is_kernel, landmarks_of, with_landmarks
+from dkl.machines.contenders import Contender, is_kernel, is_learned, landmarks_of, with_landmarks
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
@@ -324,7 +324,7 @@ class Race:
 
     def _is_needless(self, contender: Contender) -> bool:
         """Whether it is a kernel in a learned metric, where kernels of all columns alike do as well as other kinds."""
-        if not is_kernel(contender) or contender.learner.get_params(deep=False)["metric"] is None:
+        if not is_learned(contender):
             return False
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]

@@ -68,7 +68,7 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(8e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
-    "balanced": Effort(5e9, 1e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
+    "balanced": Effort(5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
     "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
 }
 

@@ -20,14 +20,25 @@ from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories
-from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class
+from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
+from dkl.linear.temperature import least_log_loss
 from dkl.machines.columns_ahead import columns_ahead
-from dkl.machines.contenders import Contender, contenders, has_kernel, is_kernel, joined, usual_advice, variants
+from dkl.machines.contenders import (
+    Contender,
+    contenders,
+    has_kernel,
+    is_kernel,
+    is_learned,
+    joined,
+    usual_advice,
+    variants,
+)
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
+from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -38,6 +49,9 @@ from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
+# Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside
+# the last fit; the rest is for variants of the best.
+_MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
@@ -139,12 +153,54 @@ class ChoosingMixin(SettledMixin):
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        reasons = *race.reasons(sample.n_rows, won, grown), *advice.reasons[:3]
+        on, choices, of_loss = (sample, weights, run), race.choices[won][: race.rounds], ()
+        if self._may_take_log_loss(dataset) and self._affords_log_loss(race, sample, dataset, len(choices)):
+            choices, of_loss = self._with_log_loss([pilots[won, fold] for fold in range(race.rounds)], folds, on)
+        reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
-        return self._settled_penalty(
-            pilots[won, 0], race.choices[won][: race.rounds], folds[0], (sample, weights, run), dataset
+        return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
+
+    def _may_take_log_loss(self, dataset: Dataset) -> bool:
+        """Whether the loss of the last fit is open, and may be the log loss of two classes."""
+        settings, is_open = self._settings, self.loss is None and self.alpha in (None, "auto")
+        return is_open and settings.solver == "newton" and settings.calibrate and dataset.schema.n_classes == 2
+
+    def _with_log_loss(
+        self,
+        pilots: list[tuple[FeatureLearner, PenaltyChoice]],
+        folds: list[HeldOut],
+        on: tuple[Dataset, np.ndarray | None, Run],
+    ) -> tuple[list[PenaltyChoice], tuple[str, ...]]:
+        """How penalties do on the features of each fold, by the log loss where probabilities are better then; and why.
+
+        Features were told apart by the squared error, whose Hessian is that of every penalty.
+        """
+        before = [choice for _, choice in pilots]
+        squared = [self._calibrated_loss(*pilot, fold, on) for pilot, fold in zip(pilots, folds, strict=False)]
+        self.loss_ = "log_loss"
+        choices = [
+            self._told_penalties(pilot, fold, on, f"loss-{number}")
+            for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=False))
+        ]
+        told = zip(pilots, choices, folds, strict=False)
+        own = [self._calibrated_loss(pilot, choice, fold, on) for (pilot, _), choice, fold in told]
+        if is_better := np.mean(own) < np.mean(squared):
+            before = choices
+        else:
+            self.loss_ = "squared_error"
+        taken, left = ("log loss", "squared error") if is_better else ("squared error", "log loss")
+        figures = sorted((float(np.mean(own)), float(np.mean(squared))))
+        return before, (
+            f"Loss: {taken}; the log loss of probabilities on held-out rows is {figures[0]:.4f} then, and "
+            f"{figures[1]:.4f} with the {left}.",
         )
+
+    def _affords_log_loss(self, race: Race, sample: Dataset, dataset: Dataset, n_folds: int) -> bool:
+        """Whether the penalties of the log loss, and the fit with it, are within what is allowed."""
+        judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
+        ahead = n_folds * judged.telling(self._advised) + whole.fitting(self._advised)
+        return race.spent + ahead <= race.allowed
 
     def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows without columns whose newest values no older row has, where a linear model does better without them.
@@ -318,11 +374,26 @@ class ChoosingMixin(SettledMixin):
 
     def _judged_sample(self, dataset: Dataset, effort: Effort) -> tuple[Dataset, list[HeldOut]]:
         """The rows that kinds of features are tried on, all of them where they are few, and the folds that judge."""
-        sample = dataset if dataset.n_rows <= effort.judged_rows else dataset.thin(effort.judged_rows, self.seed_)
+        n_rows = self._judged_rows(dataset, effort)
+        sample = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
         enough = int(np.ceil(_ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
+
+    def _judged_rows(self, dataset: Dataset, effort: Effort) -> int:
+        """The rows that kinds are tried on at most: more than `effort` says where trying all of them on more is cheap.
+
+        What gains most by further rows is not the best on few.
+        """
+        shape, n_rows = self._shape(dataset), effort.judged_rows
+        kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self._knobs) if not is_learned(one)]
+        left = effort.allowed(shape) - max(shape.fitting(learner) for learner in kinds)
+        while (more := min(2 * n_rows, dataset.n_rows, _MOST_JUDGED)) > n_rows:
+            if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
+                break
+            n_rows = more
+        return n_rows
 
     def _tried(
         self,
@@ -337,17 +408,28 @@ class ChoosingMixin(SettledMixin):
         Those of other features side by side need not be `learned` again. Those penalties are tried that are `near`
         the one which fewer of the kind have preferred, if that is known.
         """
-        sample, weights, run = on
         pilot = self._learner(f"pilot-{stage}")
         if learned:
             pilot.put_together(learned)
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
-            pilot.fit_within(sample, context)
+            pilot.fit_within(on[0], context)
+        return pilot, self._told_penalties(pilot, fold, on, stage, near)
+
+    def _told_penalties(
+        self,
+        pilot: FeatureLearner,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+        stage: str,
+        near: PenaltyChoice | None = None,
+    ) -> PenaltyChoice:
+        """How the penalties do on a fold that the features have not seen."""
+        sample, weights, run = on
         problem = self._problem_on(pilot, sample, weights)
         problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return pilot, chosen_penalty(problem, sample.source, own)
+        return chosen_penalty(problem, sample.source, own)
 
     def _calibration_of(
         self,
@@ -361,19 +443,35 @@ class ChoosingMixin(SettledMixin):
         The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
         or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
         """
-        sample, weights, run = on
-        coefficients = choice.start
-        if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        sample, _, run = on
+        if (model := _model_of(pilot, choice)) is None:
             return None, None
-        model = LinearSVC()
-        model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
-        problem: LinearProblem = replace(self._problem_on(pilot, sample, weights), held_out=fold)
+        problem = self._calibration_problem(pilot, fold, on)
         if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
             slope, shifts = found
             # two classes have one model, whose score is that of the second one less that of the first
             shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
             return 1.0 / slope, shifts / slope
         return 1.0 / calibrate(problem, model, sample.source, run), None
+
+    def _calibrated_loss(
+        self,
+        pilot: FeatureLearner,
+        choice: PenaltyChoice,
+        fold: HeldOut,
+        on: tuple[Dataset, np.ndarray | None, Run],
+    ) -> float:
+        """The log loss of the best penalty's probabilities on the rows of a fold; infinite if it has no model."""
+        model = _model_of(pilot, choice)
+        problem = self._calibration_problem(pilot, fold, on)
+        return np.inf if model is None else least_log_loss(*calibration_sums(problem, model, on[0].source, on[2]))
+
+    def _calibration_problem(
+        self, pilot: FeatureLearner, fold: HeldOut, on: tuple[Dataset, np.ndarray | None, Run]
+    ) -> LinearProblem:
+        """The linear problem of a pilot that rows of a fold calibrate."""
+        problem: LinearProblem = self._problem_on(pilot, on[0], on[1])
+        return replace(problem, held_out=fold)
 
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
@@ -392,6 +490,11 @@ class ChoosingMixin(SettledMixin):
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
+        if self._may_take_log_loss(dataset):
+            self.loss_ = "log_loss"
+            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            told = [*newton_passes(problem, sample.n_rows), *calibration_passes(problem), *calibration_passes(problem)]
+            passes += [(records, calls * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
 
@@ -423,3 +526,13 @@ class ChoosingMixin(SettledMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
+
+
+def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
+    """The linear model of the best penalty on a pilot's features; None if it has none."""
+    coefficients = choice.start
+    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        return None
+    model = LinearSVC()
+    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+    return model

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from dkl.linear.sums import calibration_sums
-from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier, least_log_loss, slope_and_shifts
 from dkl.methods.prediction import chosen_codes, probabilities
 from tests.definitions import linear as definition
 
@@ -46,6 +46,19 @@ def test_the_temperature_is_the_one_of_least_loss(K: int, scale: float) -> None:
     sums = calibration_sums(scores, codes, weight, MULTIPLIERS)
     found = best_multiplier(sums["label"], sums["uniform"], weight.sum())
     assert found == pytest.approx(definition.best_multiplier(scores, codes, weight), rel=2e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 40.0])
+@pytest.mark.parametrize("K", [2, 5])
+def test_the_least_loss_is_that_at_the_best_temperature(K: int, scale: float) -> None:
+    scores, codes, weight = some_scores(K, scale)
+    total = weight.sum()
+    sums = calibration_sums(scores, codes, weight, MULTIPLIERS)
+    best = np.array([definition.best_multiplier(scores, codes, weight)])
+    there = definition.calibration_sums(scores, codes, weight, best)
+    doubt = 2.0 / (total + 2.0)
+    expected = ((1.0 - doubt) * there["label"] + doubt * there["uniform"]).item() / total
+    assert least_log_loss(sums["label"], sums["uniform"], total) == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from dask_ml.wrappers import Incremental
 from sklearn.datasets import load_wine, make_friedman1
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import log_loss
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -308,3 +309,49 @@ def test_frames_with_texts_and_gaps_are_fitted_as_they_come() -> None:
     frame["text"] = np.where(LABELS == 1, "red", "green")
     model = dkl.KernelClassifier(random_state=0, effort="fast").fit(frame, LABELS)
     assert model.score(frame, LABELS) > 0.95
+
+
+def noisy_classes(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes whose log odds are linear, one of them rare: what the log loss is made for."""
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(n_rows, 4))
+    chances = 1.0 / (1.0 + np.exp(3.5 - 3.0 * X[:, 0] - X[:, 1]))
+    return X, np.where(generator.random(n_rows) < chances, "rare", "frequent")
+
+
+def test_two_classes_are_fitted_by_the_log_loss_where_held_out_probabilities_are_better_then() -> None:
+    X, y = noisy_classes(2_000)
+    model = dkl.KernelClassifier(random_state=0).fit(X, y)
+    (told,) = [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
+    assert model.loss_ == "log_loss"
+    assert told.startswith("Loss: log loss; the log loss of probabilities on held-out rows is ")
+    given = LogisticRegression(C=1e4).fit(X, y)
+    new_X, new_y = noisy_classes(4_000)
+    assert log_loss(new_y, model.predict_proba(new_X)) < 1.05 * log_loss(new_y, given.predict_proba(new_X))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss": "squared_error"}, {"alpha": 0.1}, {"calibrate": False}, {"effort": "fast", "loss": "squared_hinge"}],
+)
+def test_a_loss_that_is_given_or_judged_by_a_given_penalty_stays(settings: dict[str, Any]) -> None:
+    X, y = noisy_classes(300)
+    model = dkl.KernelClassifier(random_state=0, **settings).fit(X, y)
+    assert model.loss_ == settings.get("loss", "squared_error")
+    assert not [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
+
+
+def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
+    def judged(n_rows: int, n_columns: int, effort: str) -> int:
+        generator = np.random.default_rng(0)
+        X = generator.normal(size=(n_rows, n_columns))
+        machine = dkl.KernelRegressor(effort=effort, random_state=0)._unfitted()
+        dataset = as_dataset(X, X[:, 0])
+        machine._settle(dataset)
+        return machine._judged_sample(dataset, EFFORTS[effort])[0].n_rows
+
+    usual = EFFORTS["balanced"].judged_rows
+    assert judged(usual, 5, "balanced") == usual
+    assert usual < judged(30_000, 5, "balanced") <= 20_000
+    # on so many columns all kinds on more rows would take more than is left
+    assert judged(30_000, 300, "fast") == EFFORTS["fast"].judged_rows

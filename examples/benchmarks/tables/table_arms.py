@@ -315,6 +315,12 @@ NEWTON: dict[str, Any] = {
 }
 DKL = {
     "dkl": Arm(machine(), "KernelClassifier() and KernelRegressor(), no settings, raw frames", "dkl", "dkl"),
+    "dkl-best": Arm(
+        machine(classifier={"effort": "best"}, regressor={"effort": "best"}),
+        'KernelClassifier(effort="best") and KernelRegressor(effort="best"), raw frames',
+        "dkl",
+        "dkl",
+    ),
     "dkl-margin": Arm(
         machine("MarginFeatures", **NEWTON),
         "MarginFeatures() with Newton steps and alpha='auto', raw frames",
