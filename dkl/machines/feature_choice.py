@@ -153,7 +153,8 @@ class ChoosingMixin(SettledMixin):
             won, grown = race.settled()
         self._advised = (grown or race.contenders[won]).learner
         of_categories = category_reasons(dataset.encoding)
-        on, choices, of_loss = (sample, weights, run), race.choices[won][: race.rounds], ()
+        on, choices = (sample, weights, run), race.choices[won][: race.rounds]
+        of_loss: tuple[str, ...] = ()
         if self._may_take_log_loss(dataset) and self._affords_log_loss(race, sample, dataset, len(choices)):
             choices, of_loss = self._with_log_loss([pilots[won, fold] for fold in range(race.rounds)], folds, on)
         reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
