@@ -27,6 +27,7 @@ from dkl.passes.memory import allowed_bytes, cache_bytes
 from dkl.passes.reading import block_bytes
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.planning import PlannedLearner, planned_rows
+from dkl.process import compiling
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 
@@ -299,15 +300,20 @@ def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[Pa
     with dask.config.set({"scheduler": "synchronous", "dkl.cache-bytes": 0}), warnings.catch_warnings():
         # What a fit has to say of its rows it will say of all of them.
         warnings.simplefilter("ignore")
-        # Code that is compiled or loaded at its first use would be taken for time that grows with the rows. So few rows
-        # may lack a class, and be refused: the pilot has more.
+        # Code that is loaded at its first use would be taken for time that grows with the rows. So few rows may lack a
+        # class, and be refused: the pilot has more.
         with suppress(ValueError):
             clone(copy).fit(few.thin(_WARMING_ROWS))
-        passes.clear()
-        begun.clear()
-        started = time.process_time()
-        copy.fit(few)
-        whole = time.process_time() - started
+        compiles = True
+        while compiles:
+            # Some kernels are for many rows: where they were not compiled yet, the next pilot tells what rows take.
+            passes.clear()
+            begun.clear()
+            started = time.process_time()
+            with compiling() as compiled:
+                clone(copy).fit(few)
+            whole = time.process_time() - started
+            compiles = bool(compiled.names)
     in_passes = sum(
         one.seconds_a_row * few.n_rows + one.bytes_a_row * few.n_rows / rates.bytes_per_second + rates.seconds_a_pass
         for one in passes

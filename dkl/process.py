@@ -9,8 +9,10 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,49 @@ def telling_of_compilation() -> Iterator[None]:
 
     with event.install_listener("numba:compile", Telling()):
         yield
+
+
+@dataclass
+class Compiled:
+    """What was compiled while a block ran.
+
+    Parameters
+    ----------
+    names : list of str
+        ``module.function`` of each compilation that dkl asked for, one a signature.
+    seconds : float
+        Processor time of the compiler. The fits around it, and what they load from the cache, take longer than that.
+    """
+
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@contextmanager
+def compiling() -> Iterator[Compiled]:
+    """Note what Numba compiles inside the block, in any thread of this process, and does not load from its cache."""
+    from numba.core import event
+
+    compiled, began = Compiled(), [0.0]
+
+    class Noting(event.Listener):
+        depth = 0
+
+        def on_start(self, event: Any) -> None:
+            if not self.depth:
+                # A compilation begins and ends in one thread, of which Numba lets one compile at a time.
+                began[0] = time.thread_time()
+                function = event.data["dispatcher"].py_func
+                compiled.names.append(f"{function.__module__}.{function.__name__}")
+            self.depth += 1
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if not self.depth:
+                compiled.seconds += time.thread_time() - began[0]
+
+    with event.install_listener("numba:compile", Noting()):
+        yield compiled
 
 
 class TwoForms:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import numba
 import numpy as np
 import pandas as pd
 import pytest
@@ -84,6 +85,22 @@ def test_a_fit_takes_what_was_forecast(dataset: Dataset) -> None:
     # Wide, since other work on a machine disturbs both; seven eighths of the rows were not in the pilot.
     assert min(fits) / 2 < expected.processor_seconds < 2 * max(fits)
     assert expected.at(10 * dataset.n_rows).processor_seconds > 6 * expected.processor_seconds
+
+
+def test_the_time_of_the_compiler_is_not_forecast(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first fit to many rows compiles kernels that few rows do without; the pilot is then made once more."""
+    fits: list[int] = []
+    fit = dkl.RandomFeatures.fit
+
+    def compiles_once(learner: Any, *given: Any, **named: Any) -> Any:
+        fits.append(given[0].n_rows)
+        if fits.count(8_000) == 1 and fits[-1] == 8_000:
+            numba.njit(lambda x: x + 1.0)(1.0)
+        return fit(learner, *given, **named)
+
+    monkeypatch.setattr(dkl.RandomFeatures, "fit", compiles_once)
+    dkl.forecast(dkl.RandomFeatures(n_features=20, random_state=0), dataset, pilot_rows=1)
+    assert fits == [2_000, 8_000, 8_000]
 
 
 def test_a_fit_makes_and_reads_what_was_forecast(dataset: Dataset) -> None:

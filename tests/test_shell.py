@@ -49,9 +49,10 @@ def test_errors_that_cannot_be_written_leave_exit_code_1(model: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
 
-@pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_whoever_closes_the_pipe_has_read_enough(reader: str, model: Path) -> None:
-    ended = shell(f"$DKL report {model} | {reader}; $DKL report {model} --json | {reader}; $DKL fit --help | {reader}")
+@pytest.mark.parametrize(("command", "reader"), [("report {model} --json", "head -1"), ("fit --help", "true")])
+def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, model: Path) -> None:
+    command = command.format(model=model)
+    ended = shell(f"$DKL {command} | {reader}; $DKL report {model} | {reader}")
     assert ended.stderr == ""
 
 

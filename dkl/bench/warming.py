@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numba.core import event
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
@@ -28,7 +25,7 @@ from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
-from dkl.process import compiling_at_once
+from dkl.process import Compiled, compiling, compiling_at_once
 from dkl.registry import LEARNERS, learner_entry
 
 # Rows enough for every kind of features to be tried, and blocks enough for a pass to have several.
@@ -36,47 +33,6 @@ _ROWS, _COLUMNS, _BLOCK = 300, 6, 120
 _SIZE = 16
 
 Job = Callable[[], object]
-
-
-@dataclass
-class Compiled:
-    """What was compiled while a block ran.
-
-    Parameters
-    ----------
-    names : list of str
-        ``module.function`` of each compilation that dkl asked for, one a signature.
-    seconds : float
-        Processor time of the compiler. The fits around it, and what they load from the cache, take longer than that.
-    """
-
-    names: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-
-@contextmanager
-def compiling() -> Iterator[Compiled]:
-    """Note what Numba compiles inside the block, in any thread of this process, and does not load from its cache."""
-    compiled, began = Compiled(), [0.0]
-
-    class Noting(event.Listener):
-        depth = 0
-
-        def on_start(self, event: Any) -> None:
-            if not self.depth:
-                # A compilation begins and ends in one thread, of which Numba lets one compile at a time.
-                began[0] = time.thread_time()
-                function = event.data["dispatcher"].py_func
-                compiled.names.append(f"{function.__module__}.{function.__name__}")
-            self.depth += 1
-
-        def on_end(self, event: Any) -> None:
-            self.depth -= 1
-            if not self.depth:
-                compiled.seconds += time.thread_time() - began[0]
-
-    with event.install_listener("numba:compile", Noting()):
-        yield compiled
 
 
 def warm_up(folder: str, said: Callable[[str, float], None] = lambda name, seconds: None) -> Compiled:

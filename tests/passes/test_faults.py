@@ -182,7 +182,7 @@ def interrupted_after(seconds):
 
 @pytest.mark.parametrize("record", [moments(function=slow_sums), chain(step=slow_step)], ids=["sums", "fold"])
 def test_ctrl_c_is_back_within_two_seconds_and_leaves_no_task(mortal, record):
-    source = Source((4,) * 3000)
+    source = Source((4,) * 1000)
     started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt), interrupted_after(1.0):
         run_pass(source, (record,))
@@ -198,7 +198,7 @@ def test_ctrl_c_is_back_within_two_seconds_and_leaves_no_task(mortal, record):
 
 @pytest.mark.parametrize("record", [moments(function=slow_sums), chain(step=slow_step)], ids=["sums", "fold"])
 def test_ctrl_c_stops_the_threads_of_a_pass(record):
-    source = Source((4,) * 3000)
+    source = Source((4,) * 1000)
     started = time.perf_counter()
     threads = dask.config.set(scheduler="threads", num_workers=2)
     with threads, pytest.raises(KeyboardInterrupt), interrupted_after(0.4):
