@@ -85,7 +85,7 @@ def pairwise_kernel(feature_map: FeatureMap) -> tuple[str, dict[str, float]]:
         return "linear", {}
     raise TypeError(
         f"scikit-learn has no pairwise kernel that computes 'nystrom' features of {kernel!r}; fit NystromFeatures with "
-        "a Gaussian, Laplacian or Coordinates kernel, or use model.predictor() in this process"
+        "a Gaussian, Laplacian, Matern or Coordinates kernel, or use model.predictor() in this process"
     )
 
 

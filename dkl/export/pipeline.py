@@ -1,7 +1,8 @@
 """A fitted model as a Pipeline of scikit-learn's own objects, which needs no dkl where it is used.
 
 The cosines of a feature map are an `RBFSampler` with the learned frequencies; a sine is a cosine a quarter turn later.
-Kernels at landmarks are a `Nystroem`, products of steps binarisers, clipped scalers and sums of these.
+Kernels at landmarks are a `Nystroem`, or the `Matern` of Gaussian processes and a linear map; products of steps are
+binarisers, clipped scalers and sums of these.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.compose import ColumnTransformer
+from sklearn.gaussian_process import kernels
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, SGDClassifier
@@ -27,6 +29,7 @@ from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
 from dkl.export.step_transformers import affine_scaler, linear_map, step_transformers
+from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
@@ -201,17 +204,23 @@ def _scaling(feature_map: FeatureMap) -> list[tuple[str, Any]]:
 
 
 def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
-    """k(x, Z) A as scikit-learn's own Nystroem, whose landmarks and whitening are those of the features."""
-    (name, parameters), nystrom = pairwise_kernel(feature_map), nystrom_of(feature_map)
+    """k(x, Z) A as scikit-learn's own Nystroem, or Matern and a linear map, with the landmarks of the features."""
+    nystrom, steps = nystrom_of(feature_map), _scaling(feature_map)
+    if nystrom.metric is not None:
+        root = np.diag(nystrom.metric) if nystrom.metric.ndim == 1 else nystrom.metric
+        steps.append(("metric", linear_map(root, np.zeros(len(root)))))
+    if isinstance(nystrom.kernel, Matern):
+        # pairwise kernels have none, but those of Gaussian processes do
+        matern = kernels.Matern(float(nystrom.kernel.sigma), nu=float(nystrom.kernel.nu))
+        similarities = FunctionTransformer(matern, kw_args={"Y": nystrom.landmarks})
+        whitening = linear_map(nystrom.whitening * feature_map.amplitudes, np.zeros(len(nystrom.landmarks)))
+        return [*steps, ("similarities", similarities), ("whitening", whitening)]
+    name, parameters = pairwise_kernel(feature_map)
     kernel = Nystroem(kernel=name, n_components=len(nystrom.landmarks), **parameters)
     kernel.components_ = nystrom.landmarks
     kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
     kernel.component_indices_ = np.arange(len(nystrom.landmarks))
     kernel.n_features_in_, kernel._n_features_out = feature_map.n_columns, feature_map.n_features
-    steps = _scaling(feature_map)
-    if nystrom.metric is not None:
-        root = np.diag(nystrom.metric) if nystrom.metric.ndim == 1 else nystrom.metric
-        steps.append(("metric", linear_map(root, np.zeros(len(root)))))
     return [*steps, ("kernel", kernel)]
 
 

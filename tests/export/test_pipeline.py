@@ -16,7 +16,7 @@ from dkl.features.step_projection import HINGE, StepProjection
 from tests.export.models import MAPS, THREE, TWO, X, assert_agree, classifier, random_features
 
 # Maps that scikit-learn has no objects for.
-WITHOUT = ("harmonics", "nystrom, matern", "nystrom, smooth")
+WITHOUT = ("harmonics", "nystrom, matern")
 
 
 def assert_same_answers(model: Any, rows: Any) -> None:
@@ -96,11 +96,20 @@ def test_names_of_columns_are_kept() -> None:
         model.to_sklearn().predict(frame.rename(columns={"a": "e"}))
 
 
-@pytest.mark.parametrize("name", ["laplacian", "steps", "nystrom"])
+@pytest.mark.parametrize("name", ["laplacian", "steps", "nystrom", "nystrom, smooth"])
 def test_a_pickled_pipeline_names_nothing_of_dkl(name: str) -> None:
     model = classifier(MAPS[name](), loss="log_loss").fit(raw_table(), THREE)
     assert_same_answers(model, raw_table())
     assert b"dkl" not in pickle.dumps(model.to_sklearn())
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.5])
+@pytest.mark.parametrize("metric", [None, "diagonal"])
+def test_matern_kernels_at_landmarks_are_those_of_gaussian_processes(nu: float, metric: Any) -> None:
+    features = dkl.NystromFeatures(dkl.Matern(nu), 20, scaling="standard", metric=metric, random_state=0)
+    assert_same_answers(classifier(features).fit(X, TWO), X)
+    both = [dkl.StepFeatures(n_features=10), dkl.NystromFeatures(n_features=10, scaling="standard")]
+    assert_same_answers(classifier(dkl.CombinedFeatures(both, random_state=0)).fit(X, TWO), X)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ def test_a_pickled_pipeline_names_nothing_of_dkl(name: str) -> None:
     [
         (random_features(dkl.ArcCosine(1)), "arc-cosine features"),
         (MAPS["harmonics"](), "harmonics features"),
-        (dkl.NystromFeatures(n_features=20, random_state=0), r"'nystrom' features of Matern\(nu=0.5"),
+        (dkl.NystromFeatures(dkl.Cauchy(), n_features=20, random_state=0), "'nystrom' features of Cauchy"),
         (random_features(scaling="quantile"), "scaling='quantile'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
