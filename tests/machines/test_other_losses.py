@@ -67,6 +67,32 @@ def test_coefficients_are_those_of_scikit_learn(loss: str, weighted: bool, alpha
 
 
 @pytest.mark.parametrize("loss", POWER)
+def test_coefficients_are_those_of_glum(loss: str) -> None:
+    glum = pytest.importorskip("glum")
+    X, y, weight, exposure = rows(loss)
+    model = KernelRegressor(features(), loss=loss, alpha=1e-3).fit(X, y, weight + 1.0, exposure=exposure)
+    theirs = glum.GeneralizedLinearRegressor(family=loss, alpha=1e-3, l1_ratio=0.0, gradient_tol=1e-12, max_iter=1_000)
+    # a row of exposure e is one of the rate y / e: with e times the weight, of counts
+    counted = (weight + 1.0) * (exposure if loss == "poisson" else 1.0)
+    theirs.fit(model.features_.transform(X), y / exposure, sample_weight=counted)
+    np.testing.assert_allclose(model.linear_.coef_, theirs.coef_, rtol=0, atol=1e-6)
+    assert model.linear_.intercept_ == pytest.approx(theirs.intercept_, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", POWER)
+def test_coefficients_are_those_of_statsmodels_where_the_penalty_is_nothing(loss: str) -> None:
+    models = pytest.importorskip("statsmodels.api")
+    X, y, weight, exposure = rows(loss)
+    model = KernelRegressor(features(6), loss=loss, alpha=1e-13).fit(X, y, weight + 1.0, exposure=exposure)
+    family = models.families.Poisson() if loss == "poisson" else models.families.Gamma(models.families.links.Log())
+    phi = models.add_constant(model.features_.transform(X))
+    # its own way to the exposure: the logarithm as an offset
+    theirs = models.GLM(y, phi, family, offset=np.log(exposure), freq_weights=weight + 1.0).fit(tol=1e-14)
+    found = np.append(model.linear_.intercept_, model.linear_.coef_)
+    np.testing.assert_allclose(found, theirs.params, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", POWER)
 def test_exposure_is_the_offset_of_the_log_mean(loss: str) -> None:
     """Rates with the exposure as their weights have the same gradient as counts with its logarithm as an offset."""
     X, y, weight, exposure = rows(loss)

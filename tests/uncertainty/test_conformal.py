@@ -70,6 +70,21 @@ def test_intervals_are_those_that_sorting_finds(parameters: dict[str, Any], cove
     np.testing.assert_allclose(found, np.column_stack([mean - width, mean + width]), rtol=1e-9)
 
 
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
+def test_intervals_are_within_one_order_statistic_of_those_of_mapie(coverage: float) -> None:
+    regression = pytest.importorskip("mapie.regression")
+    fitted, (held_X, held_y), (new, _) = regressor(solver="sgd", epochs=3).fit(*rows()), rows(99, 1), rows(40, 2)
+    theirs = regression.SplitConformalRegressor(fitted, confidence_level=coverage, prefit=True)
+    _, ends = theirs.conformalize(held_X, held_y).predict_interval(new)
+    widths = np.unique(np.round((ends[:, 1, 0] - ends[:, 0, 0]) / 2.0, 9))
+    assert len(widths) == 1
+    scores = np.sort(np.abs(held_y - fitted.predict(held_X)))
+    found = fitted.conformalize(held_X, held_y).predict_interval(new, coverage)
+    ours, places = (found[:, 1] - found[:, 0]) / 2.0, np.searchsorted(scores, [widths[0] - 1e-6, widths[0] + 1e-6])
+    low, high = scores[max(places[0] - 1, 0)], scores[min(places[1], 98)]
+    assert ((low - 1e-9 <= ours) & (ours <= high + 1e-9)).all()
+
+
 def test_several_targets_have_intervals_each() -> None:
     y, held_y = (np.column_stack([y, 50.0 - y**2]) for y in (rows()[1], rows(99, 1)[1]))
     fitted = regressor().fit(rows()[0], y).conformalize(rows(99, 1)[0], held_y)
