@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +29,7 @@ from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.planning import PlannedLearner, planned_rows
 from dkl.process import compiling
 from dkl.protocols.block import Block
-from dkl.protocols.records import Accumulator, BlockSum
+from dkl.protocols.records import Accumulator, BlockSum, RowSample
 
 # A pilot has so many rows at least, of so many blocks at least: rows are often in an order.
 _PILOT_ROWS, _PILOT_BLOCKS = 300_000, 2
@@ -88,7 +88,7 @@ class Forecast:
     passes : tuple of PassCost
     rates : Rates
     driver_seconds : float
-        Processor seconds of the driver beside the passes: they do not depend on the number of rows.
+        Processor seconds of the driver beside the passes, some of which go into samples of the rows that passes bring.
     cache_bytes : int
         Decoded rows that stay in memory from one pass to the next, of each process.
     """
@@ -177,7 +177,8 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
             rows x seconds a row + bytes read / bytes a second + seconds a pass + tasks x seconds a task,
         and the seconds of the driver beside the passes.
 
-    Where `dkl.plan` counts more passes of a kind on all rows than on those of the pilot, as many more are expected.
+    What the driver does after passes that bring a sample of the rows, to search on them, grows with the sample. Where
+    `dkl.plan` counts more passes of a kind on all rows than on those of the pilot, as many more are expected.
 
     Parameters
     ----------
@@ -214,7 +215,9 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
     rows = without_splits(planned_rows(learner, dataset, y)[0])
     few = _some_blocks(rows, pilot_rows)
     rates = _rates(few)
-    timed, driver_seconds = _pilot(learner, few, rates)
+    timed, between = _pilot(learner, few, rates)
+    sampled, of_few = _sampled_rows(learner, rows), _sampled_rows(learner, few)
+    driver_seconds = sum(seconds * (sampled[kind] / of_few[kind]) for kind, seconds in between.items())
     most, most_of_few = _calls(learner, rows), _calls(learner, few)
     passes = []
     for name in dict.fromkeys(one.name for one in timed):
@@ -241,6 +244,15 @@ def _calls(learner: PlannedLearner, rows: Dataset) -> Counter[str]:
     for records, most in learner.planned_passes(numbered):
         calls[_kind(records[0].name)] += most
     return calls
+
+
+def _sampled_rows(learner: PlannedLearner, rows: Dataset) -> defaultdict[str, int]:
+    """The rows of the samples that passes of each kind bring, 1 where they bring none."""
+    sampled: defaultdict[str, int] = defaultdict(lambda: 1)
+    for records, _ in learner.planned_passes(rows):
+        sizes = [min(record.most_rows, rows.n_rows) for record in records if isinstance(record, RowSample)]
+        sampled[_kind(records[0].name)] = max(1, sampled[_kind(records[0].name)], *sizes)
+    return sampled
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,10 +289,12 @@ def _some_blocks(rows: Dataset, least: int) -> Dataset:
     return Dataset(source, rows.schema, store=rows.store, name=rows.name)
 
 
-def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[PassCost], float]:
-    """What each pass of a fit to few rows cost, and the processor seconds of that fit beside its passes."""
+def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[PassCost], dict[str, float]]:
+    """What each pass of a fit to few rows cost, and the processor seconds after passes of each kind, the rest as ""."""
     passes: list[PassCost] = []
     begun: list[float] = []
+    between: defaultdict[str, float] = defaultdict(float)
+    ended: list[tuple[str, float]] = []
 
     def watch(event: Event) -> None:
         # Rounds hold passes; they are no passes themselves.
@@ -288,10 +302,14 @@ def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[Pa
             return
         if event.kind == "started":
             begun.append(time.process_time())
+            if ended:
+                kind, at = ended.pop()
+                between[kind] += begun[-1] - at
             return
         read = event.detail.get("bytes", 0)
         spent = time.process_time() - begun.pop() - rates.seconds_a_pass - read / rates.bytes_per_second
         passes.append(PassCost(event.name, 1.0, max(spent, 0.0) / few.n_rows, read / few.n_rows))
+        ended[:] = [(_kind(event.name), time.process_time())]
 
     copy = clone(learner)
     _watched(copy, watch)
@@ -309,6 +327,8 @@ def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[Pa
             # Some kernels are for many rows: where they were not compiled yet, the next pilot tells what rows take.
             passes.clear()
             begun.clear()
+            between.clear()
+            ended.clear()
             started = time.process_time()
             with compiling() as compiled:
                 clone(copy).fit(few)
@@ -318,7 +338,8 @@ def _pilot(learner: PlannedLearner, few: Dataset, rates: Rates) -> tuple[list[Pa
         one.seconds_a_row * few.n_rows + one.bytes_a_row * few.n_rows / rates.bytes_per_second + rates.seconds_a_pass
         for one in passes
     )
-    return passes, max(0.0, whole - in_passes)
+    between[""] = max(0.0, whole - in_passes - sum(between.values()))
+    return passes, between
 
 
 def _watched(learner: BaseEstimator, watch: Any) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dkl
+from dkl import forecasting
 from dkl.data.dataset import Dataset
 from dkl.forecasting import Forecast, PassCost, Rates, _some_blocks
 
@@ -178,3 +179,30 @@ def test_declared_categories_and_missing_targets_are_forecast_as_they_are_planne
     assert {one.name.split(" + ")[0] for one in expected.passes} <= names
     with pytest.raises(ValueError, match="missing"):
         dkl.forecast(learner.set_params(drop_missing_target=False), frame, y)
+
+
+def test_the_driver_takes_longer_for_larger_samples(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search on a share of the rows: what the pilot's took, as often as the sample of all rows is larger."""
+    searched = dkl.KernelClassifier(
+        dkl.MarginFeatures(n_features=20, random_state=0, progress=False),
+        loss="squared_hinge",
+        solver="newton",
+        alpha=1e-4,
+        random_state=0,
+        progress=False,
+    )
+    monkeypatch.setattr("dkl.methods.margin.rounds._FIRST_SAMPLE", 100)
+    seen = []
+    pilot = forecasting._pilot
+
+    def noted(*given: Any) -> Any:
+        seen.append(pilot(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(forecasting, "_pilot", noted)
+    expected = dkl.forecast(searched, dataset, pilot_rows=12_000)
+    ((_, between),) = seen
+    assert between["corrective round"] > 0.0
+    # a twentieth of 60,000 rows and of the pilot's 12,000
+    others = sum(between.values()) - between["corrective round"]
+    assert expected.driver_seconds == pytest.approx(5.0 * between["corrective round"] + others)

@@ -218,7 +218,7 @@ def fit_limits(
         If not even one block at a time fits; the message holds the sum.
     """
     check_accumulators(records)
-    pieces = kept_bytes(source, records[0]) if isinstance(records[0], Fold) else 0
+    pieces = kept_bytes(source, records[0]) if records and isinstance(records[0], Fold) else 0
     cache = cache_bytes(allowed) if cached or pieces else 0
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
     # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
