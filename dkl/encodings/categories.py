@@ -538,6 +538,12 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     return _with_encoding(dataset, encoding, encoding.tables_for(dataset.encoding), None)
 
 
+WHY_NO_UPDATE = (
+    "fit all rows again: target means are of all rows, so that with any row that comes or goes the numbers in all "
+    "blocks change, and no sums of blocks would serve again"
+)
+
+
 def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
     """Raise ValueError where columns hold codes of categories, and what is `asking` has no fit that makes numbers."""
     if dataset.schema.has_codes:

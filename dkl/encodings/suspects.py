@@ -78,7 +78,7 @@ class Found:
         names = list(self.made.taken if what == "taken" else map(" x ".join, self.made.crosses))
         scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
         if what == "crosses":
-            decided = "are taken as categories" if is_better else "were tried as categories, and do not help"
+            decided = "are taken as categories" if is_better else "were tried as categories, and gain too little"
             return f"Crosses: {spoken_names(names)} {decided}{scores}; categorical=[] tries none."
         looks = f"Suspects: {spoken_names(self.suspected)} may be names, not quantities"
         if is_better:

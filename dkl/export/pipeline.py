@@ -236,10 +236,11 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
     check_no_times(table)
     fitted = encoding if isinstance(encoding, FittedEncoding) else None
     if fitted is not None and (fitted.crosses or fitted.taken):
-        kind, names = ("crosses", fitted.crosses) if fitted.crosses else ("numbers", ((n,) for n in fitted.taken))
+        kind = "crosses" if fitted.crosses else "numbers"
+        told = ", ".join(" x ".join(cross) for cross in fitted.crosses) or ", ".join(fitted.taken)
         raise TypeError(
-            f"scikit-learn has no transformer for the target means of {kind} ({', '.join(map(' x '.join, names))}); "
-            "model.to_onnx(path) writes every model, and model.predictor() answers rows in this process"
+            f"scikit-learn has no transformer for the target means of {kind} ({told}); model.to_onnx(path) writes "
+            "every model, and model.predictor() answers rows in this process"
         )
     transformers = []
     for place, rule in enumerate(table.rules):

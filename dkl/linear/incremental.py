@@ -420,7 +420,8 @@ class BlockIncremental(DocumentedMixin, Incremental):
         if dataset.schema.has_codes:
             raise ValueError(
                 "columns of X hold codes of categories, of which BlockIncremental makes no numbers; use "
-                "KernelClassifier or KernelRegressor with features='coordinates', or leave the columns out"
+                "KernelClassifier or KernelRegressor with features='coordinates', or leave the columns out: target "
+                "means are of all rows, and further rows would change what partial_fit has stepped on"
             )
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")

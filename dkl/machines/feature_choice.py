@@ -58,6 +58,8 @@ _LEAST_ROWS = 5
 _ENOUGH_ROWS = 800
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
+# Crosses have to do so much better: kernels find them, too, with more rows than are tried on.
+_CLEARLY_CROSSED = 0.25
 # Landmarks of the kernel that crosses are judged by.
 _LARGE_KERNEL = 1_000
 
@@ -85,6 +87,7 @@ class ChoosingMixin(SettledMixin):
     # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
     _pilot_temperature: float | None = None
     _pilot_shift: np.ndarray | None = None
+    _judging_rows: Any
     _learner: Any
     _planned_problem: Any
     _problem_on: Any
@@ -260,11 +263,9 @@ class ChoosingMixin(SettledMixin):
         for what in ("taken", "crosses"):
             if not (names := getattr(found.made, what)):
                 continue
-            before = self._plain_score(rows, weights, run, what, "before")
             tried = replace(made, numbers=found.made.numbers, **{what: names})
             other = self._numbered(dataset, run, tried)
-            after = self._plain_score(other, weights, run, what, "with")
-            is_better = 1.0 - after < (1.0 - _CLEARLY) * (1.0 - before)
+            is_better, before, after = self._compared(rows, other, weights, run, what)
             self._suspected += (found.told(what, is_better, before, after),)
             if is_better:
                 made, rows = tried, other
@@ -273,27 +274,43 @@ class ChoosingMixin(SettledMixin):
         # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
 
-    def _plain_score(self, dataset: Dataset, weights: np.ndarray | None, run: Run, what: str, stage: str) -> float:
-        """The best one of a few plain kinds on held-out rows of a sample.
+    def _compared(
+        self, rows: Dataset, other: Dataset, weights: np.ndarray | None, run: Run, what: str
+    ) -> tuple[bool, float, float]:
+        """Whether plain models do better on other columns of the rows, on held-out ones of a sample; their best scores.
 
-        They are the columns themselves, and a kernel that is a product over columns, which knows by itself which rows
-        share values; of crosses a large one, which knows more of them.
+        They are the columns themselves and a kernel that is a product over columns, which knows by itself which rows
+        share values: of crosses a large one, which is asked only where the columns themselves gain enough.
         """
+        least = _CLEARLY_CROSSED if what == "crosses" else _CLEARLY
+        before = after = -np.inf
+        for kind in ("columns", "kernel"):
+            before = max(before, self._plain_score(rows, weights, run, what, kind, "before"))
+            after = max(after, self._plain_score(other, weights, run, what, kind, "with"))
+            is_better = 1.0 - after < (1.0 - least) * (1.0 - before)
+            if what == "crosses" and not is_better:
+                break
+        return is_better, before, after
+
+    def _plain_score(
+        self, dataset: Dataset, weights: np.ndarray | None, run: Run, what: str, kind: str, stage: str
+    ) -> float:
+        """The score of the columns themselves, or of a kernel, on held-out rows of a sample."""
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
         kinds = contenders(sample, usual_advice(), effort, self._knobs)
-        kernels = [kind for kind in kinds if is_kernel(kind) and not kind.learner.get_params(deep=False)["metric"]]
-        kernels = kernels[-1:]
-        if what == "crosses" and self._knobs.n_features == "auto":
-            size = min(_LARGE_KERNEL, effort.most_features)
-            kernels = [kind.changed(f"up to {size:,}", n_features=size) for kind in kernels]
-        scores = []
-        for number, kind in enumerate([*kinds[:1], *kernels]):
-            self._advised = kind.learner
-            self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
-            _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{number}")
-            scores.append(float(choice.scores.max()))
-        return max(scores)
+        chosen = kinds[0]
+        if kind == "kernel":
+            # a learned metric is no part of a plain kernel; where there is none the last kind stands for it
+            kernels = [one for one in kinds if is_kernel(one) and not one.learner.get_params(deep=False)["metric"]]
+            chosen = (kernels or kinds)[-1]
+            if kernels and what == "crosses" and self._knobs.n_features == "auto":
+                size = min(_LARGE_KERNEL, effort.most_features)
+                chosen = chosen.changed(f"up to {size:,}", n_features=size)
+        self._advised = chosen.learner
+        self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
+        _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
+        return float(choice.scores.max())
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.

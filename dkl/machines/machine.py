@@ -20,7 +20,7 @@ from dkl.data.exposure import Exposure, exposure_of_fit, with_exposure_of_fit, w
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.documented import DocumentedMixin
-from dkl.encodings.categories import refuse_codes
+from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
@@ -294,7 +294,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
         features, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
-            refuse_codes(dataset, "update", "fit all rows again")
+            refuse_codes(dataset, "update", WHY_NO_UPDATE)
             self._rows(dataset, None, None)
             record_rows(dataset)
             dataset = with_exposure_of_fit(self, dataset, exposure_of_fit(self))

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.summed import SummedSource
-from dkl.encodings.categories import refuse_codes
+from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.linear.fitting import Run
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
@@ -91,7 +91,7 @@ class Updated:
                 f"update takes a Dataset in a store, whose blocks are told apart, not {type(dataset).__name__}: append "
                 "rows to the dataset of the fit, ds = ds.append(X, y), then update(ds)"
             )
-        refuse_codes(dataset, "update", "fit all rows again")
+        refuse_codes(dataset, "update", WHY_NO_UPDATE)
         check_columns(self, dataset)
         if self._supervised:
             check_classes(self, dataset)

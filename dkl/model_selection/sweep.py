@@ -145,7 +145,8 @@ def sweep(
     if learner.random_state is None:
         learner.set_params(random_state=seed)
     dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
-    refuse_codes(dataset, "sweep", "use dkl.tune, which fits each fold by itself")
+    why = "the one fit of a sweep serves all folds, and by target means the rows that judge would tell it their targets"
+    refuse_codes(dataset, "sweep", f"use dkl.tune, which fits each fold by itself: {why}")
     dataset = without_splits(dataset)
     parts = RowFolds.of(folds, seed).along(dataset)
     # The views refuse folds without rows; the pass below finds the sums of all folds by itself.

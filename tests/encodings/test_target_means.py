@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import roc_auc_score
 
 import dkl
@@ -204,6 +205,14 @@ def test_what_is_not_there_yet_is_one_clear_error(tmp_path):
     model = machine().fit(frame, y)
     with pytest.raises(ValueError, match=r"\['c'\].*sweep makes no numbers; use dkl\.tune"):
         dkl.sweep(dkl.AlignedFeatures(n_candidates=20), frame, y, values={"rho": [0.0, 1.0]})
+    store = dkl.create_dataset(tmp_path / "codes.zarr", frame, y)
+    learner = dkl.AlignedFeatures(n_candidates=20, sums=str(tmp_path / "sums"), progress=False).fit(store)
+    with pytest.raises(
+        ValueError, match=r"\['c'\].*update makes no numbers; fit all rows again: target means are of all"
+    ):
+        learner.update(store)
+    with pytest.raises(ValueError, match=r"BlockIncremental makes no numbers; use Kernel.*further rows would change"):
+        dkl.BlockIncremental(SGDClassifier(random_state=0)).fit(frame, y)
     with pytest.raises(ValueError, match=r"categorical names \['x'\], which .* does not hold as categories"):
         machine(categorical=["x"]).fit(dkl.create_dataset(tmp_path / "rows.zarr", frame, y))
     with pytest.raises(ValueError, match=r"categorical=\['x'\] names columns, and X has none by name"):
