@@ -82,6 +82,8 @@ class ChoosingMixin(SettledMixin):
     _judging_seed: int | None
     # What is said of columns that the last fit left out.
     _left_out: tuple[str, ...] = ()
+    # Columns before anything was made of categories.
+    _own_columns: float = np.inf
     # What is said of numbers that may be names, and of crosses.
     _suspected: tuple[str, ...] = ()
     # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
@@ -255,7 +257,7 @@ class ChoosingMixin(SettledMixin):
 
         The latter where the machine chooses for itself, and nobody has said what is categorical.
         """
-        self._suspected = ()
+        self._suspected, self._own_columns = (), dataset.n_columns
         if not self._chooses or self.categorical is not None:
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
@@ -374,7 +376,7 @@ class ChoosingMixin(SettledMixin):
         return Race(
             list(tried),
             len(folds),
-            effort.allowed(whole),
+            self._allowed(dataset),
             judging=lambda contender: judged.judging(contender.learner),
             joining=lambda contender: judged.telling(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
@@ -383,6 +385,11 @@ class ChoosingMixin(SettledMixin):
             plan=self.trials,
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
+
+    def _allowed(self, dataset: Dataset) -> float:
+        """The work that the effort allows, which columns made of categories do not add to."""
+        shape = self._shape(dataset)
+        return EFFORTS[self.effort].allowed(replace(shape, n_columns=min(self._own_columns, shape.n_columns)))
 
     def _shape(self, dataset: Dataset) -> Shape:
         """What the work on these rows follows from."""
@@ -406,7 +413,7 @@ class ChoosingMixin(SettledMixin):
         """
         shape, n_rows = self._shape(dataset), effort.judged_rows
         kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self._knobs) if not is_learned(one)]
-        left = effort.allowed(shape) - max(shape.fitting(learner) for learner in kinds)
+        left = self._allowed(dataset) - max(shape.fitting(learner) for learner in kinds)
         while (more := min(2 * n_rows, dataset.n_rows, _MOST_JUDGED)) > n_rows:
             if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
                 break
