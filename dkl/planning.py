@@ -309,8 +309,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
     passes, stored = [], rows.source.stored_nbytes
     if exposed.name and stored:
-        reading = fit_limits(rows.source, (), n_threads=1, allowed=allowed, cached=False, ahead=0)
-        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, reading))
+        one_block = fit_limits(rows.source, (), n_threads=1, allowed=allowed, cached=False, ahead=0)
+        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block))
     for (records, calls), memory in zip(kinds, memories, strict=True):
         # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
         n, d = whole.n_rows, whole.n_columns

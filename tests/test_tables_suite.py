@@ -6,6 +6,7 @@ import json
 import math
 import re
 import runpy
+import sys
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
@@ -349,3 +350,31 @@ def test_options_that_are_none_are_refused(
     with pytest.raises(SystemExit):
         suite["main"](["--data", str(folder), *(option.format(folder=folder) for option in options)])
     assert re.search(told, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        ("tables/interval_coverage", ("--data", "{folder}", "--sets", "{numbers}", "--splits", "2", "--rows", "120")),
+        ("tables/counts", ("--data", "{folder}", "--sets", "{numbers}", "--ids", "")),
+        ("drift_power", ("--rows", "60", "--repetitions", "2", "--hyppo", "0", "--cases", "one of")),
+    ],
+)
+def test_measurements_of_their_own_make_a_table(
+    script: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    if script.endswith("counts"):
+        pytest.importorskip("lightgbm")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=200), "b": rng.choice(["x", "y"], 200)})
+    frame["n"] = rng.poisson(np.exp(0.5 * frame.a)).astype(float)
+    frame.to_parquet(tmp_path / "counted.parquet")
+    told = {"counted": {"target": "n", "task": "count", "split": None}}
+    (tmp_path / "sets.json").write_text(json.dumps(told))
+    filled = [option.format(folder=tmp_path, numbers="counted") for option in options]
+    monkeypatch.setattr(sys, "argv", [script, *filled])
+    path = Path(__file__).parents[1] / "examples" / "benchmarks" / f"{script}.py"
+    runpy.run_path(str(path), run_name="__main__")
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) > 2
+    assert all(line.count("|") == table[0].count("|") for line in table)

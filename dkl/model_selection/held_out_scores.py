@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
 from dkl.data.other_task import with_task
+from dkl.data.schema import Task
 from dkl.methods.provenance import Provenance
 from dkl.methods.scoring import check_log_targets
 from dkl.methods.validation import checked_dataset
@@ -419,7 +420,8 @@ def held_out_answers(
     if not dataset.n_rows:
         raise ValueError(f"{dataset!r} has no rows to score")
     classes: np.ndarray | None = getattr(model, "classes_", None)
-    if dataset.task != (task := "regression" if classes is None else "classification"):
+    task: Task = "regression" if classes is None else "classification"
+    if dataset.task != task:
         # whole numbers that were taken for labels, or the other way round: the model knows better
         dataset = dataset.with_rows(*with_task(dataset.source, dataset.schema, task, repr(dataset)))
     check_has_exposure(model, exposure)
@@ -440,7 +442,7 @@ def held_out_answers(
         loss = getattr(model, "loss_", getattr(model, "loss", None))
         if loss == "pinball":
             answers = held["answers"].reshape(len(held["y"]), -1)
-            return QuantileAnswers(held["y"], answers, held["weights"], tuple(sorted(model.quantiles)))
+            return QuantileAnswers(held["y"], answers, held["weights"], tuple(sorted(vars(model)["quantiles"])))
         return NumberAnswers(
             held["y"],
             held["answers"],

@@ -1,4 +1,4 @@
-"""Counts beside LightGBM's Poisson objective: the mean deviance of test rows, the machine without settings and with ids.
+"""Counts beside LightGBM's Poisson objective: the mean deviance of test rows, without settings and with ids.
 
 ``python examples/benchmarks/tables/counts.py --data FOLDER`` fits the sets of counts in a folder that `table_sets`
 describes. ``--ids NAME`` says which column holds names although its values are numbers, such as persons: these become

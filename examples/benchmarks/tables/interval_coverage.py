@@ -1,7 +1,8 @@
 """How often intervals hold new targets: 50 random splits of each set of numbers, beside the share that was asked for.
 
-``python examples/benchmarks/tables/interval_coverage.py --data FOLDER`` reads the folder that `table_sets` describes. Of each
-split a quarter of the rows is for testing; of the others a fifth is held out of the fit, and its scores set the width.
+``python examples/benchmarks/tables/interval_coverage.py --data FOLDER`` reads the folder that `table_sets` describes.
+Of each split a quarter of the rows is for testing; of the others a fifth is held out of the fit: its scores set the
+width.
 Sets whose rows have a time are split by it once and reported, not judged: their newest rows are drawn otherwise.
 """
 
@@ -56,7 +57,9 @@ def main() -> None:
         mean, n = float(np.mean(shares)), len(shares)
         error = float(np.std(shares, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
         away = f"{(mean - COVERAGE) / error:+.2f} | " if n > 1 else "has a time: not judged | "
-        print(f"| {table.name} | {n} | {mean:.4f} | {'' if n == 1 else f'{error:.4f}'} | {away.strip(' |')} |", flush=True)
+        print(
+            f"| {table.name} | {n} | {mean:.4f} | {'' if n == 1 else f'{error:.4f}'} | {away.strip(' |')} |", flush=True
+        )
 
 
 if __name__ == "__main__":
