@@ -179,8 +179,8 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
 
     def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        started, last = _planned_start(task, n_rows, problem.seed)
-        last = _joint(last)
+        started, begun = _planned_start(task, n_rows, problem.seed)
+        last = _joint(begun)
         return [*started, *((records, calls * (1 + wider)) for records, calls in _driver_of(last).plan(last))]
 
     if problem.alpha != "auto":

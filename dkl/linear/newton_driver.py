@@ -305,7 +305,10 @@ class NewtonDriver:
         )
         gradients = set_gradients(problem, state, models[accepted], sums["gradient"][accepted])
         if problem.metric is not None:
-            return _with_secant_step(problem, state, before, gradients) if len(accepted) else state
+            if len(accepted) == 0:
+                return state
+            moved = state.coefficients[0] - before[0], gradients[0]
+            return _with_secant_step(problem, state, problem.metric[0], *moved)
         _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
@@ -511,13 +514,13 @@ def _set_directions(
 
 
 def _with_secant_step(
-    problem: NewtonProblem, state: NewtonState, before: np.ndarray, gradients: np.ndarray
+    problem: NewtonProblem, state: NewtonState, metric: np.ndarray, move: np.ndarray, gradient: np.ndarray
 ) -> NewtonState:
     """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
 
+    The last `move` has led to this `gradient`.
     Nocedal & Wright 2006, algorithm 7.4: the inverse of the metric takes the place of a multiple of the identity.
     """
-    (gradient,), (move,) = gradients, state.coefficients - before
     nothing = np.zeros((0, problem.width))
     moves = nothing if state.moves is None else state.moves
     changes = nothing if state.changes is None else state.changes
@@ -531,7 +534,7 @@ def _with_secant_step(
     for p in reversed(range(len(moves))):
         shares[p] = moves[p] @ direction / curvatures[p]
         direction -= shares[p] * changes[p]
-    direction = _solve(problem, problem.metric[0], state.penalties(problem)[0], direction[None])[0]
+    direction = _solve(problem, metric, state.penalties(problem)[0], direction[None])[0]
     for p in range(len(moves)):
         direction += (shares[p] - changes[p] @ direction / curvatures[p]) * moves[p]
     state.directions[0], state.slope[0] = -direction, -gradient @ direction
