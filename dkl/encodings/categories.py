@@ -461,10 +461,11 @@ class CategoryFit:
                 columns = [beside[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]]
                 of_range = cross_moments(weight[:, inside], targets[t][:, inside], columns)
                 moments[t], answers[t] = moments[t] + of_range[0], answers[t] + of_range[1]
-        of_targets = [self.totals.only(t) for t in range(T)]
-        return [
-            held_out_gains(*sums, one.squares[0], one) for *sums, one in zip(moments, answers, of_targets, strict=True)
-        ]
+        each: list[np.ndarray] = []
+        for t in range(T):
+            totals = self.totals.only(t)
+            each.append(held_out_gains(moments[t], answers[t], totals.squares[0], totals))
+        return each
 
     def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
         """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
