@@ -211,15 +211,20 @@ class CategoryFit:
     def _tries(self) -> bool:
         return self.dataset.n_rows >= _FEWEST_ROWS and self.n_targets > 0
 
+    @property
+    def sums_of_folds(self) -> list[CategorySum]:
+        """Weights and targets of each fold."""
+        sums = [CategorySum("weight", None, 0, 1)]
+        for t in range(self.n_targets):
+            sums += [CategorySum(f"target {t} power {k}", None, 0, 1, target=t, target_power=k) for k in (1, 2)]
+        return sums
+
     @cached_property
     def own_sums(self) -> list[CategorySum]:
         """Weights and targets by value and fold of all columns of codes, and of each fold."""
-        sums = [CategorySum("weight", None, 0, 1)]
-        for t in range(self.n_targets):
-            sums += [
-                CategorySum(f"target {t} power {power}", None, 0, 1, target=t, target_power=power) for power in (1, 2)
-            ]
-        return sums + [each for key in (*self.codes.values(), *self.added.values()) for each in self._sums_of(key)]
+        return self.sums_of_folds + [
+            each for key in (*self.codes.values(), *self.added.values()) for each in self._sums_of(key)
+        ]
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:

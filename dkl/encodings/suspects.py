@@ -9,6 +9,7 @@ and fold, as `dkl.encodings.gains` has them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -23,12 +24,11 @@ from dkl.encodings.categories import CategoryFit
 from dkl.encodings.fitted import Made
 from dkl.encodings.gains import clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
-from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
-from dkl.protocols.records import RowSample
+from dkl.protocols.records import Record, RowSample
 
 # Of fewer rows one share of them could not judge what is found.
 _FEWEST_ROWS = 4_000
@@ -101,8 +101,7 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
     seed : int
         Of the sample that is looked at.
     """
-    is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
-    if not is_table or dataset.source.is_sparse or dataset.task is None or dataset.n_rows < _FEWEST_ROWS:
+    if not _are_looked_at(dataset):
         return Found()
     suspects, few = whole_numbers(_sample(dataset, run, seed), dataset.encoding)
     parts = category_parts(dataset.encoding, [*suspects, *few])
@@ -115,6 +114,22 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
     used = {*taken, *(name for cross in crosses for name in cross)}
     numbers = tuple(each for each in (*suspects, *few) if each[0] in used)
     return Found(Made((), crosses, numbers, taken), tuple(name for name, _ in suspects))
+
+
+def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record], int]]:
+    """The passes of `more_categories` and how often each runs at most; none where these rows are not looked at."""
+    if not _are_looked_at(dataset):
+        return []
+    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
+    # totals, values of numbers, pairs and triples
+    return [([_sampled(dataset, seed)], 1), (trial.records(trial.sums_of_folds), 4)]
+
+
+def _are_looked_at(dataset: Dataset) -> bool:
+    """Whether they are dense rows of a table, with a target, and enough of them."""
+    is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
+    has_target = dataset.task is not None
+    return is_table and has_target and not dataset.source.is_sparse and dataset.n_rows >= _FEWEST_ROWS
 
 
 def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[WholeNumbers], list[WholeNumbers]]:
@@ -150,11 +165,16 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
 
 def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
     """Rows of the dataset in the order of their identities, as many as may be looked at."""
-    most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
-    record = RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
+    record = _sampled(dataset, seed)
     (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
     X = rows.X[np.argsort(rows.row_id, kind="stable")]
     return X.toarray() if sparse.issparse(X) else X
+
+
+def _sampled(dataset: Dataset, seed: int) -> RowSample:
+    """The record of these rows."""
+    most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
+    return RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,10 +185,7 @@ class NumberTrial(CategoryFit):
 
     @cached_property
     def totals(self) -> FoldTotals:
-        sums = [CategorySum("weight", None, 0, 1)]
-        for t in range(self.n_targets):
-            sums += [CategorySum(f"target {t} power {k}", None, 0, 1, target=t, target_power=k) for k in (1, 2)]
-        self._sum(sums)
+        self._sum(self.sums_of_folds)
         return super().totals
 
     def _affordable(self, keys: dict[tuple[str, ...], CategoryKey]) -> dict[tuple[str, ...], CategoryKey]:

@@ -19,7 +19,7 @@ from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
-from dkl.encodings.suspects import more_categories
+from dkl.encodings.suspects import more_categories, planned_suspects
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
@@ -83,7 +83,9 @@ class ChoosingMixin(SettledMixin):
     # What is said of columns that the last fit left out.
     _left_out: tuple[str, ...] = ()
     # Columns before anything was made of categories.
-    _own_columns: float = np.inf
+    _own_columns: int = 2**62
+    # The work of telling what is better taken for a category.
+    _spent_before: float = 0.0
     # What is said of numbers that may be names, and of crosses.
     _suspected: tuple[str, ...] = ()
     # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
@@ -257,7 +259,7 @@ class ChoosingMixin(SettledMixin):
 
         The latter where the machine chooses for itself, and nobody has said what is categorical.
         """
-        self._suspected, self._own_columns = (), dataset.n_columns
+        self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
         if not self._chooses or self.categorical is not None:
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
@@ -304,12 +306,13 @@ class ChoosingMixin(SettledMixin):
         chosen = kinds[0]
         if kind == "kernel":
             # a learned metric is no part of a plain kernel; where there is none the last kind stands for it
-            kernels = [one for one in kinds if is_kernel(one) and not one.learner.get_params(deep=False)["metric"]]
+            kernels = [one for one in kinds if is_kernel(one) and not is_learned(one)]
             chosen = (kernels or kinds)[-1]
             if kernels and what == "crosses" and self._knobs.n_features == "auto":
                 size = min(_LARGE_KERNEL, effort.most_features)
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._advised = chosen.learner
+        self._spent_before += self._shape(sample).judging(chosen.learner)
         self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
         _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
         return float(choice.scores.max())
@@ -383,6 +386,7 @@ class ChoosingMixin(SettledMixin):
             vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
             join=joined,
             plan=self.trials,
+            spent=self._spent_before,
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
 
@@ -503,7 +507,8 @@ class ChoosingMixin(SettledMixin):
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
         by_time = dataset.schema.held_by == "time"
-        passes: list[Any] = []
+        passes: list[Any] = planned_suspects(dataset, self.seed_) if self.categorical is None else []
+        looks = bool(passes)
         for place, contender in enumerate(self._all_that_may_be_tried(dataset, sample)):
             self._advised = contender.learner
             pilot = self._learner("pilot")
@@ -511,6 +516,8 @@ class ChoosingMixin(SettledMixin):
             judging = newton_passes(problem, sample.n_rows)
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
+            # whether numbers and crosses are better taken for categories is told by plain models, before and after
+            times += 4 if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
             passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
