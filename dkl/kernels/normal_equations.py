@@ -36,7 +36,7 @@ _STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
 _DESIGN_ROWS = 1024
 # Blocks of fewer numbers go into double precision by a copy.
-_FEW_NUMBERS = 1 << 18
+_FEW_NUMBERS = 1 << 20
 # Products of so few models are faster in double precision, by one go through the rows, than by BLAS.
 _FEW_MODELS = 2
 # Sparse rows that are multiplied at once: scores of all models are written out for them.

@@ -20,6 +20,7 @@ from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects
+from dkl.linear import wide_newton
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, newton_passes
@@ -207,6 +208,9 @@ class ChoosingMixin(SettledMixin):
     def _affords_log_loss(self, race: Race, sample: Dataset, dataset: Dataset, n_folds: int) -> bool:
         """Whether the penalties of the log loss, and the fit with it, are within what is allowed."""
         judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
+        if whole.features_of(self._advised) > wide_newton.MOST_FEATURES:
+            # of so many features there are no Hessians
+            return False
         ahead = n_folds * judged.telling(self._advised) + whole.fitting(self._advised)
         return race.spent + ahead <= race.allowed
 

@@ -20,7 +20,7 @@ from dkl.events import Event
 from dkl.linear.incremental import BlockIncremental
 from dkl.machines import effort as counting
 from dkl.machines.contest import FEWEST_ROWS
-from dkl.machines.effort import EFFORTS, Clock
+from dkl.machines.effort import EFFORTS, Clock, Shape
 from dkl.machines.settings import OpenParameters, Settings, settled
 from dkl.planning import plan
 
@@ -355,3 +355,20 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
     assert usual < judged(30_000, 5, "balanced") <= 20_000
     # on so many columns all kinds on more rows would take more than is left
     assert judged(30_000, 300, "fast") == EFFORTS["fast"].judged_rows
+
+
+def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_columns_allow_no_more() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"person": generator.integers(0, 400, 4_000), "x": generator.normal(size=4_000)})
+    y = generator.normal(size=400)[frame["person"]] + 0.1 * generator.normal(size=4_000)
+    machine = dkl.KernelRegressor(effort="fast", random_state=0)
+    names = [one.name for one in plan(machine, frame, y).passes]
+    declared = [one.name for one in plan(machine.set_params(categorical=[]), frame, y).passes]
+    assert "rows to look for names in" in names
+    assert "rows to look for names in" not in declared
+    machine.set_params(categorical=None).fit(frame, y)
+    assert "mean targets of the values of ['person'] are columns beside the numbers" in " ".join(machine.reasons_)
+    assert machine.score(frame, y) > 0.9
+    assert machine._spent_before > 0.0
+    wide = as_dataset(generator.normal(size=(4_000, 30)), y)
+    assert machine._allowed(wide) == EFFORTS["fast"].allowed(Shape(4_000, 2, 1, "squared_error"))

@@ -230,7 +230,7 @@ def _many_add_packed(products: np.ndarray, start: int, out: np.ndarray) -> None:
 
 
 # NumPy takes 1.3 microseconds a row, and the interpreter's lock for each.
-_PACKED = TwoForms(_few_add_packed, _many_add_packed, 20_000_000)
+_PACKED = TwoForms(_few_add_packed, _many_add_packed, 60_000_000)
 
 
 def rows_at(phi: Any, numbers: np.ndarray) -> Any:
