@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ def assert_same_answers(model: Any) -> None:
     for name in ("predict", "decision_function", "predict_proba"):
         if hasattr(model, name):
             expected, answer = getattr(model, name)(X), getattr(predictor, name)
-            agree = np.testing.assert_array_equal if expected.dtype.kind in "Uib" else assert_agree
+            agree = np.testing.assert_array_equal
+            if expected.dtype.kind not in "Uib":
+                # many rows are answered in single precision, whose error is that of the largest terms
+                agree = partial(assert_agree, largest=max(1.0, np.abs(expected).max()))
             agree(answer(X), expected)
             agree(answer(X[5]), expected[5])
             agree(answer(X[:20]), expected[:20])
