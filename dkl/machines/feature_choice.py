@@ -53,6 +53,9 @@ LOG = logging.getLogger("dkl")
 # Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside
 # the last fit; the rest is for variants of the best.
 _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
+# Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
+# and crosses, for at most so much of the work.
+_TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # As many folds judge as have so many rows together.
@@ -264,7 +267,7 @@ class ChoosingMixin(SettledMixin):
         The latter where the machine chooses for itself, and nobody has said what is categorical.
         """
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
-        if not self._chooses or self.categorical is not None:
+        if not self._chooses or not self._asks_for_categories(dataset):
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
         rows, made = self._numbered(dataset, run), NOTHING
@@ -281,6 +284,14 @@ class ChoosingMixin(SettledMixin):
             self._suspected += (found.told("taken", False),)
         # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
+
+    def _asks_for_categories(self, dataset: Dataset) -> bool:
+        """Whether nobody has said what is categorical, and plain models may tell it for a small share of the work."""
+        effort = EFFORTS[self.effort]
+        kinds = contenders(dataset, usual_advice(), effort, self._knobs)
+        judged = replace(self._shape(dataset), n_rows=min(dataset.n_rows, effort.judged_rows))
+        trials = sum(judged.judging(kind.learner) for kind in (kinds[0], next(filter(is_kernel, kinds), kinds[-1])))
+        return self.categorical is None and _TRIALS * trials <= _SHARE_OF_CATEGORIES * effort.allowed(judged)
 
     def _compared(
         self, rows: Dataset, other: Dataset, weights: np.ndarray | None, run: Run, what: str
@@ -511,7 +522,7 @@ class ChoosingMixin(SettledMixin):
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
         by_time = dataset.schema.held_by == "time"
-        passes: list[Any] = planned_suspects(dataset, self.seed_) if self.categorical is None else []
+        passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
         for place, contender in enumerate(self._all_that_may_be_tried(dataset, sample)):
             self._advised = contender.learner
@@ -521,7 +532,7 @@ class ChoosingMixin(SettledMixin):
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
-            times += 4 if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
+            times += _TRIALS if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
             passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]
         if by_time:
             # these columns are looked for, and rows to calibrate on are read

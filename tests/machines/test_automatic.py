@@ -361,7 +361,7 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"person": generator.integers(0, 400, 4_000), "x": generator.normal(size=4_000)})
     y = generator.normal(size=400)[frame["person"]] + 0.1 * generator.normal(size=4_000)
-    machine = dkl.KernelRegressor(effort="fast", random_state=0)
+    machine = dkl.KernelRegressor(random_state=0)
     names = [one.name for one in plan(machine, frame, y).passes]
     declared = [one.name for one in plan(machine.set_params(categorical=[]), frame, y).passes]
     assert "rows to look for names in" in names
@@ -371,4 +371,6 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     assert machine.score(frame, y) > 0.9
     assert machine._spent_before > 0.0
     wide = as_dataset(generator.normal(size=(4_000, 30)), y)
-    assert machine._allowed(wide) == EFFORTS["fast"].allowed(Shape(4_000, 2, 1, "squared_error"))
+    assert machine._allowed(wide) == EFFORTS["balanced"].allowed(Shape(4_000, 2, 1, "squared_error"))
+    quick = dkl.KernelRegressor(effort="fast", random_state=0)
+    assert "rows to look for names in" not in [one.name for one in plan(quick, frame, y).passes]
