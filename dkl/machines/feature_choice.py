@@ -282,6 +282,9 @@ class ChoosingMixin(SettledMixin):
                 made, rows = tried, other
         if found.suspected and not found.made.taken:
             self._suspected += (found.told("taken", False),)
+        if not found.made:
+            # these rows were the last ones that were numbered
+            return rows
         # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
 

@@ -19,6 +19,12 @@ from dkl.linear.minibatches import HeldOut
 HELD_OUT = HeldOut(0.2, 0)
 
 
+@pytest.fixture(autouse=True)
+def asked_by_any_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least effort, which these fits are made with, asks for no categories by itself."""
+    monkeypatch.setattr("dkl.machines.feature_choice._SHARE_OF_CATEGORIES", np.inf)
+
+
 def visits(n: int = 6_000, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     """Visits of persons, several rows each, whose numbers say who they are; an age that says a smooth thing; noise."""
     rng = np.random.default_rng(seed)
