@@ -25,6 +25,8 @@ _COLUMNS_OF_A_METRIC = 8
 _MATERN_BANDWIDTH = 0.5
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
+# Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
+_BINS = 128
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
-        steps = learner_entry("steps").learner_class(n_features=effort.n_features)
+        steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
@@ -132,7 +134,7 @@ def variants(
     *,
     is_best: bool = True,
 ) -> list[Contender]:
-    """What may do better than a kind: more features; and of the best so far, another bandwidth."""
+    """What may do better than a kind: more features; and of the best so far, another bandwidth or scaling."""
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
@@ -143,6 +145,12 @@ def variants(
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
+    # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
+    # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
+    has_bandwidth = getattr(given.get("family"), "sigma", None) is not None
+    if is_best and knobs.scaling == "auto" and given.get("scaling") and not (is_kernel(contender) or has_bandwidth):
+        other = "standard" if given["scaling"] == "quantile" else "quantile"
+        found.append(contender.changed(f"scaling {other}", scaling=other))
     return found
 
 

@@ -184,8 +184,10 @@ class Race:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
 
-    def settled(self) -> tuple[int, Contender | None]:
-        """The winner, and the same with as many landmarks, at most all, as there is work left for, if they gain.
+    def settled(self) -> tuple[int, Contender | None, float]:
+        """The winner, the same with as many landmarks as there is work left for, if they gain, and the share of loss.
+
+        The last is what is expected to stay of the winner's loss with these landmarks: 1 where there are no more.
 
         That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
         is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
@@ -199,7 +201,7 @@ class Race:
         won = min((best, *growing), key=lambda number: ends[number][0])
         # what cannot grow stays unless the gain is worth it
         won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
-        return won, ends[won][1]
+        return won, ends[won][1], ends[won][0] / max(self.loss(won), np.finfo(float).tiny)
 
     def _end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
@@ -211,9 +213,10 @@ class Race:
         end = self.largest(self.contenders[number], int(size))
         both = min(len(self.choices[grew]), len(self.choices[parent]))
         share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
-        if end is None or share >= 1.0:
+        if end is None:
             return loss, None
-        return loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / before)), end
+        expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / before))
+        return (expected, end) if expected < (1.0 - _LEVEL) * loss else (loss, None)
 
     def largest(self, contender: Contender, size: int) -> Contender | None:
         """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""

@@ -152,9 +152,13 @@ class Shape:
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""
-        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_FITTING * self.n_models
-        maps = 2.0 if self.loss == "squared_error" else 6.0
-        return self.learning(learner) + self._steps(learner, hessians, 2.0 * hessians, maps)
+        K, maps = self.n_models, 2.0 if self.loss == "squared_error" else 6.0
+        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_FITTING * K
+        systems = 2.0 * hessians
+        if self.loss == "log_loss" and K > 1:
+            # all classes together: a Hessian of each pair, and one system
+            hessians, systems = _HESSIANS_FITTING * K * (K + 1) / 2.0, _HESSIANS_FITTING * K**3
+        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
 
     def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:
         """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""

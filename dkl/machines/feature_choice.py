@@ -11,7 +11,6 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from sklearn.svm import LinearSVC
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
@@ -20,12 +19,10 @@ from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects
-from dkl.linear import wide_newton
-from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
+from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, newton_passes
-from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
-from dkl.linear.temperature import least_log_loss
+from dkl.linear.newton import newton_passes
+from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
 from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.contenders import (
     Contender,
@@ -34,13 +31,14 @@ from dkl.machines.contenders import (
     is_kernel,
     is_learned,
     joined,
+    landmarks_of,
     usual_advice,
     variants,
 )
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
+from dkl.machines.loss_choice import LossChoosingMixin
 from dkl.machines.machine_plan import calibration_passes
-from dkl.machines.settings import SettledMixin
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
@@ -68,7 +66,7 @@ _CLEARLY_CROSSED = 0.25
 _LARGE_KERNEL = 1_000
 
 
-class ChoosingMixin(SettledMixin):
+class ChoosingMixin(LossChoosingMixin):
     """How a machine chooses its features; the machine makes learners and linear problems."""
 
     effort: str
@@ -92,9 +90,6 @@ class ChoosingMixin(SettledMixin):
     _spent_before: float = 0.0
     # What is said of numbers that may be names, and of crosses.
     _suspected: tuple[str, ...] = ()
-    # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
-    _pilot_temperature: float | None = None
-    _pilot_shift: np.ndarray | None = None
     _judging_rows: Any
     _learner: Any
     _planned_problem: Any
@@ -159,63 +154,28 @@ class ChoosingMixin(SettledMixin):
             )
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
-        won, grown = race.winner, None
+        won, grown, expected = race.winner, None, 1.0
         if not cut_short and race.plan is None:
-            won, grown = race.settled()
-        self._advised = (grown or race.contenders[won]).learner
+            won, grown, expected = race.settled()
+        self._advised = race.contenders[won].learner
         of_categories = category_reasons(dataset.encoding)
         on, choices = (sample, weights, run), race.choices[won][: race.rounds]
-        of_loss: tuple[str, ...] = ()
-        if self._may_take_log_loss(dataset) and self._affords_log_loss(race, sample, dataset, len(choices)):
-            choices, of_loss = self._with_log_loss([pilots[won, fold] for fold in range(race.rounds)], folds, on)
+        judged = [pilots[won, fold] for fold in range(race.rounds)]
+        other = self._better_loss(judged, folds, on, dataset, race.allowed - race.spent, expected)
+        if other is not None:
+            choices = other.choices
+            if grown is not None:
+                # steps by another loss take more work, so that there may be fewer landmarks
+                race.spent += other.work
+                whole = self._shape(dataset)
+                race.fitting = lambda contender: whole.fitting(contender.learner)
+                grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
+        of_loss = () if other is None else (other.reason,)
+        self._advised = (grown or race.contenders[won]).learner
         reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
-
-    def _may_take_log_loss(self, dataset: Dataset) -> bool:
-        """Whether the loss of the last fit is open, and may be the log loss of two classes."""
-        settings, is_open = self._settings, self.loss is None and self.alpha in (None, "auto")
-        return is_open and settings.solver == "newton" and settings.calibrate and dataset.schema.n_classes == 2
-
-    def _with_log_loss(
-        self,
-        pilots: list[tuple[FeatureLearner, PenaltyChoice]],
-        folds: list[HeldOut],
-        on: tuple[Dataset, np.ndarray | None, Run],
-    ) -> tuple[list[PenaltyChoice], tuple[str, ...]]:
-        """How penalties do on the features of each fold, by the log loss where probabilities are better then; and why.
-
-        Features were told apart by the squared error, whose Hessian is that of every penalty.
-        """
-        before = [choice for _, choice in pilots]
-        squared = [self._calibrated_loss(*pilot, fold, on) for pilot, fold in zip(pilots, folds, strict=False)]
-        self.loss_ = "log_loss"
-        choices = [
-            self._told_penalties(pilot, fold, on, f"loss-{number}")
-            for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=False))
-        ]
-        told = zip(pilots, choices, folds, strict=False)
-        own = [self._calibrated_loss(pilot, choice, fold, on) for (pilot, _), choice, fold in told]
-        if is_better := np.mean(own) < np.mean(squared):
-            before = choices
-        else:
-            self.loss_ = "squared_error"
-        taken, left = ("log loss", "squared error") if is_better else ("squared error", "log loss")
-        figures = sorted((float(np.mean(own)), float(np.mean(squared))))
-        return before, (
-            f"Loss: {taken}; the log loss of probabilities on held-out rows is {figures[0]:.4f} then, and "
-            f"{figures[1]:.4f} with the {left}.",
-        )
-
-    def _affords_log_loss(self, race: Race, sample: Dataset, dataset: Dataset, n_folds: int) -> bool:
-        """Whether the penalties of the log loss, and the fit with it, are within what is allowed."""
-        judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
-        if whole.features_of(self._advised) > wide_newton.MOST_FEATURES:
-            # of so many features there are no Hessians
-            return False
-        ahead = n_folds * judged.telling(self._advised) + whole.fitting(self._advised)
-        return race.spent + ahead <= race.allowed
 
     def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows without columns whose newest values no older row has, where a linear model does better without them.
@@ -369,26 +329,6 @@ class ChoosingMixin(SettledMixin):
         on = (sample, weights, run)
         return self._settled_penalty((pilot, choice), [choice for _, choice, _ in judged], fold, on, dataset)
 
-    def _settled_penalty(
-        self,
-        pilot: tuple[FeatureLearner, PenaltyChoice],
-        choices: list[PenaltyChoice],
-        fold: HeldOut,
-        on: tuple[Dataset, np.ndarray | None, Run],
-        dataset: Dataset,
-    ) -> PenaltyChoice | None:
-        """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
-        if self._settings.solver != "newton":
-            return None
-        # the log loss of several classes is fitted for all of them together, and judged one against the rest
-        is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
-        if self._settings.calibrate and not is_joint:
-            self._pilot_temperature, self._pilot_shift = self._calibration_of(*pilot, fold, on)
-        chosen, sample = agreed(choices), on[0]
-        # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
-        share = sample.total_weight / dataset.total_weight
-        return replace(chosen, alpha=chosen.alpha * share, alphas=chosen.alphas * share)
-
     def _race(self, tried: list[Contender], dataset: Dataset, sample: Dataset, folds: list[HeldOut]) -> Race:
         """The race of these contenders within what the effort allows."""
         effort = EFFORTS[self.effort]
@@ -463,63 +403,6 @@ class ChoosingMixin(SettledMixin):
             pilot.fit_within(on[0], context)
         return pilot, self._told_penalties(pilot, fold, on, stage, near)
 
-    def _told_penalties(
-        self,
-        pilot: FeatureLearner,
-        fold: HeldOut,
-        on: tuple[Dataset, np.ndarray | None, Run],
-        stage: str,
-        near: PenaltyChoice | None = None,
-    ) -> PenaltyChoice:
-        """How the penalties do on a fold that the features have not seen."""
-        sample, weights, run = on
-        problem = self._problem_on(pilot, sample, weights)
-        problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
-        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(problem, sample.source, own)
-
-    def _calibration_of(
-        self,
-        pilot: FeatureLearner,
-        choice: PenaltyChoice,
-        fold: HeldOut,
-        on: tuple[Dataset, np.ndarray | None, Run],
-    ) -> tuple[float | None, np.ndarray | None]:
-        """The temperature of the winner's probabilities on rows that its features did not see; None if it has no model.
-
-        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
-        or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
-        """
-        sample, _, run = on
-        if (model := _model_of(pilot, choice)) is None:
-            return None, None
-        problem = self._calibration_problem(pilot, fold, on)
-        if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
-            slope, shifts = found
-            # two classes have one model, whose score is that of the second one less that of the first
-            shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
-            return 1.0 / slope, shifts / slope
-        return 1.0 / calibrate(problem, model, sample.source, run), None
-
-    def _calibrated_loss(
-        self,
-        pilot: FeatureLearner,
-        choice: PenaltyChoice,
-        fold: HeldOut,
-        on: tuple[Dataset, np.ndarray | None, Run],
-    ) -> float:
-        """The log loss of the best penalty's probabilities on the rows of a fold; infinite if it has no model."""
-        model = _model_of(pilot, choice)
-        problem = self._calibration_problem(pilot, fold, on)
-        return np.inf if model is None else least_log_loss(*calibration_sums(problem, model, on[0].source, on[2]))
-
-    def _calibration_problem(
-        self, pilot: FeatureLearner, fold: HeldOut, on: tuple[Dataset, np.ndarray | None, Run]
-    ) -> LinearProblem:
-        """The linear problem of a pilot that rows of a fold calibrate."""
-        problem: LinearProblem = self._problem_on(pilot, on[0], on[1])
-        return replace(problem, held_out=fold)
-
     def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
         """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
         effort = EFFORTS[self.effort]
@@ -540,8 +423,8 @@ class ChoosingMixin(SettledMixin):
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
-        if self._may_take_log_loss(dataset):
-            self.loss_ = "log_loss"
+        for loss in self._other_losses(dataset):
+            self.loss_ = loss
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
             told = [*newton_passes(problem, sample.n_rows), *calibration_passes(problem), *calibration_passes(problem)]
             passes += [(records, calls * len(folds)) for records, calls in told]
@@ -576,13 +459,3 @@ class ChoosingMixin(SettledMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
-
-
-def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
-    """The linear model of the best penalty on a pilot's features; None if it has none."""
-    coefficients = choice.start
-    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
-        return None
-    model = LinearSVC()
-    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
-    return model

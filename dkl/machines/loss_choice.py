@@ -1,0 +1,206 @@
+"""Which loss a machine without settings takes for classes, and what its probabilities are worth on held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.svm import LinearSVC
+
+from dkl.data.dataset import Dataset
+from dkl.linear import wide_newton
+from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton import chosen_penalty
+from dkl.linear.penalty_choice import PenaltyChoice, agreed
+from dkl.linear.temperature import least_log_loss
+from dkl.machines.settings import SettledMixin
+from dkl.methods.base import FeatureLearner
+from dkl.methods.checkpoints import stage_checkpoint
+
+Judged = tuple[FeatureLearner, PenaltyChoice]
+On = tuple[Dataset, np.ndarray | None, Run]
+
+# What may do better than the squared error, by whose Hessian kinds of features were told apart: of two classes, and of
+# more. The log loss of all classes together has a Hessian of each pair of them.
+_OTHERS_OF_TWO, _OTHERS = ("log_loss",), ("squared_hinge", "log_loss")
+_SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
+
+
+@dataclass(frozen=True)
+class BetterLoss:
+    """A loss that does better than the squared error.
+
+    Parameters
+    ----------
+    choices : list of PenaltyChoice
+        How penalties do by it on the features of each fold.
+    work : float
+        What telling took.
+    reason : str
+    """
+
+    choices: list[PenaltyChoice]
+    work: float
+    reason: str
+
+
+class LossChoosingMixin(SettledMixin):
+    """How a machine chooses its loss on features that were chosen; the machine makes learners and linear problems."""
+
+    checkpoint: Any
+    _advised: FeatureLearner
+    # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
+    _pilot_temperature: float | None = None
+    _pilot_shift: np.ndarray | None = None
+    _problem_on: Any
+    _shape: Any
+
+    def _other_losses(self, dataset: Dataset) -> tuple[str, ...]:
+        """The losses that may do better than the squared error; none where the user has said what is taken."""
+        settings, is_open = self._settings, self.loss is None and self.alpha in (None, "auto")
+        n_classes = dataset.schema.n_classes
+        if not (is_open and settings.solver == "newton" and settings.calibrate and n_classes):
+            return ()
+        return _OTHERS_OF_TWO if n_classes == 2 else _OTHERS
+
+    def _better_loss(
+        self, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset, left: float, expected: float
+    ) -> BetterLoss | None:
+        """Set the loss whose probabilities are best on held-out rows; None where that is the squared error.
+
+        Parameters
+        ----------
+        pilots : list of (FeatureLearner, PenaltyChoice)
+            The features of each fold, and how penalties do by the squared error.
+        folds : list of HeldOut
+        on : tuple
+            The sample that judges, its weights, and how it is passed over.
+        dataset : Dataset
+            All rows, to which the last model is fitted.
+        left : float
+            The work that is left for telling the losses apart and for the last fit.
+        expected : float
+            The share of the squared error that is expected to stay if all of that goes into more landmarks: a loss
+            that leaves more of its own is not worth it.
+        """
+        found, taken = dict[str, tuple[list[PenaltyChoice], float]](), 0.0
+        for loss in self._other_losses(dataset):
+            judged, whole = (replace(self._shape(rows), loss=loss) for rows in (on[0], dataset))
+            telling = len(pilots) * judged.telling(self._advised)
+            # of very many features there are no Hessians
+            is_wide = whole.features_of(self._advised) > wide_newton.MOST_FEATURES
+            if is_wide or taken + telling + whole.fitting(self._advised) > left:
+                continue
+            taken += telling
+            self.loss_ = loss
+            choices = [
+                self._told_penalties(pilot, fold, on, f"{loss}-{number}")
+                for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=False))
+            ]
+            own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
+            found[loss] = choices, self._probabilities(own, folds, on)
+        if not found:
+            return None
+        squared = self._probabilities(pilots, folds, on)
+        self.loss_ = min(found, key=lambda loss: found[loss][1])
+        choices, least = found[self.loss_]
+        if least >= min(expected, 1.0) * squared:
+            self.loss_ = "squared_error"
+            return None
+        others = {"squared error": squared, **{_SPOKEN[loss]: figure for loss, (_, figure) in found.items()}}
+        best = _SPOKEN[self.loss_]
+        told = ", ".join(f"{figure:.4f} with the {name}" for name, figure in others.items() if name != best)
+        reason = f"Loss: {best}; the log loss of probabilities on held-out rows is {least:.4f} then, {told}."
+        return BetterLoss(choices, taken, reason)
+
+    def _probabilities(self, judged: Sequence[Judged], folds: Sequence[HeldOut], on: On) -> float:
+        """The mean over folds of the log loss of calibrated probabilities."""
+        return float(np.mean([self._calibrated_loss(*one, fold, on) for one, fold in zip(judged, folds, strict=False)]))
+
+    def _settled_penalty(
+        self,
+        pilot: Judged,
+        choices: list[PenaltyChoice],
+        fold: HeldOut,
+        on: On,
+        dataset: Dataset,
+    ) -> PenaltyChoice | None:
+        """The penalty that the folds agree on, for all rows, and with it the temperature; None for stochastic steps."""
+        if self._settings.solver != "newton":
+            return None
+        # the log loss of several classes is fitted for all of them together, and judged one against the rest
+        is_joint = self._settings.loss == "log_loss" and (on[0].schema.n_classes or 0) > 2
+        if self._settings.calibrate and not is_joint:
+            self._pilot_temperature, self._pilot_shift = self._calibration_of(*pilot, fold, on)
+        chosen, sample = agreed(choices), on[0]
+        # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
+        share = sample.total_weight / dataset.total_weight
+        return replace(chosen, alpha=chosen.alpha * share, alphas=chosen.alphas * share)
+
+    def _told_penalties(
+        self,
+        pilot: FeatureLearner,
+        fold: HeldOut,
+        on: On,
+        stage: str,
+        near: PenaltyChoice | None = None,
+    ) -> PenaltyChoice:
+        """How the penalties do on a fold that the features have not seen."""
+        sample, weights, run = on
+        problem = self._problem_on(pilot, sample, weights)
+        problem = replace(problem, validation=fold, choice=near, **self._judging_loss())
+        own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
+        return chosen_penalty(problem, sample.source, own)
+
+    def _calibration_of(
+        self,
+        pilot: FeatureLearner,
+        choice: PenaltyChoice,
+        fold: HeldOut,
+        on: On,
+    ) -> tuple[float | None, np.ndarray | None]:
+        """The temperature of the winner's probabilities on rows that its features did not see; None if it has no model.
+
+        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
+        or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
+        """
+        sample, _, run = on
+        if (model := _model_of(pilot, choice)) is None:
+            return None, None
+        problem = self._calibration_problem(pilot, fold, on)
+        if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
+            slope, shifts = found
+            # two classes have one model, whose score is that of the second one less that of the first
+            shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
+            return 1.0 / slope, shifts / slope
+        return 1.0 / calibrate(problem, model, sample.source, run), None
+
+    def _calibrated_loss(
+        self,
+        pilot: FeatureLearner,
+        choice: PenaltyChoice,
+        fold: HeldOut,
+        on: On,
+    ) -> float:
+        """The log loss of the best penalty's probabilities on the rows of a fold; infinite if it has no model."""
+        model = _model_of(pilot, choice)
+        problem = self._calibration_problem(pilot, fold, on)
+        return np.inf if model is None else least_log_loss(*calibration_sums(problem, model, on[0].source, on[2]))
+
+    def _calibration_problem(self, pilot: FeatureLearner, fold: HeldOut, on: On) -> LinearProblem:
+        """The linear problem of a pilot that rows of a fold calibrate."""
+        problem: LinearProblem = self._problem_on(pilot, on[0], on[1])
+        return replace(problem, held_out=fold)
+
+
+def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
+    """The linear model of the best penalty on a pilot's features; None if it has none."""
+    coefficients = choice.start
+    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        return None
+    model = LinearSVC()
+    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+    return model
