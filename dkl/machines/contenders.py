@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ def variants(
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
     # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
     # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
-    has_bandwidth = getattr(given.get("family"), "sigma", None) is not None
+    has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
     if is_best and knobs.scaling == "auto" and given.get("scaling") and not (is_kernel(contender) or has_bandwidth):
         other = "standard" if given["scaling"] == "quantile" else "quantile"
         found.append(contender.changed(f"scaling {other}", scaling=other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,24 @@ def test_two_classes_are_fitted_by_the_log_loss_where_held_out_probabilities_are
     given = LogisticRegression(C=1e4).fit(X, y)
     new_X, new_y = noisy_classes(4_000)
     assert log_loss(new_y, model.predict_proba(new_X)) < 1.05 * log_loss(new_y, given.predict_proba(new_X))
+
+
+def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are_best() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(700, 3))
+    # few errors between far classes: squares mind how far right a score is, the others do not
+    y = np.searchsorted([-1.0, 0.0, 1.5], X[:, 0] + 0.1 * X[:, 1])
+    model = dkl.KernelClassifier(effort="best", random_state=0).fit(X, y)
+    (told,) = [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
+    names = {"squared error": "squared_error", "squared hinge": "squared_hinge", "log loss": "log_loss"}
+    figures = {names[name]: float(figure) for figure, name in re.findall(r"([\d.]+) with the ([a-z ]+)", told)}
+    least = float(re.search(r"held-out rows is ([\d.]+) then", told)[1])
+    assert set(names.values()) - {model.loss_} == set(figures)
+    assert least < min(figures.values())
+    new_X = generator.normal(size=(2_000, 3))
+    new_y = np.searchsorted([-1.0, 0.0, 1.5], new_X[:, 0] + 0.1 * new_X[:, 1])
+    squares = dkl.KernelClassifier(loss="squared_error", effort="best", random_state=0).fit(X, y)
+    assert log_loss(new_y, model.predict_proba(new_X)) < log_loss(new_y, squares.predict_proba(new_X))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,13 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
         "bandwidth x 0.25)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900) == []
+    # of rows far from all others waves say any number, unless the scaling ends; kernels say nothing
+    waves = next(one for one in tried_on(np.zeros((900, 3))) if one.name == "searched waves")
+    assert [one.name.partition(" (")[2] for one in variants(waves, effort, Knobs(), 900)] == [
+        "up to 1,000)",
+        "scaling quantile)",
+    ]
+    assert [one.name for one in variants(waves, effort, Knobs(scaling=None, n_features=400), 900)] == []
 
 
 def kernels(landmarks: int) -> Contender:
@@ -158,15 +165,20 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
 
     race = race_of_kernels({0: 0.5, 1: 0.6, 2: 0.7})
     assert race.contenders[race.winner].learner.n_features == 400
-    won, grown = race.settled()
+    won, grown, stays = race.settled()
     assert won == race.winner
     assert grown is not None
+    # with twice the landmarks three quarters of the loss stayed: of what more bring, seven tenths of that are expected
+    assert stays == pytest.approx(0.75 ** (0.7 * np.log2(grown.learner.n_features / 400)))
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
     race.most_landmarks = 450
     assert race.settled()[1].learner.n_features == 450
     assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, won, grown)[2]
-    # no gain, no growth
-    assert race_of_kernels({0: 0.5, 1: 0.5}).settled() == (0, None)
+    # no gain, no growth, and so for one that is worth nothing
+    assert race_of_kernels({0: 0.5, 1: 0.5}).settled() == (0, None, 1.0)
+    slow = race_of_kernels({0: 0.5, 1: 0.504, 2: 0.5041})
+    slow.most_landmarks = 260
+    assert slow.settled() == (1, None, 1.0)
 
 
 def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow() -> None:
@@ -179,11 +191,11 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     # from 200 to 400 landmarks the loss fell from .5 to .4; a rival came to .39
     race.choices[1], race.failed = [judged(0.61)], set()
     assert race.winner == 1
-    won, grown = race.settled()
+    won, grown, _ = race.settled()
     assert (won, grown.learner.n_features) == (2, 1_600)
     assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown)[0]
     race.most_landmarks = 400
-    assert race.settled() == (1, None)
+    assert race.settled() == (1, None, 1.0)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
