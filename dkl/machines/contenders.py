@@ -28,6 +28,8 @@ _MATERN_BANDWIDTH = 0.5
 _GROWTH = 2.5
 # Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
 _BINS = 128
+# Rounds of steps are played so many times as often, by other rows each time: their means err less.
+_MORE_BAGS = 4
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def variants(
     *,
     is_best: bool = True,
 ) -> list[Contender]:
-    """What may do better than a kind: more features; and of the best so far, another bandwidth or scaling."""
+    """What may do better than a kind: more features, or searches; and of the best another bandwidth or scaling."""
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
@@ -143,6 +145,8 @@ def variants(
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
+    if knobs.n_features == "auto" and (bags := given.get("bags", effort.most_bags)) < effort.most_bags:
+        found.append(contender.changed(f"bags {_MORE_BAGS * bags}", bags=_MORE_BAGS * bags))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]

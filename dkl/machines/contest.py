@@ -163,9 +163,10 @@ class Race:
     def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
         """What a trial has found, on how many features; None where the features could not be fitted."""
         contender = self.contenders[number]
-        asked = contender.learner.get_params(deep=False).get("n_features")
-        if n_features is not None and asked is not None and n_features < asked and not is_kernel(contender):
-            self._found[number] = max(n_features, self._found.get(number, 0))
+        given = contender.learner.get_params(deep=False)
+        asked, bags = given.get("n_features"), given.get("bags", 1)
+        if n_features is not None and asked is not None and n_features < bags * asked and not is_kernel(contender):
+            self._found[number] = max(-(-n_features // bags), self._found.get(number, 0))
         self.tried.append(number)
         self.spent += self.trial_work(number)
         if choice is None:

@@ -51,6 +51,8 @@ class Effort:
         Shares of few rows that judge in turn, at most.
     n_features, most_features : int
         Features that a kind is tried with first, and the most that a larger one has.
+    most_bags : int
+        Rounds of steps are played so many times at most, each with other rows held out.
     """
 
     work: float
@@ -60,6 +62,7 @@ class Effort:
     folds: int
     n_features: int
     most_features: int
+    most_bags: int
 
     def allowed(self, shape: Shape) -> float:
         """The work that rows of this shape may take."""
@@ -67,9 +70,15 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(8e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400),
-    "balanced": Effort(5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000),
-    "best": Effort(2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000),
+    "fast": Effort(
+        8e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
+    ),
+    "balanced": Effort(
+        5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
+    ),
+    "best": Effort(
+        2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
+    ),
 }
 
 
@@ -98,7 +107,7 @@ class Shape:
         size = given.get("n_features")
         if size is None or isinstance(given.get("family"), FiniteFamily):
             return self.n_columns if size is None else min(int(size), self.n_columns)
-        return min(int(size), self.n_rows) if "landmarks" in given else int(size)
+        return min(int(size), self.n_rows) if "landmarks" in given else int(size) * given.get("bags", 1)
 
     def mapping(self, learner: FeatureLearner) -> float:
         """Work of one map of all rows."""
@@ -122,8 +131,9 @@ class Shape:
             whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in given else 0.0
             return whitening + (self._metric(D) if given.get("metric") else 0.0)
         if "bins" in given:
-            rounds = D / min(max(n / 60.0, 5.0), 25.0) + 8.0
-            looked_at = min(_REGIONS, D) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
+            m, bags = given["n_features"], given["bags"]
+            rounds = bags * (m / min(max(n / 60.0, 5.0), 25.0) + 8.0)
+            looked_at = min(_REGIONS, m) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 

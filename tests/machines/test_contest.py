@@ -145,6 +145,19 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     assert [one.name for one in variants(waves, effort, Knobs(scaling=None, n_features=400), 900)] == []
 
 
+def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_allows_it() -> None:
+    steps = next(one for one in tried_on(np.zeros((900, 3))) if "steps" in one.name)
+    best = EFFORTS["best"]
+    assert [one.name.partition(" (")[2] for one in variants(steps, best, Knobs(), 900)] == ["up to 1,000)", "bags 4)"]
+    more = steps.changed("bags 4", bags=4)
+    # a number of features that was asked for is kept
+    assert variants(steps, best, Knobs(n_features=400), 900) == []
+    assert [one.name for one in variants(steps, EFFORTS["balanced"], Knobs(), 900)] == [f"{steps.name} (up to 1,000)"]
+    shape = Shape(9_000, 10, 1, "squared_error")
+    assert shape.features_of(more.learner) == 4 * shape.features_of(steps.learner)
+    assert shape.learning(more.learner) == pytest.approx(4.0 * shape.learning(steps.learner))
+
+
 def kernels(landmarks: int) -> Contender:
     return Contender("kernel", dkl.NystromFeatures(n_features=landmarks))
 
