@@ -441,6 +441,8 @@ class _SoftmaxLoss:
     It has the functions of `Loss`, with codes 0 .. K-1 for targets and K scores a row.
     """
 
+    largest_curvature = 0.5
+
     def value(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
         """Of each row, (n,)."""
         top = f.max(axis=1, keepdims=True)
@@ -449,13 +451,13 @@ class _SoftmaxLoss:
 
     def slope(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
         """By each score, (n, K): the probabilities, less 1 at the row's class."""
-        slope = self._shares(f)
+        slope = np.asarray(self.shares(f))
         slope[np.arange(len(codes)), codes] -= 1.0
         return slope
 
     def curvature(self, f: np.ndarray, k: int, other: int) -> np.ndarray:
         """By the scores k and other, (n,)."""
-        shares = self._shares(f)
+        shares = self.shares(f)
         return np.asarray(shares[:, k] * (float(k == other) - shares[:, other]))
 
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -465,10 +467,11 @@ class _SoftmaxLoss:
         return np.where(possible, _entropy(np.clip(shares, 0.0, None)).sum(axis=1), inf)
 
     @staticmethod
-    def _shares(f: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes."""
-        shares = np.exp(f - f.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+    def shares(f: Any) -> Any:
+        """Probabilities of the classes, of the scores (n, K) of rows or (K,) of one, in any array namespace."""
+        xp = namespace_of(f)
+        shares = xp.exp(f - xp.max(f, axis=-1, keepdims=True))
+        return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
 SOFTMAX = _SoftmaxLoss()
