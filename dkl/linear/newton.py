@@ -300,7 +300,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
             "for these; use fewer features, or loss='squared_error' ('squared_hinge' for classes)"
         )
     if loss == "pinball":
-        quantiles = np.array(problem.quantiles)
+        quantiles = np.tile(problem.quantiles, problem.n_targets)
         # a straight line has no curvature by which the gradient could shrink further than the smoothing
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":

@@ -30,7 +30,7 @@ from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
-from dkl.solvers.losses import LOG_LINK, loss_of
+from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.deviations import DeviatingPredictions
 
@@ -217,9 +217,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss in PROBABLE)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
-        """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
+        """Class probabilities; there is none for a loss other than "log_loss" and "softmax" unless `calibrate` is set.
 
         Parameters
         ----------
@@ -405,7 +405,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # scikit-learn's checks fit several targets where this is set
-        tags.target_tags.multi_output = self._settings.solver == "newton"
+        tags.target_tags.multi_output = True
         return tags
 
     def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
@@ -508,12 +508,13 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     @property
     def _link(self) -> str:
-        """How scores become predictions, as of `dkl.methods.prediction.answered`."""
-        return loss_of(self._settings.loss).link
+        """How scores become predictions, as of `dkl.solvers.losses.answered`."""
+        # of one quantile there is nothing to put in order
+        return "" if self._settings.loss == "pinball" and not self._quantiles else loss_of(self._settings.loss).link
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """What the outputs are quantiles of, in the order of their scores, where there are several."""
+        """What the outputs of each target are quantiles of, in the order of their scores, where there are several."""
         return tuple(self.quantiles) if self._settings.loss == "pinball" and len(self.quantiles) > 1 else ()
 
     def _has_one_target(self) -> bool:
@@ -521,12 +522,6 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
-        # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
-        several = dataset.schema.n_targets or 1
-        if several > 1 and self._settings.solver == "sgd":
-            raise ValueError(
-                f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
-            )
         if self._settings.loss == "huber" and not self.epsilon > 0.0:
             raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
         if self._settings.loss == "pinball":
@@ -534,9 +529,5 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             if self.conformal_fraction is not None:
                 # a single quantile is refused before the fit, which would find out in the end
                 self._interval_score()
-            if several > 1:
-                raise ValueError(
-                    f"loss='pinball' predicts quantiles of one target, y has {several} columns; fit a machine for each"
-                )
         elif self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss)
