@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -127,6 +127,22 @@ def steps_by_rule(
     return SGDModels(**joined, clock=parts[0].clock)
 
 
+def _with_losses(constraints: dict[str, list[Any]], *losses: str) -> dict[str, list[Any]]:
+    """scikit-learn's constraints of parameters, with further names of losses, and several quantiles for `epsilon`."""
+    (known,) = constraints["loss"]
+    several = {"epsilon": [*constraints["epsilon"], tuple, list]} if "pinball" in losses else {}
+    return {**constraints, "loss": [type(known)({*known.options, *losses})], **several}
+
+
+def _refuse_fit(model: SGDModel) -> None:
+    """Raise ValueError where a loss has no `fit` of scikit-learn's."""
+    if model.loss in OWN_LOSSES:
+        raise ValueError(
+            f"loss={model.loss!r} is fitted by partial_fit, an epoch a call; dkl.BlockIncremental(model, epochs=...) "
+            "calls it for all rows"
+        )
+
+
 class ArraySGDClassifier(SGDClassifier):
     """scikit-learn's `SGDClassifier` whose `partial_fit` also takes CuPy arrays: on a GPU a call is one kernel launch.
 
@@ -143,6 +159,28 @@ class ArraySGDClassifier(SGDClassifier):
     >>> ArraySGDClassifier().partial_fit(X, ["a", "b"], classes=["a", "b"]).predict(X)
     array(['a', 'b'], dtype='<U1')
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
+        SGDClassifier._parameter_constraints, "softmax"
+    )
+
+    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDClassifier:
+        """scikit-learn's own, of its losses.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+        y : array of shape (n,)
+        **options
+            As of `sklearn.linear_model.SGDClassifier.fit`.
+
+        Raises
+        ------
+        ValueError
+            For ``loss="softmax"``, which `partial_fit` alone has.
+        """
+        _refuse_fit(self)
+        return super().fit(X, y, **options)
 
     def partial_fit(
         self,
@@ -198,6 +236,28 @@ class ArraySGDRegressor(SGDRegressor):
     >>> model.partial_fit(np.eye(2), [2.0, 2.0]).coef_
     array([1. , 0.5])
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
+        SGDRegressor._parameter_constraints, "pinball", *LOG_LINK
+    )
+
+    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDRegressor:
+        """scikit-learn's own, of its losses.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+        y : array of shape (n,)
+        **options
+            As of `sklearn.linear_model.SGDRegressor.fit`.
+
+        Raises
+        ------
+        ValueError
+            For the further losses, which `partial_fit` alone has.
+        """
+        _refuse_fit(self)
+        return super().fit(X, y, **options)
 
     def partial_fit(self, X: np.ndarray, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ArraySGDRegressor:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.

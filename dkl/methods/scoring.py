@@ -139,10 +139,9 @@ def quantile_score(
     quantiles : sequence of float
         Of each target, whose columns stand beside each other.
     """
-    several = predicted.ndim == 2
-    # of each target the quantiles stand beside each other, and the first one stands for them
-    first = predicted[:, :: len(quantiles)] if several and predicted.shape[1] > len(quantiles) else predicted
-    first = first[:, 0] if several and predicted.shape[1] == len(quantiles) and len(quantiles) > 1 else first
+    # the first quantile of each target stands for it where targets are checked
+    first = predicted if predicted.ndim == 1 else predicted[:, :: len(quantiles)]
+    first = first[:, 0] if first.shape[1:] == (1,) else first
     _, targets, weight = _beside(first, X, y, sample_weight)
     values, targets, weight = dask.compute(predicted, targets, weight)
     targets = np.repeat(np.reshape(targets, (len(targets), -1)), len(quantiles), axis=1)
