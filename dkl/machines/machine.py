@@ -509,6 +509,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         given = learner.get_params(deep=False)
         if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit"):
             # rounds that nobody has given a loss look for waves and steps of the machine's own
+            if getattr(learner, "features", ()) is None:
+                learner.set_params(features=learner._given())
             for rounds in (learner, *(getattr(learner, "features", None) or ())):
                 if "features_per_round" in rounds.get_params(deep=False):
                     rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)

@@ -16,6 +16,7 @@ from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.nystrom.learner import NystromFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.solvers.losses import loss_of
 from dkl.solvers.round_losses import round_loss
@@ -178,8 +179,6 @@ def test_rounds_refuse_what_their_loss_does_not_know() -> None:
         StepFeatures(loss="poisson").fit(X, bad)
     with pytest.raises(ValueError, match=r"y\[3\] of .* is -1.*loss='poisson'"):
         MarginFeatures([Steps()], loss="poisson").fit(X, bad)
-    with pytest.raises(ValueError, match="use solver='newton'"):
-        KernelRegressor(MarginFeatures(n_features=10), loss="poisson", solver="sgd").fit(X, y)
 
 
 def heavy_rows(n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -262,10 +261,20 @@ def test_what_is_no_loss_of_these_targets_is_refused() -> None:
         (StepFeatures(loss="softmax"), f > 0, "softmax' is not one of .* which rounds have for 2 classes"),
         (MarginFeatures(loss="huber"), f > 0, "huber' is not one of"),
         (MarginFeatures(loss="huber", refine=2), y, "set refine=0"),
-        (StepFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
-        (MarginFeatures([Steps()], loss="pinball"), np.column_stack([y, y]), "quantiles of one target"),
         (StepFeatures(loss="pinball", quantiles=(0.2, 2.0)), y, r"quantiles is \(0.2, 2.0\)"),
-        (MarginFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
     ):
         with pytest.raises(ValueError, match=says):
             learner.fit(X, targets)
+
+
+def test_the_searches_inside_combined_features_by_name_have_the_loss_of_the_machine() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 3))
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    model = KernelRegressor("combined", loss="poisson", n_features=60, random_state=0).fit(X, y)
+    steps, nystrom = model.features_.learners_
+    assert (steps.loss, type(nystrom).__name__) == ("poisson", "NystromFeatures")
+    # a list of one's own keeps the losses that its learners were given
+    own = CombinedFeatures([StepFeatures(n_features=20), RandomFeatures(n_features=20)])
+    model = KernelRegressor(own, loss="poisson", random_state=0).fit(X, y)
+    assert model.features_.learners_[0].loss is None
