@@ -37,6 +37,7 @@ from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
@@ -507,11 +508,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
-        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit"):
+        if self._settings.loss in ROUND_LOSSES:
             # rounds that nobody has given a loss look for waves and steps of the machine's own
-            if getattr(learner, "features", ()) is None:
-                learner.set_params(features=learner._given())
-            for rounds in (learner, *(getattr(learner, "features", None) or ())):
+            parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
+            if not hasattr(self.features, "fit"):
+                parts = [learner, *getattr(learner, "features", ())]
+            for rounds in parts:
                 if "features_per_round" in rounds.get_params(deep=False):
                     rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
         if given.get("random_state") is None:

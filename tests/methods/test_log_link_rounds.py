@@ -267,14 +267,17 @@ def test_what_is_no_loss_of_these_targets_is_refused() -> None:
             learner.fit(X, targets)
 
 
-def test_the_searches_inside_combined_features_by_name_have_the_loss_of_the_machine() -> None:
+@pytest.mark.parametrize("named", [None, ["steps", "nystrom"], ["margin", RandomFeatures(n_features=20)]])
+def test_searches_inside_combined_features_by_name_have_the_loss_of_the_machine(named: Any) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 3))
     y = rng.poisson(np.exp(X[:, 0])).astype(float)
-    model = KernelRegressor("combined", loss="poisson", n_features=60, random_state=0).fit(X, y)
-    steps, nystrom = model.features_.learners_
-    assert (steps.loss, type(nystrom).__name__) == ("poisson", "NystromFeatures")
-    # a list of one's own keeps the losses that its learners were given
+    features = CombinedFeatures(named, n_features=60)
+    model = KernelRegressor(features, loss="poisson", random_state=0).fit(X, y)
+    search, other = model.features_.learners_
+    assert search.loss == "poisson"
+    assert "loss" not in other.get_params()
+    # what was given stays, the loss of a learner of one's own too
+    assert features.features is named
     own = CombinedFeatures([StepFeatures(n_features=20), RandomFeatures(n_features=20)])
-    model = KernelRegressor(own, loss="poisson", random_state=0).fit(X, y)
-    assert model.features_.learners_[0].loss is None
+    assert KernelRegressor(own, loss="poisson", random_state=0).fit(X, y).features_.learners_[0].loss is None
