@@ -65,10 +65,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         trials; `reasons_` then says which `trials` gives the same model without it.
     trials : sequence of int or None
         The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
+    loss : {"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
         "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves all classes and
-        penalties, so that there may be more features.
+        penalties, so that there may be more features. "softmax" is the log loss of all classes together, of which
+        stochastic steps of "log_loss" take one against the rest; Newton steps of both are the same.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -125,7 +126,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     loss_, solver_ : str
         What the fit worked with.
     linear_ : SGDClassifier, LinearSVC or LogisticRegression
-        On mapped rows.
+        On mapped rows; of "softmax" by stochastic steps an `ArraySGDClassifier`.
     classes_ : ndarray of shape (K,)
     n_epochs_ : int
         Epochs, or Newton steps.
@@ -284,12 +285,15 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     quantiles : sequence of float
-        Of "pinball": predicted side by side, in order, a column each (of one alone a vector).
+        Of "pinball": predicted side by side, in order, a column each (of one alone a vector); of several targets those
+        of the first, then those of the second.
     epochs : int or None
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for several targets too; for every loss but "epsilon_insensitive", alone for
-        "pinball", "poisson" and "gamma". None as of `KernelClassifier`.
+        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps of every loss, for
+        so many features that Newton steps have no room for the products of all pairs, and for `partial_fit`. None as
+        of `KernelClassifier`; "pinball", "poisson" and "gamma" are by Newton steps unless `epochs` or `early_stopping`
+        are given.
     early_stopping, validation_fraction, patience
         As of `KernelClassifier`.
     conformal_fraction : float or None
@@ -307,8 +311,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     loss_, solver_ : str
         What the fit worked with.
     linear_ : SGDRegressor or Ridge
-        On mapped rows, in the targets' own units; for "poisson" and "gamma" of the logarithm of the mean.
+        On mapped rows, in the targets' own units; for "poisson" and "gamma" coefficients are of the logarithm of the
+        mean. By stochastic steps of these two, of "pinball" and of several targets it is an `ArraySGDRegressor`.
     target_center_, target_scale_ : ndarray of shape (t,)
+        What the fit took off targets and divided them by; of "poisson" and "gamma" 0 and 1, by stochastic steps 0 and
+        the mean.
     n_epochs_ : int
     validation_losses_ : tuple of float
     message_ : str
@@ -426,7 +433,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
         Returns
         -------
-        prediction : ndarray of shape (n,), or (n, t) for several targets or quantiles
+        prediction : ndarray of shape (n,), or (n, t) for several targets or quantiles, (n, t q) for several of both
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
             id.
         std : the same
