@@ -281,3 +281,27 @@ def test_searches_inside_combined_features_by_name_have_the_loss_of_the_machine(
     assert features.features is named
     own = CombinedFeatures([StepFeatures(n_features=20), RandomFeatures(n_features=20)])
     assert KernelRegressor(own, loss="poisson", random_state=0).fit(X, y).features_.learners_[0].loss is None
+
+
+def test_rounds_of_the_quantiles_of_two_targets_end_at_the_penalised_optimum() -> None:
+    X, f, y = heavy_rows(600)
+    Y, C, quantiles = np.column_stack([y, 100.0 + 30.0 * f**2 + X[:, 2]]), 0.1, (0.3, 0.8)
+    learner = MarginFeatures(n_features=20, loss="pinball", quantiles=quantiles, C=C, dtype="float64", random_state=0)
+    learner.fit(X, Y)
+    center, scale = np.repeat(Y.mean(axis=0), 2), np.repeat(Y.std(axis=0), 2)
+    phi = np.column_stack([learner.transform(X), np.ones(len(X))])
+    ours = np.column_stack([learner.coef_ / scale[:, None], (learner.intercept_ - center) / scale])
+    # of each target its quantiles, smoothed as the rounds smooth them
+    for k, w in enumerate(ours):
+        z, table = (Y[:, k // 2] - center[k]) / scale[k], round_loss("pinball", quantiles=[quantiles[k % 2]])
+
+        def objective(w: np.ndarray, z: np.ndarray = z, table: Any = table) -> tuple[float, np.ndarray]:
+            free = np.append(w[:-1], 0.0)
+            slope = table.slope(z, phi @ w)
+            return 0.5 * free @ free + C * np.sum(table.value(z, phi @ w)), free + C * slope @ phi
+
+        best = minimize(objective, np.zeros(len(w)), jac=True, method="L-BFGS-B", options={"maxiter": 20_000})
+        assert objective(w)[0] <= best.fun * (1.0 + 1e-3)
+    predicted = learner.machine_.predict(X)
+    expected = (scale * (phi @ ours.T) + center).reshape(-1, 2, 2)
+    np.testing.assert_allclose(predicted, np.sort(expected, axis=2).reshape(-1, 4), rtol=1e-6, atol=1e-6)
