@@ -62,6 +62,8 @@ def take_steps(
     rows: Any = X
     is_sparse, before = hasattr(rows, "toarray"), _models(model)
     rows = rows.toarray() if is_sparse else rows
+    if isinstance(rows, np.ndarray) and rows.dtype not in (np.float32, np.float64):
+        rows = rows.astype(np.float64)
     # The kernel on a GPU checks no shapes.
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")

@@ -252,6 +252,8 @@ def test_estimators_take_these_losses_by_partial_fit() -> None:
         model.partial_fit(X[:5], [1.0, 1.0, 1.0, -2.0, 1.0])
     with pytest.raises(ValueError, match="y has 2 columns, and the model has 1 outputs"):
         model.partial_fit(X, np.column_stack([counts, counts]))
+    whole = [ArraySGDRegressor("poisson").partial_fit(np.round(X).astype(kind), counts) for kind in (int, float)]
+    np.testing.assert_array_equal(whole[0].coef_, whole[1].coef_)
     several = np.column_stack([counts, -3.0 * counts])
     levels = ArraySGDRegressor("pinball", epsilon=(0.9, 0.1), eta0=0.05, learning_rate="constant", alpha=1e-4)
     for _ in range(30):
