@@ -166,7 +166,14 @@ class Forecast:
         return "\n".join(lines)
 
 
-def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilot_rows: int = _PILOT_ROWS) -> Forecast:
+def forecast(
+    learner: PlannedLearner,
+    dataset: object,
+    y: object = None,
+    *,
+    exposure: object = None,
+    pilot_rows: int = _PILOT_ROWS,
+) -> Forecast:
     """The processor seconds that fitting `learner` on `dataset` will take, from a fit of few of its rows.
 
     `dkl.plan` says the most that a fit can take without fitting anything; how many passes a fit makes before it has
@@ -186,6 +193,8 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
     dataset : Dataset, or rows as `fit` takes them
     y : array of shape (n,) or None
         Targets of rows that are no Dataset.
+    exposure : str, array of shape (n,), or None
+        As of `fit`: what each target was counted over.
     pilot_rows : int
         The pilot takes whole blocks, two of them or more, until it has so many rows.
 
@@ -212,7 +221,8 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
     """
     if pilot_rows < 1:
         raise ValueError(f"pilot_rows is {pilot_rows}; expected at least 1")
-    rows = without_splits(planned_rows(learner, dataset, y)[0])
+    rows, exposed = planned_rows(learner, dataset, y, exposure)
+    rows = without_splits(rows)
     few = _some_blocks(rows, pilot_rows)
     rates = _rates(few)
     timed, between = _pilot(learner, few, rates)
@@ -225,6 +235,9 @@ def forecast(learner: PlannedLearner, dataset: object, y: object = None, *, pilo
         share = most[_kind(name)] / (most_of_few[_kind(name)] or 1) or 1.0
         a_row = float(np.mean([one.seconds_a_row for one in same]))
         passes.append(PassCost(name, len(same) * share, a_row, max(one.bytes_a_row for one in same)))
+    if exposed.name and rows.source.stored_nbytes:
+        # a fit reads the column of exposures once before all else, with the rows that it stands in
+        passes.insert(0, PassCost("exposures", 1.0, 0.0, max((one.bytes_a_row for one in timed), default=0.0)))
     n_blocks = np.count_nonzero(rows.source.block_rows)
     limit = allowed_bytes(learner.memory_limit, None)
     kept = cache_bytes(limit) if rows.source.stored_nbytes else 0

@@ -150,6 +150,8 @@ STORED = {
     "Schema": "dkl.data.schema",
     "SGDClassifier": "sklearn.linear_model",
     "SGDRegressor": "sklearn.linear_model",
+    "ArraySGDClassifier": "dkl.linear.array_sgd",
+    "ArraySGDRegressor": "dkl.linear.array_sgd",
     "Ridge": "sklearn.linear_model",
     "LogisticRegression": "sklearn.linear_model",
     "LinearSVC": "sklearn.svm",

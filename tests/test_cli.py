@@ -157,8 +157,27 @@ def test_info_says_the_target_the_classes_and_the_columns_first(folder: Path) ->
     shown = dkl_command("info", folder / "labels.zarr").stdout
     for text in ("label: classes", "no 4", "3 (5 encoded)", "colour: one-hot, 3 categories", "train: 721"):
         assert text in shown
+    assert "counts" not in shown
     assert "crc32c" not in shown
     assert "crc32c" in dkl_command("info", folder / "labels.zarr", "--verbose").stdout
+
+
+def test_whole_numbers_that_may_be_counts_are_said_to_be_classes_for_now(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=200), "visits": rng.poisson(1.0, 200)})
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    files = ("ingest", tmp_path / "visits.csv", tmp_path / "visits.zarr", "--target", "visits")
+    assert "task='regression' (in the shell --task)" in dkl_command(*files, "--plan").stdout.replace("\n", " ")
+    for command in (files, ("info", tmp_path / "visits.zarr")):
+        shown = " ".join(dkl_command(*command).stdout.replace("│", " ").split())
+        assert "visits: classes (if they are counts or sizes: dkl fit --task regression)" in shown
+    numbers = dkl_command(*files, "--task", "regression", "--overwrite").stdout
+    assert "visits: numbers" in numbers
+    assert "counts" not in numbers
+    steps = ("--learner", "random", "--features", "10", "--loss", "poisson", "--solver", "sgd", "--epochs", "2")
+    facts_of("fit", tmp_path / "visits.zarr", tmp_path / "visits.model", *steps)
+    fitted = load_model(str(tmp_path / "visits.model"))
+    assert (fitted.solver_, fitted.loss_, fitted.n_epochs_) == ("sgd", "poisson", 2)
 
 
 def test_explain_says_what_matters_and_why_a_row_is_answered_so(folder: Path, tmp_path: Path) -> None:

@@ -206,3 +206,28 @@ def test_the_driver_takes_longer_for_larger_samples(dataset: Dataset, monkeypatc
     # a twentieth of 60,000 rows and of the pilot's 12,000
     others = sum(between.values()) - between["corrective round"]
     assert expected.driver_seconds == pytest.approx(5.0 * between["corrective round"] + others)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_forecast_of_counts_knows_their_exposure(stored: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, years = rng.standard_normal((3_000, 3)), rng.integers(1, 5, 3_000).astype(float)
+    y = rng.poisson(years * np.exp(X[:, 0])).astype(float)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    exposure: Any = years
+    rows: Any = (X, y)
+    if stored:
+        exposure = "years"
+        place = tmp_path / "rows.zarr"
+        rows = (dkl.create_dataset(place, frame.assign(years=years), y, task="regression", rows_a_block=500),)
+    counts = dkl.KernelRegressor(dkl.RandomFeatures(n_features=20, random_state=0), loss="poisson", alpha=1e-3)
+    expected = dkl.forecast(counts, *rows, exposure=exposure, pilot_rows=1_000)
+    assert [one.name for one in expected.passes].count("exposures") == stored
+    assert (expected.passes[0].bytes_a_row > 0.0) == stored
+    assert {one.name for one in expected.passes} - {"exposures"} == {
+        one.name for one in dkl.forecast(counts, *rows, pilot_rows=1_000).passes
+    }
+    with pytest.raises(ValueError, match="names no column of X" if stored else "one number a row"):
+        dkl.forecast(counts, *rows, exposure="months" if stored else years[1:])
+    with pytest.raises(ValueError, match="loss='poisson' or loss='gamma'"):
+        dkl.forecast(dkl.KernelRegressor(counts.features), *rows, exposure=exposure)

@@ -40,7 +40,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
 from dkl.kernels.sgd.steps import sgd_rows
-from dkl.linear import sgd
+from dkl.linear import array_sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
@@ -174,6 +174,21 @@ def test_machines_are_those_of_the_cpu(solver: str, storage: Any, gpu: str) -> N
         np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "pinball", "softmax"])
+def test_steps_of_losses_that_scikit_learn_lacks_are_those_of_the_cpu(loss: str, gpu: str) -> None:
+    X, _ = rows()
+    features = RandomFeatures(Gaussian(2.0), n_features=20, dtype="float64")
+    options: dict[str, Any] = {"solver": "sgd", "loss": loss, "epochs": 3, "random_state": 0}
+    several = np.column_stack([1.0 + X[:, 0] ** 2, 30.0 + 10.0 * np.sin(X[:, 1])])
+    machine, targets = KernelRegressor(features, **options), several
+    if loss == "softmax":
+        machine, targets = KernelClassifier(features, **options), np.digitize(X[:, 0], [-0.5, 0.5])
+    models = [clone(machine).set_params(device=where).fit(X, targets) for where in ("gpu", "cpu")]
+    found, expected = (model.linear_.coef_ for model in models)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8 * np.abs(expected).max())
+    np.testing.assert_allclose(models[0].predict(X), models[1].predict(X), rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("columns", [(0, 7), (0, 6), (2, 5), (4, 7), (6, 7)])
 def test_products_of_rows_stay_on_the_gpu_until_all_tiles_are_added(columns: tuple[int, int], gpu: str) -> None:
     generator = np.random.default_rng(0)
@@ -274,7 +289,7 @@ def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch
         moved.append(X.shape[0])
         return rows_on(X, where)
 
-    monkeypatch.setattr(sgd, "sgd_rows", watched)
+    monkeypatch.setattr(array_sgd, "sgd_rows", watched)
     X, y = rows(5_000)
     machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20), device="gpu", epochs=1, random_state=0)
     monkeypatch.setattr(device, "rows_on", moving)

@@ -43,6 +43,8 @@ with compiling() as compiled, compiling_at_once():
         machine(random_state=0, progress=False).fit(few, y[:350])
         for name in ("random", "aligned", "margin", "steps", "nystrom", "peaks", "leverage"):
             machine(name, random_state=0, progress=False).fit(X.astype(np.float32), y)
+    joint = dkl.KernelClassifier("random", loss="softmax", solver="sgd", random_state=0, progress=False)
+    joint.fit(X, np.digitize(X[:, 1], [-1, 0, 1]))
     dkl.create_dataset(sys.argv[1], X, X[:, 0] > 0)
     dkl.KernelClassifier(random_state=0, progress=False).fit(dkl.open_dataset(sys.argv[1])).predictor().predict(X[0])
 print("\\n".join(compiled.names))

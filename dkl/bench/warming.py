@@ -133,6 +133,8 @@ def _jobs(folder: str) -> Iterator[tuple[str, Job]]:
     for scaling in ("minmax", "unit", "quantile"):
         features = RandomFeatures(n_features=_SIZE, scaling=scaling)
         yield f"scaling {scaling}", partial(_machine("two", features).fit, X, targets["two"])
+    joint = _machine("three", RandomFeatures(n_features=_SIZE), loss="softmax", solver="sgd", epochs=2)
+    yield "all classes together by steps", partial(joint.fit, X, targets["three"])
 
 
 def _whole(X: np.ndarray, y: np.ndarray, target: str, place: str) -> None:

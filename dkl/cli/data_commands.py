@@ -249,6 +249,8 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {"rows": f"{facts['rows']:,}", "columns": f"{width:,}{encoded}"}
     name = facts.get("target")
     kind = {"classification": "classes", "regression": "numbers", None: "none"}[schema.task]
+    if schema.may_be_counts:
+        kind += " (if they are counts or sizes: dkl fit --task regression)"
     shown["target"] = kind if name is None else f"{name}: {kind}"
     weights = facts.get("classes")
     if weights:

@@ -115,8 +115,8 @@ class MachineOptions:
     loss: Annotated[
         str | None,
         typer.Option(
-            help="hinge, squared_hinge, log_loss, modified_huber; for numbers squared_error, epsilon_insensitive, "
-            "huber, pinball, poisson, gamma.",
+            help="hinge, squared_hinge, log_loss, softmax, modified_huber; for numbers squared_error, "
+            "epsilon_insensitive, huber, pinball, poisson, gamma.",
             rich_help_panel=MACHINE,
         ),
     ] = None
@@ -395,8 +395,8 @@ def estimator_from(
         exact = NEWTON_LOSSES if task == "regression" else (loss,)
         if wants_exact and not is_stochastic and parameters.get("loss", loss) in exact:
             parameters = {"solver": "newton", "loss": loss, "alpha": "auto", **parameters}
-        elif parameters.get("loss") in ("pinball", "poisson", "gamma"):
-            # these are fitted by Newton steps whatever the features are
+        elif parameters.get("loss") in ("pinball", "poisson", "gamma") and not is_stochastic:
+            # these are fitted by Newton steps whatever the features are, unless stochastic ones are asked for
             parameters = {"alpha": "auto", **parameters}
     parameters |= options.settings
     known = estimator.get_params(deep=True)

@@ -211,6 +211,25 @@ def with_exposure_of_fit(model: object, dataset: Dataset, given: str | None = No
     return with_stored_exposure(dataset, name, stays=name in getattr(model, "feature_names_in_", ()))
 
 
+def rows_with_exposure(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:
+    """Further rows of a fitted machine, encoded as those of its fit, with the exposures as a row column.
+
+    Parameters
+    ----------
+    model : fitted machine
+    X, y, sample_weight
+        As of its `fit`.
+    exposure : str, array of shape (n,), or None
+        A column of X, or the values; None leaves the rows without.
+    """
+    if isinstance(exposure, str) and isinstance(X, Dataset):
+        # as a row column, which later steps keep
+        rows: Dataset = model._rows(with_exposure_of_fit(model, X, exposure), y, sample_weight)
+        return rows
+    rows = model._rows(X, y, sample_weight)
+    return rows if exposure is None else with_exposure(rows, exposure_of(X, exposure), sample_weight)
+
+
 def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Dataset:
     """The dataset with the exposures of its rows as a row column.
 
@@ -275,6 +294,22 @@ def with_planned_rates(dataset: Dataset, *, weighs: bool) -> Dataset:
 def _as_rates(dataset: Dataset, step: _Exposed) -> Dataset:
     schema = replace(dataset.schema, has_weight=dataset.schema.has_weight or step.factor is not None)
     return dataset.with_rows(narrowed(dataset.source, step, dataset.source.block_rows, n_classes=None), schema)
+
+
+def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:
+    """Rows that a fitted machine goes on with, as `with_rates` has those of its fit; parameters of `partial_fit`.
+
+    Raises
+    ------
+    ValueError
+        If exposures are given and the fit had none, or it had some and there are none.
+    """
+    if exposure is not None and not hasattr(model, "exposure_"):
+        raise ValueError(
+            f"exposure was given, and this {type(model).__name__} was fitted without: give fit the exposure of its "
+            "rows, or leave it out here"
+        )
+    return with_rates(model, rows_with_exposure(model, X, y, sample_weight, exposure_beside_fit(model, X, exposure)))
 
 
 @dataclass(frozen=True)

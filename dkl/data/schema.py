@@ -98,6 +98,11 @@ class Schema:
                 raise ValueError(f"{name} has {len(given)} entries for {self.n_columns} columns of X")
 
     @property
+    def may_be_counts(self) -> bool:
+        """Whether the classes are whole numbers, and more than two: what the store took for labels may be counts."""
+        return self.classes is not None and len(self.classes) > 2 and self.classes.dtype.kind in "iuf"
+
+    @property
     def n_classes(self) -> int | None:
         return None if self.classes is None else len(self.classes)
 

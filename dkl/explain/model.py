@@ -128,5 +128,8 @@ def output_labels(estimator: FittedModel) -> tuple[str, ...]:
     if getattr(estimator, "_link", "") == "log":
         return tuple(f"log mean of target {t}" for t in range(n_outputs)) if n_outputs > 1 else ("log mean",)
     if quantiles := getattr(estimator, "_quantiles", ()):
-        return tuple(f"quantile {quantile:g}" for quantile in quantiles)
+        if n_outputs == len(quantiles):
+            return tuple(f"quantile {quantile:g}" for quantile in quantiles)
+        targets = range(n_outputs // len(quantiles))
+        return tuple(f"quantile {quantile:g} of target {t}" for t in targets for quantile in quantiles)
     return tuple(f"target {t}" for t in range(n_outputs)) if n_outputs > 1 else ()

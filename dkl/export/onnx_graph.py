@@ -240,12 +240,13 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
         if link == "log":
             scores = xp.exp(scores)
         elif link == "sorted":
-            # The columns of each row in ascending order, by exchanges of neighbours: they are few.
-            columns = [scores[:, k] for k in range(scores.shape[1])]
-            for last in range(len(columns) - 1, 0, -1):
-                for k in range(last):
-                    pair = [columns[k], columns[k + 1]]
-                    columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
+            # The quantiles of each target in ascending order, by exchanges of neighbours: they are few.
+            columns, together = [scores[:, k] for k in range(scores.shape[1])], len(model._quantiles)
+            for first in range(0, len(columns), together):
+                for last in range(first + together - 1, first, -1):
+                    for k in range(first, last):
+                        pair = [columns[k], columns[k + 1]]
+                        columns[k : k + 2] = [Symbol(op, pair, pair[0].shape, pair[0].dtype) for op in ("Min", "Max")]
             scores = xp.stack(columns, axis=1)
         return {"prediction": xp.reshape(scores, (ROWS,)) if has_one else scores}
     # The class of the largest score, or of the sign where two classes share one score.

@@ -24,8 +24,9 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
-from dkl.methods.prediction import Scorer, answered, chosen_codes, probabilities
+from dkl.methods.prediction import Scorer, chosen_codes, probabilities
 from dkl.protocols.estimators import FittedModel
+from dkl.solvers.losses import answered
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 # From so many rows on they are mapped in blocks, as the model maps them: whole, the arrays of features leave the cache.
@@ -45,6 +46,7 @@ class ScoringModel(FittedModel, Protocol):
     _scorer: Scorer
     _multiplier: Any
     _link: str
+    _quantiles: tuple[float, ...]
     _settings: Any
 
     def _has_one_target(self) -> bool: ...
@@ -71,7 +73,9 @@ class Predictor:
         Of the scores, for probabilities; None for those that are log odds.
     has_probabilities, has_one_target : bool
     link : {"", "log", "sorted"}
-        How the scores of numbers become predictions, as of `dkl.methods.prediction.answered`.
+        How the scores of numbers become predictions, as of `dkl.solvers.losses.answered`.
+    n_quantiles : int
+        Of "sorted": the scores of each target.
     posterior : CoefficientPosterior or None
         Of an exact fit of the squared error, for deviations.
 
@@ -95,6 +99,7 @@ class Predictor:
     has_probabilities: bool = False
     has_one_target: bool = True
     link: str = ""
+    n_quantiles: int = 0
     posterior: CoefficientPosterior | None = None
 
     @classmethod
@@ -105,7 +110,8 @@ class Predictor:
         arrays = Forms.of(model_of(model)), model._scorer, raw
         if classes is None:
             posterior, one = getattr(model, "posterior_", None), model._has_one_target()
-            return cls(*arrays, has_one_target=one, link=model._link, posterior=posterior)
+            link, n_quantiles = model._link, len(model._quantiles)
+            return cls(*arrays, has_one_target=one, link=link, n_quantiles=n_quantiles, posterior=posterior)
         return cls(*arrays, classes, getattr(model, "_multiplier", None), hasattr(model, "predict_proba"))
 
     def predict(self, x: Rows, return_std: bool = False) -> Any:
@@ -127,7 +133,7 @@ class Predictor:
             return self.predict(x), self._deviations(x)
         scores = self._scores(x)
         if self.classes is None:
-            scores = answered(scores, self.link)
+            scores = answered(scores, self.link, self.n_quantiles)
             return scores[..., 0] if self.has_one_target else scores
         if scores.ndim == 1:
             # One row is answered without the overhead of array functions on one number.

@@ -1,8 +1,10 @@
-"""scikit-learn's SGD estimators with `partial_fit` and decision values on a GPU's arrays, or any namespace's."""
+"""scikit-learn's SGD estimators on a GPU's arrays, or any namespace's, and of losses that they do not have."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +15,10 @@ from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear.minibatches import signs
+from dkl.solvers.losses import LOG_LINK, answered, loss_of
+
+# The losses that scikit-learn has no stochastic steps of.
+OWN_LOSSES = (*LOG_LINK, "pinball", "softmax")
 
 
 def is_foreign(X: object) -> bool:
@@ -31,15 +37,15 @@ def take_steps(
     sample_weight: ArrayLike | None = None,
     class_weight: np.ndarray | None = None,
 ) -> SGDModel:
-    """What `partial_fit` of a model that has coefficients does, on foreign rows; the coefficients stay on the host.
+    """What `partial_fit` of a model that has coefficients does, on any rows; the coefficients stay on the host.
 
     Parameters
     ----------
     model : SGDClassifier or SGDRegressor
         With `coef_`, `intercept_`, `t_`, and `classes_` where there are; it is changed.
-    X : CuPy array, or array of another namespace, of shape (n, m)
-        Sparse rows of a GPU are written out: a few thousand at a time.
-    y : array of shape (n,)
+    X : array of any namespace, or sparse, of shape (n, m)
+        Sparse rows are written out: a few thousand at a time.
+    y : array of shape (n,) or (n, t)
         Labels or targets.
     sample_weight : array of shape (n,) or None
     class_weight : ndarray of shape (K,) or None
@@ -56,11 +62,18 @@ def take_steps(
     rows: Any = X
     is_sparse, before = hasattr(rows, "toarray"), _models(model)
     rows = rows.toarray() if is_sparse else rows
+    if isinstance(rows, np.ndarray) and rows.dtype not in (np.float32, np.float64):
+        rows = rows.astype(np.float64)
     # The kernel on a GPU checks no shapes.
     if X.shape[1] != before.coef.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features, but the model has {before.coef.shape[1]}")
     Y, S = rows_by_model(model.classes_ if is_classifier(model) else None, on_host(y), sample_weight, class_weight)
-    after = sgd_rows(rows, Y, S, before, rule=rule_of(model, is_sparse=is_sparse))
+    rules = rules_of(model, len(before.coef), is_sparse=is_sparse)
+    if Y.shape[1] < len(rules) and model.loss == "pinball":
+        Y, S = (np.repeat(values, quantiles_of(model).size, axis=1) for values in (Y, S))
+    if Y.shape[1] != len(rules):
+        raise ValueError(f"y has {Y.shape[1]} columns, and the model has {len(rules)} outputs")
+    after = steps_by_rule(rows, Y, S, before, rules)
     refuse_overflow(after, len(Y))
     _set(model, after)
     return model
@@ -74,22 +87,71 @@ def refuse_overflow(models: SGDModels, n_rows: int) -> None:
         )
 
 
-def rule_of(model: SGDModel, *, is_sparse: bool = False) -> SGDRule:
-    """The rule that the parameters of a model say."""
-    names = ("loss", "penalty", "alpha", "learning_rate", "eta0", "power_t", "epsilon", "fit_intercept")
-    return SGDRule(
-        **{name: getattr(model, name) for name in names},
-        l1_ratio=model.l1_ratio or 0.0,
-        average=int(model.average),
-        sparse=is_sparse,
-    )
+def quantiles_of(model: SGDModel) -> np.ndarray:
+    """What the outputs of a model of quantiles are for one target: (q,)."""
+    return np.atleast_1d(np.asarray(model.epsilon, dtype=np.float64))
+
+
+def rules_of(
+    model: SGDModel, n_models: int, *, is_sparse: bool = False, unit: np.ndarray | None = None
+) -> list[SGDRule]:
+    """The rules of so many linear models that the parameters of an estimator say.
+
+    Parameters
+    ----------
+    model : SGDClassifier or SGDRegressor
+    n_models : int
+        Those of several targets stand beside each other, and of each target those of its quantiles.
+    is_sparse : bool
+    unit : ndarray of shape (n_models,) or None
+        What the penalty of each model is divided by.
+    """
+    names = ("loss", "penalty", "learning_rate", "eta0", "power_t", "fit_intercept")
+    options = {name: getattr(model, name) for name in names}
+    options |= {"l1_ratio": model.l1_ratio or 0.0, "average": int(model.average), "sparse": is_sparse}
+    epsilons = np.resize(quantiles_of(model), n_models)
+    alphas = np.full(n_models, float(model.alpha)) / (1.0 if unit is None else unit)
+    return [SGDRule(**options, alpha=float(a), epsilon=float(e)) for a, e in zip(alphas, epsilons, strict=True)]
+
+
+def steps_by_rule(
+    X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rules: Sequence[SGDRule], order: np.ndarray | None = None
+) -> SGDModels:
+    """`sgd_rows` of models that have a rule each; the rule of all of them, where it is one, takes them together."""
+    if all(rule == rules[0] for rule in rules):
+        return sgd_rows(X, Y, S, models, rule=rules[0], order=order)
+    names, parts = ("coef", "intercept", "average_coef", "average_intercept"), []
+    for k, rule in enumerate(rules):
+        own = slice(k, k + 1)
+        alone = replace(models, **{name: getattr(models, name)[own] for name in names})
+        parts.append(sgd_rows(X, Y[:, own], S[:, own], alone, rule=rule, order=order))
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return SGDModels(**joined, clock=parts[0].clock)
+
+
+def _with_losses(constraints: dict[str, list[Any]], *losses: str) -> dict[str, list[Any]]:
+    """scikit-learn's constraints of parameters, with further names of losses, and several quantiles for `epsilon`."""
+    (known,) = constraints["loss"]
+    several = {"epsilon": [*constraints["epsilon"], tuple, list]} if "pinball" in losses else {}
+    return {**constraints, "loss": [type(known)({*known.options, *losses})], **several}
+
+
+def _refuse_fit(model: SGDModel) -> None:
+    """Raise ValueError where a loss has no `fit` of scikit-learn's."""
+    if model.loss in OWN_LOSSES:
+        raise ValueError(
+            f"loss={model.loss!r} is fitted by partial_fit, an epoch a call; dkl.BlockIncremental(model, epochs=...) "
+            "calls it for all rows"
+        )
 
 
 class ArraySGDClassifier(SGDClassifier):
     """scikit-learn's `SGDClassifier` whose `partial_fit` also takes CuPy arrays: on a GPU a call is one kernel launch.
 
     Parameters and attributes are those of `sklearn.linear_model.SGDClassifier`; fitted attributes are NumPy's. Rows on
-    a GPU are gone through in the order given, whatever `shuffle` says.
+    a GPU are gone through in the order given, whatever `shuffle` says; so are those of ``loss="softmax"``, the log loss
+    of all classes together, whose probabilities are a softmax of the decision values. Two classes are fitted by
+    ``loss="log_loss"``, which is the same.
 
     Examples
     --------
@@ -99,6 +161,28 @@ class ArraySGDClassifier(SGDClassifier):
     >>> ArraySGDClassifier().partial_fit(X, ["a", "b"], classes=["a", "b"]).predict(X)
     array(['a', 'b'], dtype='<U1')
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
+        SGDClassifier._parameter_constraints, "softmax"
+    )
+
+    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDClassifier:
+        """scikit-learn's own, of its losses.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+        y : array of shape (n,)
+        **options
+            As of `sklearn.linear_model.SGDClassifier.fit`.
+
+        Raises
+        ------
+        ValueError
+            For ``loss="softmax"``, which `partial_fit` alone has.
+        """
+        _refuse_fit(self)
+        return super().fit(X, y, **options)
 
     def partial_fit(
         self,
@@ -117,23 +201,34 @@ class ArraySGDClassifier(SGDClassifier):
             All labels, in the first call.
         sample_weight : array of shape (n,) or None
         """
-        if not is_foreign(X):
+        if not is_foreign(X) and self.loss != "softmax":
             return super().partial_fit(X, y, classes=classes, sample_weight=sample_weight)
-        # scikit-learn checks the parameters and makes room for the coefficients on a row of zeros, whose step is
-        # undone.
         if not hasattr(self, "t_"):
-            super().partial_fit(*_first_row(X, y), classes=classes)
-            _forget(self)
+            known = {"loss": "log_loss"} if self.loss == "softmax" else {}
+            estimator = SGDClassifier.partial_fit(
+                ArraySGDClassifier(**{**self.get_params(), **known}), *_first_row(X, y), classes=classes
+            )
+            if known and len(estimator.classes_) < 3:
+                raise ValueError("loss='softmax' is of three classes or more; loss='log_loss' is the same for two")
+            _begin(self, estimator, len(estimator.coef_))
         take_steps(self, X, y, sample_weight, self._expanded_class_weight)
         return self
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Decision values of shape (n,) or (n, K), NumPy's."""
-        return _scores(self, X) if is_foreign(X) else super().decision_function(X)
+        if not is_foreign(X):
+            return super().decision_function(X)
+        scores = _scores(self, X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
 class ArraySGDRegressor(SGDRegressor):
     """scikit-learn's `SGDRegressor` whose `partial_fit` also takes CuPy arrays; see `ArraySGDClassifier`.
+
+    It has further losses, whose rows are gone through in the order given: "poisson" and "gamma", half the deviance of a
+    mean exp(f), which `predict` answers; and "pinball", of the quantile `epsilon` or of several: ``(0.1, 0.5, 0.9)``,
+    which it answers in order. Targets may be several, side by side; of each target its quantiles stand together, so
+    that `coef_` is (t q, m) then.
 
     Examples
     --------
@@ -144,46 +239,92 @@ class ArraySGDRegressor(SGDRegressor):
     array([1. , 0.5])
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
+        SGDRegressor._parameter_constraints, "pinball", *LOG_LINK
+    )
+
+    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDRegressor:
+        """scikit-learn's own, of its losses.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+        y : array of shape (n,)
+        **options
+            As of `sklearn.linear_model.SGDRegressor.fit`.
+
+        Raises
+        ------
+        ValueError
+            For the further losses, which `partial_fit` alone has.
+        """
+        _refuse_fit(self)
+        return super().fit(X, y, **options)
+
     def partial_fit(self, X: np.ndarray, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ArraySGDRegressor:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.
 
         Parameters
         ----------
         X : array of shape (n, m)
-        y : array of shape (n,)
+        y : array of shape (n,) or (n, t)
         sample_weight : array of shape (n,) or None
+
+        Raises
+        ------
+        ValueError
+            For a target that the loss does not know, or another number of targets than before.
         """
-        if not is_foreign(X):
+        targets = on_host(y)
+        is_own = self.loss in OWN_LOSSES
+        if not is_foreign(X) and not is_own and targets.ndim == 1:
             return super().partial_fit(X, y, sample_weight=sample_weight)
+        if self.loss in LOG_LINK and (wrong := np.argwhere(LOG_LINK[self.loss].unknown(targets))).size:
+            raise ValueError(
+                f"y[{wrong[0, 0]}] is {targets[tuple(wrong[0])]}, of which loss={self.loss!r} has no deviance: counts "
+                "are at least 0, and sizes above it"
+            )
         if not hasattr(self, "t_"):
-            super().partial_fit(*_first_row(X, y))
-            _forget(self)
-        take_steps(self, X, y, sample_weight)
+            known = {"loss": "squared_error", "epsilon": 0.1} if is_own else {}
+            estimator = SGDRegressor.partial_fit(
+                ArraySGDRegressor(**{**self.get_params(), **known}), *_first_row(X, np.zeros(1))
+            )
+            each = quantiles_of(self).size if self.loss == "pinball" else 1
+            _begin(self, estimator, each * (targets.shape[1] if targets.ndim == 2 else 1))
+        take_steps(self, X, targets, sample_weight)
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Predictions of shape (n,), NumPy's."""
-        return _scores(self, X) if is_foreign(X) else super().predict(X)
+        """Predictions of shape (n,), or (n, t), (n, q), (n, t q) of several targets and quantiles; NumPy's."""
+        if not is_foreign(X) and self.loss not in OWN_LOSSES and self.coef_.ndim == 1:
+            return super().predict(X)
+        n_quantiles = quantiles_of(self).size if self.loss == "pinball" else 0
+        values = answered(_scores(self, X), loss_of(self.loss).link, n_quantiles)
+        return values[:, 0] if values.shape[1] == 1 else values
 
 
 def _first_row(X: np.ndarray, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """A row of zeros and its target: with them scikit-learn checks all parameters and makes room."""
+    """A row of zeros and its target: with them scikit-learn checks all parameters."""
     return np.zeros((1, X.shape[1]), "float32" if "float32" in str(X.dtype) else "float64"), on_host(y)[:1]
 
 
-def _forget(model: SGDModel) -> None:
-    """Take the models back to zeros, before the first step."""
-    before = _models(model)
-    coef, intercept = np.zeros_like(before.coef), np.zeros_like(before.intercept)
-    _set(model, SGDModels(coef, intercept, coef.copy(), intercept.copy()))
+def _begin(model: SGDModel, known: SGDModel, n_models: int) -> None:
+    """Begin with so many models of zeros and what another estimator has found, whose first step was on a row of zeros.
+
+    It is scikit-learn's, of the same parameters but for a loss that it does not know: so these are checked there.
+    """
+    vars(model).update({name: value for name, value in vars(known).items() if name.endswith(("_", "_class_weight"))})
+    zeros = np.zeros((n_models, known.n_features_in_), known.coef_.dtype)
+    model.coef_ = zeros.reshape(known.coef_.shape) if n_models == 1 else zeros
+    _set(model, SGDModels(zeros, np.zeros(n_models), zeros.copy(), np.zeros(n_models)))
 
 
 def _scores(model: SGDModel, X: np.ndarray) -> np.ndarray:
-    """Decision values of foreign rows, (n,) or (n, K), on the host; the product is made where the rows are."""
-    xp = array_module(X) if is_on_gpu(X) else X.__array_namespace__()
+    """Decision values (n, K) on the host; the product is made where the rows are."""
+    is_known = is_on_gpu(X) or not hasattr(X, "__array_namespace__")
+    xp = array_module(X) if is_known else X.__array_namespace__()
     coef = xp.asarray(np.atleast_2d(model.coef_), dtype=X.dtype)
-    scores = on_host(X @ coef.T) + np.atleast_1d(model.intercept_)
-    return scores[:, 0] if coef.shape[0] == 1 else scores
+    return np.asarray(on_host(X @ coef.T) + np.atleast_1d(model.intercept_))
 
 
 def rows_by_model(
@@ -192,7 +333,7 @@ def rows_by_model(
     sample_weight: ArrayLike | None = None,
     class_weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,).
+    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,) or (n, K).
 
     Raises
     ------
@@ -200,7 +341,7 @@ def rows_by_model(
         If a label is not among the classes.
     """
     if classes is None:
-        Y = np.asarray(y, dtype=np.float64).reshape(-1, 1)
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
     else:
         codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
         unknown = np.flatnonzero(classes[codes] != y)

@@ -87,16 +87,16 @@ class Stopping:
     Parameters
     ----------
     loss : str
-        See `dkl.solvers.losses.loss_of`.
+        See `dkl.solvers.losses.loss_of`; or "softmax".
     patience : int
         Epochs without a lower loss.
-    epsilon : float
-        Of "epsilon_insensitive" and "huber".
+    epsilon : float or ndarray of shape (K,)
+        Of "epsilon_insensitive" and "huber"; of "pinball" the quantile of each model.
     """
 
     loss: str
     patience: int
-    epsilon: float = 0.1
+    epsilon: Any = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ def held_out_record(
     targets: RowTargets,
     dtype: str,
     loss: str,
-    epsilon: float,
+    epsilon: Any,
 ) -> BlockSum:
     """The record of a pass that sums the loss of a model over the held-out rows.
 
@@ -233,8 +233,8 @@ def held_out_record(
     held_out : HeldOut
     targets : RowTargets
     dtype : {"float32", "float64"}
-    loss : str
-    epsilon : float
+    loss, epsilon
+        As of `Stopping`.
     """
     operands = {
         "feature_map": feature_map,

@@ -21,6 +21,7 @@ from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import TOO_LARGE, decision_values
 from dkl.linear.sgd import (
     SGDState,
+    StepSchedule,
     batch_rows,
     default_estimator,
     first_state,
@@ -37,6 +38,7 @@ from dkl.passes.session import PassStats
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import RowSample
 from dkl.protocols.source import BlockSource
+from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 # Each block is read once an epoch when no more than this share of the targets' variance lies between blocks; else the
@@ -64,7 +66,7 @@ class LinearProblem:
     class_weight : ndarray of shape (K,) or None
     epsilon : float
     quantiles : tuple of float
-        Of the loss "pinball": a model each, all of one target.
+        Of the loss "pinball": a model each for every target, those of a target beside each other.
     held_out : HeldOut
         Rows kept for early stopping and calibration.
     validation : HeldOut
@@ -96,8 +98,24 @@ class LinearProblem:
     def n_models(self) -> int:
         """Linear models: one for two classes, one a class for more, one a target or quantile."""
         if self.classes is None:
-            return len(self.quantiles) or self.n_targets
+            return self.n_targets * (len(self.quantiles) or 1)
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def estimator(self, schedule: StepSchedule) -> Any:
+        """The unfitted estimator of stochastic steps, `default_estimator`."""
+        return default_estimator(
+            self.loss,
+            schedule,
+            alpha=self.alpha,
+            epsilon=self.epsilon,
+            quantiles=self.quantiles,
+            n_models=self.n_models,
+        )
+
+    def stopping(self, patience: int) -> Stopping:
+        """When the held-out loss stops the epochs."""
+        each = np.tile(self.quantiles, self.n_targets) if self.quantiles else self.epsilon
+        return Stopping(self.loss, patience, each)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +218,18 @@ def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Sum
     K = None if problem.classes is None else len(problem.classes)
     records = summary_records(K or problem.n_targets, K, problem.class_weight, problem.held_out, problem.seed)
     result = run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device)
-    return summarise(result.results, problem.feature_map, class_weight=problem.class_weight, dtype=problem.dtype)
+    summary = summarise(
+        result.results,
+        problem.feature_map,
+        class_weight=problem.class_weight,
+        dtype=problem.dtype,
+        log_link=problem.loss in LOG_LINK,
+    )
+    if problem.loss in LOG_LINK:
+        # A mean exp(f) has no deviation: its targets are taken in units of their mean, so that f begins near 0.
+        zeros = np.zeros_like(summary.target_center)
+        return replace(summary, target_center=zeros, target_scale=summary.target_center)
+    return summary
 
 
 def fit_by_epochs(
@@ -230,14 +259,14 @@ def fit_by_epochs(
     mixed = mixed_source(source, summary.unevenness, problem.seed)
     targets = row_targets(problem, summary)
     # Steps follow from the lengths of the centred rows, so that no learning rate is left for a person to choose.
-    schedule = step_schedule(
-        problem.loss, alpha=problem.alpha, square_length=summary.square_length, largest=summary.largest
-    )
-    estimator = default_estimator(problem.loss, schedule, alpha=problem.alpha, epsilon=problem.epsilon)
+    unit = penalty_unit(problem, summary)
+    alpha = problem.alpha if unit is None else float(np.mean(problem.alpha / unit))
+    schedule = step_schedule(problem.loss, alpha=alpha, square_length=summary.square_length, largest=summary.largest)
+    estimator = problem.estimator(schedule)
     first = first_state(problem.n_models, problem.feature_map.n_features, dtype=problem.dtype, clock=schedule.clock)
     task = EpochProblem(
         step=sgd_step,
-        step_operands={"estimator": estimator, "classes": problem.classes, "batch_rows": batch_rows(summary.n_rows)},
+        step_operands=step_operands(problem, estimator, summary),
         first=first,
         feature_map=problem.feature_map,
         targets=targets,
@@ -246,14 +275,14 @@ def fit_by_epochs(
         center=summary.center,
         seed=problem.seed,
         held_out=problem.held_out,
-        stopping=None if patience is None else Stopping(problem.loss, patience, problem.epsilon),
+        stopping=None if patience is None else problem.stopping(patience),
         dtype=problem.dtype,
     )
 
     def fit(state: EpochState) -> LinearFit:
         final = SGDState(**state.result)
         # The model was fitted to centred features and standardised targets: both are undone, in this order.
-        coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
+        coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
         model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
         return LinearFit(model, center, scale, state.epoch, state.losses, message, problem.alpha)
@@ -308,7 +337,42 @@ def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:
     # The mean loss is over the weights, whatever their unit: with weights of mean 1 alpha and the steps mean the same.
     if problem.classes is not None:
         return RowTargets(problem.classes, problem.class_weight, scale)
-    return RowTargets(weight_scale=scale, center=float(summary.target_center[0]), scale=float(summary.target_scale[0]))
+    center, deviation = summary.target_center, summary.target_scale
+    return RowTargets(
+        weight_scale=scale,
+        center=center if len(center) > 1 else float(center[0]),
+        scale=deviation if len(deviation) > 1 else float(deviation[0]),
+        n_quantiles=len(problem.quantiles) or 1,
+    )
+
+
+def penalty_unit(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
+    """What the penalty of each model is divided by, (K,): in units of its mean c, c times the loss is that of a count.
+
+    None where the loss has the same penalty in all units.
+    """
+    return summary.target_scale if problem.loss == "poisson" else None
+
+
+def step_operands(problem: LinearProblem, estimator: Any, summary: TargetMoments) -> dict[str, Any]:
+    """The operands of `sgd_step`."""
+    return {
+        "estimator": estimator,
+        "classes": problem.classes,
+        "batch_rows": batch_rows(summary.n_rows),
+        "unit": penalty_unit(problem, summary),
+    }
+
+
+def in_units_of_y(
+    problem: LinearProblem, model: tuple[np.ndarray, np.ndarray], summary: TargetMoments
+) -> tuple[np.ndarray, np.ndarray]:
+    """A model (coefficients, intercepts) of what stochastic steps see of the targets as one of the targets."""
+    coef, intercept = model
+    if problem.loss in LOG_LINK:
+        # the target is so many times what exp(f) is the mean of
+        return coef, intercept + np.log(summary.target_scale)
+    return in_original_units(coef, intercept, summary, problem.classes)
 
 
 def in_original_units(
@@ -317,8 +381,9 @@ def in_original_units(
     """A model of standardised targets as one of the targets; that of classes as it is."""
     if classes is not None:
         return coef, intercept
-    scale = summary.target_scale
-    return coef * scale[:, None], intercept * scale + summary.target_center
+    # of each target there are as many models as it has quantiles
+    center, scale = (np.repeat(each, len(coef) // len(each)) for each in (summary.target_center, summary.target_scale))
+    return coef * scale[:, None], intercept * scale + center
 
 
 def calibrate(problem: LinearProblem, model: SGDClassifier | LinearSVC, source: BlockSource, run: Run) -> float:
@@ -392,17 +457,18 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     # New rows have another mean and scale; the model is one of the targets in the units of the first fit.
     summary = replace(summary, target_center=fit.target_center, target_scale=fit.target_scale)
     coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
-    if problem.classes is None:
+    if problem.loss in LOG_LINK:
+        intercept = intercept - np.log(fit.target_scale)
+    elif problem.classes is None:
         # the steps are on targets standardised as those of the first fit
-        coef, intercept = coef / fit.target_scale, (intercept - fit.target_center) / fit.target_scale
+        center, scale = (
+            np.repeat(each, problem.n_models // len(each)) for each in (fit.target_center, fit.target_scale)
+        )
+        coef, intercept = coef / scale[:, None], (intercept - center) / scale
     first = centred(coef, intercept, summary.center, dtype=problem.dtype, clock=fit.model.t_)
     task = EpochProblem(
         step=sgd_step,
-        step_operands={
-            "estimator": fit.model,
-            "classes": problem.classes,
-            "batch_rows": batch_rows(summary.n_rows),
-        },
+        step_operands=step_operands(problem, fit.model, summary),
         first=first,
         feature_map=problem.feature_map,
         targets=row_targets(problem, summary),
@@ -414,6 +480,6 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         dtype=problem.dtype,
     )
     final = SGDState(**run_epochs(task, source, run).result)
-    coef, intercept = in_original_units(*uncentred(final, summary.center), summary, problem.classes)
+    coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)

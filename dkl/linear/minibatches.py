@@ -93,6 +93,8 @@ class RowTargets:
         n over the sum of all weights: the mean loss is over the weights, whatever their unit.
     center, scale : float or ndarray of shape (t,)
         Regression targets become ``(y - center) / scale``.
+    n_quantiles : int
+        So many models are of each regression target.
     """
 
     classes: np.ndarray | None = None
@@ -100,6 +102,7 @@ class RowTargets:
     weight_scale: float = 1.0
     center: float | np.ndarray = 0.0
     scale: float | np.ndarray = 1.0
+    n_quantiles: int = 1
 
     def weights(self, block: Block) -> np.ndarray | None:
         """Weights of mean 1, or None where all of them are 1."""
@@ -108,10 +111,15 @@ class RowTargets:
         return None if block.weight is None else block.weight * self.weight_scale
 
     def targets(self, block: Block) -> np.ndarray:
-        """Labels (n,), standardised targets (n,) or (n, t), or (n, 0) where the rows have no target."""
+        """Labels (n,), standardised targets (n,) or one a model (n, K), or (n, 0) where the rows have no target."""
         if block.y is None:
             return np.empty((block.n_rows, 0))
-        return self.classes[block.y] if self.classes is not None else (block.y - self.center) / self.scale
+        if self.classes is not None:
+            return self.classes[block.y]
+        targets = (block.y - self.center) / self.scale
+        if self.n_quantiles == 1:
+            return targets
+        return np.repeat(np.reshape(targets, (block.n_rows, -1)), self.n_quantiles, axis=1)
 
     def signed(self, block: Block) -> np.ndarray:
         """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""

@@ -297,10 +297,10 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
     if loss not in SQUARES and is_wide(task):
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
-            "for these; use fewer features, or loss='squared_error' ('squared_hinge' for classes)"
+            "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
         )
     if loss == "pinball":
-        quantiles = np.array(problem.quantiles)
+        quantiles = np.tile(problem.quantiles, problem.n_targets)
         # a straight line has no curvature by which the gradient could shrink further than the smoothing
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":

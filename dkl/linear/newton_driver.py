@@ -158,10 +158,10 @@ class NewtonProblem:
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
         if self.loss == "squared_error":
             return [(int(fold),) for fold in folds]
-        # The parabolas of other losses lie elsewhere for each target.
+        # The parabolas of other losses lie elsewhere for each target, and from a start for each of its quantiles.
         outputs = self.targets.models
         if self.quantiles is not None and self.start is not None:
-            outputs = np.unique(self.quantiles, return_inverse=True)[1]
+            outputs = np.unique(np.stack([outputs, self.quantiles]), axis=1, return_inverse=True)[1].ravel()
         if self.start is None and self.loss in ("squared_hinge", "log_loss"):
             outputs = np.zeros(self.n_models, np.int64)
         return [(int(fold), int(output)) for fold, output in zip(folds, outputs, strict=True)]

@@ -53,7 +53,8 @@ class Summary(TargetMoments):
     square_length : float
         The mean of ``weight^2 * squared length`` of its rows after centring: what makes steps noisy.
     largest : float
-        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1.
+        The largest ``weight * (squared length + 1)`` in the sample, where the mean weight is 1; of a log link times
+        the target over its mean, where that is above 1: so much its loss bends.
     """
 
     center: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -81,9 +82,14 @@ def summary_records(
 
 
 def summarise(
-    results: tuple[Any, ...], feature_map: FeatureMap, *, class_weight: np.ndarray | None, dtype: str
+    results: tuple[Any, ...],
+    feature_map: FeatureMap,
+    *,
+    class_weight: np.ndarray | None,
+    dtype: str,
+    log_link: bool = False,
 ) -> Summary:
-    """The summary by the results of `summary_records`.
+    """The summary by the results of `summary_records`, of targets of a log link or of others.
 
     Raises
     ------
@@ -93,7 +99,11 @@ def summarise(
     sums, sample = results
     targets = summarise_targets(sums)
     mean_weight = targets.total_weight / targets.n_rows
-    center, square_length, largest = _lengths(sample, feature_map, class_weight, mean_weight, dtype)
+    bends = np.ones(sample.n_rows)
+    if log_link:
+        rates = np.reshape(sample.y, (sample.n_rows, -1)) / targets.target_center
+        bends = np.maximum(1.0, rates.max(axis=1, initial=0.0))
+    center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, bends), dtype)
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
 
 
@@ -122,9 +132,17 @@ def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetMoments:
 
 @in_one_blas_thread
 def _lengths(
-    sample: Block, feature_map: FeatureMap, class_weight: np.ndarray | None, mean_weight: float, dtype: str
+    sample: Block,
+    feature_map: FeatureMap,
+    class_weight: np.ndarray | None,
+    scales: tuple[float, np.ndarray],
+    dtype: str,
 ) -> tuple[np.ndarray, float, float]:
-    """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample."""
+    """Mean feature, mean ``weight^2 * squared length``, largest ``weight * (squared length + 1)`` of a sample.
+
+    `scales` has the mean weight and by how much the loss of each row bends.
+    """
+    mean_weight, bends = scales
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
@@ -134,4 +152,4 @@ def _lengths(
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)
-    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * (square_lengths + 1.0)))
+    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * bends * (square_lengths + 1.0)))

@@ -27,7 +27,7 @@ from dkl.linear.minibatches import Minibatch
 from dkl.linear.scores import decision_values
 from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of, newton_loss
+from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
 
 # The most that a row may lose: sums of it are numbers still.
 _INFINITE = 1e100
@@ -101,7 +101,8 @@ def _drawn_order(seeds: tuple[int, int], n_rows: int) -> np.ndarray:
 def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sums of the weighted loss over the held-out rows of a block, and of their weights.
 
-    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss", "epsilon".
+    Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss" and "epsilon" as
+    of `dkl.linear.epochs.Stopping`.
     """
     rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     if rows.n_rows == 0:
@@ -109,10 +110,16 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
-    targets, loss = operands["targets"], loss_of(operands["loss"], operands["epsilon"])
+    targets, name = operands["targets"], operands["loss"]
     weight = targets.weights(rows)
     weight = np.ones(rows.n_rows) if weight is None else weight
-    losses = loss.value(targets.signed(rows), scores).sum(axis=1)
+    if name == "softmax":
+        losses = SOFTMAX.value(np.asarray(rows.y), scores)
+    else:
+        # of an epoch that has gone astray a mean exp(f) may be infinite, and so may its loss be
+        with np.errstate(over="ignore"):
+            losses = np.minimum(loss_of(name, operands["epsilon"]).value(targets.signed(rows), scores), _INFINITE)
+        losses = losses.sum(axis=1)
     return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
 
 

@@ -45,11 +45,11 @@ def task_targets(
 ) -> NewtonTargets:
     """The targets of the linear models of a task: a column of numbers each, or a class against the rest.
 
-    Two classes share one model. With `n_quantiles` there are so many models, all of the one column of numbers.
+    Two classes share one model. With `n_quantiles` each column of numbers has so many models, beside each other.
     """
     models = np.arange(n_columns if n_classes is None else n_classes)
     if n_quantiles:
-        models = np.zeros(n_quantiles, np.int64)
+        models = np.repeat(models, n_quantiles)
     elif n_classes is not None and n_classes <= 2:
         models = np.array([1])
     return NewtonTargets(models=models, n_classes=n_classes, class_weight=class_weight)

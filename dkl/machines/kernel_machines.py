@@ -30,7 +30,7 @@ from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
-from dkl.solvers.losses import LOG_LINK, loss_of
+from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
 from dkl.uncertainty.deviations import DeviatingPredictions
 
@@ -65,10 +65,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         trials; `reasons_` then says which `trials` gives the same model without it.
     trials : sequence of int or None
         The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
-    loss : {"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"} or None
+    loss : {"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
         "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves all classes and
-        penalties, so that there may be more features.
+        penalties, so that there may be more features. "softmax" is the log loss of all classes together, of which
+        stochastic steps of "log_loss" take one against the rest; Newton steps of both are the same.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -125,7 +126,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     loss_, solver_ : str
         What the fit worked with.
     linear_ : SGDClassifier, LinearSVC or LogisticRegression
-        On mapped rows.
+        On mapped rows; of "softmax" by stochastic steps an `ArraySGDClassifier`.
     classes_ : ndarray of shape (K,)
     n_epochs_ : int
         Epochs, or Newton steps.
@@ -217,9 +218,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss in PROBABLE)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
-        """Class probabilities; there is none for a loss other than "log_loss" unless `calibrate` is set.
+        """Class probabilities; there is none for a loss other than "log_loss" and "softmax" unless `calibrate` is set.
 
         Parameters
         ----------
@@ -284,12 +285,15 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     epsilon : float
         Of "epsilon_insensitive" and "huber", in deviations of y.
     quantiles : sequence of float
-        Of "pinball": predicted side by side, in order, a column each (of one alone a vector).
+        Of "pinball": predicted side by side, in order, a column each (of one alone a vector); of several targets those
+        of the first, then those of the second.
     epochs : int or None
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
-        "newton": ridge, exact, for several targets too; for every loss but "epsilon_insensitive", alone for
-        "pinball", "poisson" and "gamma". None as of `KernelClassifier`.
+        "newton": ridge, exact, for every loss but "epsilon_insensitive". "sgd": stochastic steps of every loss, for
+        so many features that Newton steps have no room for the products of all pairs, and for `partial_fit`. None as
+        of `KernelClassifier`; "pinball", "poisson" and "gamma" are by Newton steps unless `epochs` or `early_stopping`
+        are given.
     early_stopping, validation_fraction, patience
         As of `KernelClassifier`.
     conformal_fraction : float or None
@@ -307,8 +311,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     loss_, solver_ : str
         What the fit worked with.
     linear_ : SGDRegressor or Ridge
-        On mapped rows, in the targets' own units; for "poisson" and "gamma" of the logarithm of the mean.
+        On mapped rows, in the targets' own units; for "poisson" and "gamma" coefficients are of the logarithm of the
+        mean. By stochastic steps of these two, of "pinball" and of several targets it is an `ArraySGDRegressor`.
     target_center_, target_scale_ : ndarray of shape (t,)
+        What the fit took off targets and divided them by; of "poisson" and "gamma" 0 and 1, by stochastic steps 0 and
+        the mean.
     n_epochs_ : int
     validation_losses_ : tuple of float
     message_ : str
@@ -405,7 +412,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # scikit-learn's checks fit several targets where this is set
-        tags.target_tags.multi_output = self._settings.solver == "newton"
+        tags.target_tags.multi_output = True
         return tags
 
     def predict(self, X: object, return_std: bool = False, *, exposure: object = None, strict: bool = False) -> Any:
@@ -426,7 +433,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
         Returns
         -------
-        prediction : ndarray of shape (n,), or (n, t) for several targets or quantiles
+        prediction : ndarray of shape (n,), or (n, t) for several targets or quantiles, (n, t q) for several of both
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
             id.
         std : the same
@@ -508,12 +515,13 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     @property
     def _link(self) -> str:
-        """How scores become predictions, as of `dkl.methods.prediction.answered`."""
-        return loss_of(self._settings.loss).link
+        """How scores become predictions, as of `dkl.solvers.losses.answered`."""
+        # of one quantile there is nothing to put in order
+        return "" if self._settings.loss == "pinball" and not self._quantiles else loss_of(self._settings.loss).link
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """What the outputs are quantiles of, in the order of their scores, where there are several."""
+        """What the outputs of each target are quantiles of, in the order of their scores, where there are several."""
         return tuple(self.quantiles) if self._settings.loss == "pinball" and len(self.quantiles) > 1 else ()
 
     def _has_one_target(self) -> bool:
@@ -521,12 +529,6 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         return self.linear_.coef_.ndim == 1
 
     def _check_targets(self, dataset: Dataset) -> None:
-        # scikit-learn's partial_fit has one target; Newton steps share one Hessian among all.
-        several = dataset.schema.n_targets or 1
-        if several > 1 and self._settings.solver == "sgd":
-            raise ValueError(
-                f"solver='sgd' fits one target, y has {several} columns; use solver='newton', which fits all at once"
-            )
         if self._settings.loss == "huber" and not self.epsilon > 0.0:
             raise ValueError(f"epsilon={self.epsilon!r} leaves nothing of loss='huber'; give it a number above 0")
         if self._settings.loss == "pinball":
@@ -534,9 +536,5 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
             if self.conformal_fraction is not None:
                 # a single quantile is refused before the fit, which would find out in the end
                 self._interval_score()
-            if several > 1:
-                raise ValueError(
-                    f"loss='pinball' predicts quantiles of one target, y has {several} columns; fit a machine for each"
-                )
         elif self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.exposure import Exposure, exposure_of_fit, with_exposure_of_fit, with_rates
+from dkl.data.exposure import Exposure, exposure_of_fit, further_rates, with_exposure_of_fit, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.documented import DocumentedMixin
@@ -32,16 +32,19 @@ from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
+from dkl.machines.settings import joint_name
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
 from dkl.methods.saving import SavingMixin
+from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
 from dkl.methods.validation import (
     check_classes,
@@ -55,6 +58,7 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.registry import learner_entry
+from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
@@ -230,11 +234,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         return clone(self._advised), {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
 
     @available_if(lambda self: self._settings.solver == "sgd")
-    def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None, *, exposure: Any = None
+    ) -> Self:
         """Go on with the linear model for one epoch on further rows; the features stay. Only for ``solver="sgd"``.
 
-        The first call is `fit` on its rows: they decide on the features, so let there be many of them. That is also how
-        `dask_ml.wrappers.Incremental` works here; `fit` takes Dask arrays itself, and learns from all rows.
+        The first call is `fit` on its rows: they decide on the features, so let there be many of them. So does
+        `dask_ml.wrappers.Incremental` work here; `fit` takes Dask arrays itself, and learns from all rows.
 
         Parameters
         ----------
@@ -242,25 +248,26 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             As of `fit`. Labels must be among `classes_`.
         classes : array of shape (K,) or None
             Those of `fit`, if given at all; all that will come, where the rows of the first call lack some.
+        exposure
+            As of `fit`; None is the column that the fit had.
 
         Raises
         ------
         ValueError
-            For a label that `fit` has not seen, or another number of columns.
+            For a label that `fit` has not seen, another number of columns, or an exposure where the fit had none.
         """
         if not hasattr(self, "linear_"):
-            known = None if self._task == "regression" else classes
-            if known is None:
-                return self.fit(X, y, sample_weight)
-            dataset = as_dataset(
-                X, y, sample_weight, task=self._task, classes=known, categorical=self.categorical or ()
-            )
-            return self.fit(dataset)
+            if self._task == "classification" and classes is not None:
+                named = {"task": self._task, "classes": classes, "categorical": self.categorical or ()}
+                X, y, sample_weight = as_dataset(X, y, sample_weight, **named), None, None
+            return self.fit(X, y, sample_weight, exposure=exposure)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
             given = np.asarray(classes).tolist()
             raise ValueError(f"classes is {given}, but fit has found the classes {known}; fit all rows again")
-        dataset = self._rows(X, y, sample_weight)
+        dataset = further_rates(self, X, y, sample_weight, exposure)
+        if self._settings.loss in LOG_LINK:
+            check_log_rows(dataset, self._settings.loss, of_fit=False)
         # further rows are few: all of them are stepped on
         problem = self._problem_on(self.features_, dataset, self._class_weights(dataset))
         problem = replace(problem, classes=known, held_out=HeldOut())
@@ -369,14 +376,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     @property
     def _fit(self) -> LinearFit:
         """The linear fit that the fitted attributes stand for, from which `partial_fit` goes on."""
-        return LinearFit(
-            self.linear_,
-            self.target_center_,
-            self.target_scale_,
-            self.n_epochs_,
-            self.validation_losses_,
-            alpha=self._settings.alpha,
-        )
+        units = self.target_center_, self.target_scale_
+        return LinearFit(self.linear_, *units, self.n_epochs_, self.validation_losses_, alpha=self._settings.alpha)
 
     def _keep(self, fit: LinearFit) -> None:
         """Leave a linear fit in the machine's fitted attributes."""
@@ -507,9 +508,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
-        if self._settings.loss in ROUND_LOSSES and not hasattr(self.features, "fit"):
+        if self._settings.loss in ROUND_LOSSES:
             # rounds that nobody has given a loss look for waves and steps of the machine's own
-            for rounds in (learner, *(getattr(learner, "features", None) or ())):
+            parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
+            if not hasattr(self.features, "fit"):
+                parts = [learner, *getattr(learner, "features", ())]
+            for rounds in parts:
                 if "features_per_round" in rounds.get_params(deep=False):
                     rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
         if given.get("random_state") is None:
@@ -522,16 +526,18 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         self, feature_map: FeatureMap, dtype: str, dataset: Dataset, weights: np.ndarray | None
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
-        holds_out = self.early_stopping or (self._settings.calibrate and self._pilot_temperature is None)
+        settings = self._settings
+        holds_out = self.early_stopping or (settings.calibrate and self._pilot_temperature is None)
+        loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         return LinearProblem(
             feature_map=feature_map,
-            loss=self._settings.loss,
-            alpha=self._settings.alpha,
+            loss=loss,
+            alpha=settings.alpha,
             classes=dataset.classes,
             n_targets=dataset.schema.n_targets or 1,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
-            quantiles=tuple(getattr(self, "quantiles", ())) if self._settings.loss == "pinball" else (),
+            quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
             held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
@@ -591,4 +597,4 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         return self._advised
 
     def _check_targets(self, dataset: Dataset) -> None:
-        """Raise ValueError where the targets do not suit the solver."""
+        """Raise ValueError where the targets do not suit the loss."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dkl.linear.calibration import calibration_record
-from dkl.linear.epochs import EpochDriver, EpochProblem, Stopping
+from dkl.linear.epochs import EpochDriver, EpochProblem
 from dkl.linear.fitting import LinearProblem, default_epochs
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.sgd import default_estimator, first_state, sgd_step, step_schedule
+from dkl.linear.sgd import first_state, sgd_step, step_schedule
 from dkl.linear.summary import summary_records
 from dkl.protocols.records import Record
 
@@ -41,7 +41,7 @@ def epoch_passes(
     summary = summary_records(columns, n_classes, problem.class_weight, problem.held_out, problem.seed)
     # the lengths of rows set the steps, not what a step costs: any will do
     schedule = step_schedule(problem.loss, alpha=problem.alpha, square_length=1.0, largest=2.0)
-    estimator = default_estimator(problem.loss, schedule, alpha=problem.alpha, epsilon=problem.epsilon)
+    estimator = problem.estimator(schedule)
     # Centre, coefficients and labels have the shapes of a fit, with zeros in them.
     width = problem.feature_map.n_features
     task = EpochProblem(
@@ -54,7 +54,7 @@ def epoch_passes(
         epochs=epochs or default_epochs(n_rows),
         center=np.zeros(width),
         held_out=problem.held_out,
-        stopping=None if patience is None else Stopping(problem.loss, patience, problem.epsilon),
+        stopping=None if patience is None else problem.stopping(patience),
         dtype=problem.dtype,
     )
     return [(summary, 1), *EpochDriver().plan(task)]

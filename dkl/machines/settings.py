@@ -9,7 +9,6 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
-from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK
@@ -20,7 +19,8 @@ _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
 # The log loss of several classes has one Hessian for all of them.
 _MOST_JOINT_CLASSES = 5
-_STOCHASTIC = {*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES}
+# The losses that take exact steps unless something else asks for stochastic ones.
+_EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
 # The penalty of stochastic steps.
 _LIGHT = 1e-5
 
@@ -128,6 +128,14 @@ def exact_loss(given: OpenParameters, task: str) -> str:
     return "squared_error" if given.chooses else squared_loss(task)
 
 
+def joint_name(loss: str, solver: str, n_classes: int | None = None) -> str:
+    """The name of a loss for a solver: Newton steps of the log loss are of all classes together, as "softmax" is.
+
+    Two classes have one score, of which the softmax is the log loss, too.
+    """
+    return "log_loss" if loss == "softmax" and (solver == "newton" or n_classes == 2) else loss
+
+
 def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_models: int = 1) -> Settings:
     """Every open parameter at the value that suits the others and the rows; given ones stay.
 
@@ -144,20 +152,20 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
     # penalty that held-out rows prefer do best, as long as the rows are not too many.
     solver = given.solver
     if solver is None:
-        may_be_exact = not given.stops_early and (given.loss is None or given.loss in NEWTON_LOSSES)
+        may_be_exact = not given.stops_early and (given.loss in (None, "softmax") or given.loss in NEWTON_LOSSES)
         # of classes, the squared error has exact steps alone
         only_exact = task == "classification" and given.loss == "squared_error"
         exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
-        named = given.loss or exact_loss(given, task)
+        named = joint_name(given.loss or exact_loss(given, task), "newton")
         # the log loss has the products of each pair of classes
         hessians = {"squared_hinge": n_models, "log_loss": n_models * (n_models + 1) // 2}.get(named, 1)
         most = _MOST_JOINT_CLASSES * (_MOST_JOINT_CLASSES + 1) // 2 if named == "log_loss" else _MOST_CLASSES
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
         few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= most)
-        only_exact = only_exact or not (given.loss is None or given.loss in _STOCHASTIC)
+        only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
-    loss = given.loss
+    loss = None if given.loss is None else joint_name(given.loss, solver)
     if loss is None:
         loss = exact_loss(given, task) if solver == "newton" or task == "regression" else "hinge"
     alpha = given.alpha
@@ -190,7 +198,8 @@ class SettledMixin:
         settings = settled(self._open_parameters(), self._task)
         if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
             return settings
-        solver, loss = self.solver or self.solver_, self.loss or self.loss_
+        solver = self.solver or self.solver_
+        loss = joint_name(self.loss or self.loss_, solver)
         # stochastic steps choose no penalty: they were taken for many rows, and have a light one
         alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
@@ -245,11 +254,6 @@ class SettledMixin:
             raise ValueError(
                 f"solver='newton' needs a loss with a Hessian: loss={squared_loss(self._task)!r}, got "
                 f"loss={settings.loss!r}; or use solver='sgd'"
-            )
-        if settings.solver == "sgd" and settings.loss not in _STOCHASTIC and self._task == "regression":
-            raise ValueError(
-                f"loss={settings.loss!r} has no stochastic steps, which are those of scikit-learn's partial_fit; use "
-                "solver='newton', which needs a handful of passes, or leave solver out"
             )
         is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
         if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):

@@ -229,7 +229,7 @@ MACHINE: Constraints = {
 
 CLASSIFIER: Constraints = {
     **MACHINE,
-    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "modified_huber", "squared_error"}), None],
+    "loss": [StrOptions({"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"}), None],
     "class_weight": COMMON["class_weight"],
     "calibrate": ["boolean", None],
 }

@@ -10,8 +10,9 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.methods.prediction import answered, blockwise, chosen_codes, score_rows, with_row_id
+from dkl.methods.prediction import blockwise, chosen_codes, score_rows, with_row_id
 from dkl.methods.scoring import accuracy, r_squared
+from dkl.solvers.losses import answered
 
 
 class _Scored:
@@ -114,12 +115,12 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     @property
     def _link(self) -> str:
-        """How scores become numbers, as of `dkl.methods.prediction.answered`: that of the loss."""
+        """How scores become numbers, as of `dkl.solvers.losses.answered`: that of the loss."""
         return ""
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """What the outputs are quantiles of, where there are several of one target."""
+        """What the outputs of each target are quantiles of, where there are several."""
         return ()
 
     def predict(self, X: object, *, strict: bool = False) -> Any:
@@ -157,13 +158,17 @@ class NumberPredictions(RegressorMixin, _Scored):
         """The predicted numbers, (n,) where y had one dimension at `fit`, lazy for Dask collections and Datasets."""
         scores = self._scores(X, strict)
         if self._link:
-            scores = blockwise(partial(answered, link=self._link), scores, dtype=np.float64, columns=scores.shape[1])
+            answer = partial(answered, link=self._link, n_quantiles=len(self._quantiles))
+            scores = blockwise(answer, scores, dtype=np.float64, columns=scores.shape[1])
         return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
 def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
-    """The columns of several outputs: the number of the target, or the quantile."""
-    return [f"prediction_{name:g}" for name in sorted(model._quantiles) or range(n_outputs)]
+    """The columns of several outputs: the number of the target, the quantile, or first the one and then the other."""
+    quantiles = sorted(model._quantiles)
+    if len(quantiles) in (0, n_outputs):
+        return [f"prediction_{name:g}" for name in quantiles or range(n_outputs)]
+    return [f"prediction_{t}_{q:g}" for t in range(n_outputs // len(quantiles)) for q in quantiles]
 
 
 def _first(scores: np.ndarray) -> np.ndarray:

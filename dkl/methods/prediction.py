@@ -195,22 +195,6 @@ def _indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any
     return pd.DataFrame(values, index=index, columns=list(columns))
 
 
-def answered(scores: np.ndarray, link: str) -> np.ndarray:
-    """Decision values (..., K) of a model of numbers as what it predicts.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (..., K)
-    link : {"", "log", "sorted"}
-        "log": the scores are logarithms of means. "sorted": they are quantiles, which may cross each other where rows
-        are few; in order they are nearer to the true ones (Chernozhukov et al. 2010).
-    """
-    if link == "log":
-        with np.errstate(over="ignore"):
-            return np.exp(scores)
-    return np.sort(scores, axis=-1) if link == "sorted" else scores
-
-
 def chosen_codes(scores: np.ndarray) -> np.ndarray:
     """The code of the class that each row is given: (n,) int64."""
     return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)

@@ -127,7 +127,7 @@ def explained(own: float, constant: float) -> float:
 def quantile_score(
     predicted: Values, X: object, y: object, sample_weight: object, *, quantiles: Sequence[float]
 ) -> float:
-    """The share of the pinball loss of the best constants that predicted quantiles take away, a mean over them.
+    """The share of the pinball loss of the best constants that predicted quantiles take away, a mean over all.
 
     The best constant is a quantile of all targets, for which these are brought into memory.
 
@@ -137,15 +137,19 @@ def quantile_score(
     X, y, sample_weight
         As of `accuracy`.
     quantiles : sequence of float
-        That of each column.
+        Of each target, whose columns stand beside each other.
     """
-    one = predicted[:, 0] if predicted.ndim == 2 else predicted
-    _, targets, weight = _beside(one, X, y, sample_weight)
+    # the first quantile of each target stands for it where targets are checked
+    first = predicted if predicted.ndim == 1 else predicted[:, :: len(quantiles)]
+    first = first[:, 0] if first.shape[1:] == (1,) else first
+    _, targets, weight = _beside(first, X, y, sample_weight)
     values, targets, weight = dask.compute(predicted, targets, weight)
-    columns = np.reshape(values, (len(targets), -1)).T
+    targets = np.repeat(np.reshape(targets, (len(targets), -1)), len(quantiles), axis=1)
+    columns = np.reshape(values, targets.shape)
+    levels = np.resize(quantiles, targets.shape[1])
     scores = [
-        d2_pinball_score(targets, column, sample_weight=weight, alpha=quantile)
-        for column, quantile in zip(columns, quantiles, strict=True)
+        d2_pinball_score(targets[:, k], columns[:, k], sample_weight=weight, alpha=level)
+        for k, level in enumerate(levels)
     ]
     return float(np.mean(scores))
 
@@ -162,7 +166,7 @@ def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str =
     place : str
         What has the rows, for the error.
     """
-    wrong = np.argwhere(y < 0.0 if loss == "poisson" else y <= 0.0)
+    wrong = np.argwhere(LOG_LINK[loss].unknown(y))
     if not len(wrong):
         return
     where = named_place("y", tuple(int(part) for part in wrong[0]), first_row) + place

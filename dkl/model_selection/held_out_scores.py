@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -327,13 +327,13 @@ class QuantileAnswers:
 
     Parameters
     ----------
-    truth : ndarray of shape (n,)
-    answers : ndarray of shape (n, Q)
-        In order.
+    truth : ndarray of shape (n,) or (n, t)
+    answers : ndarray of shape (n, t Q)
+        Of each target in order.
     weights : ndarray of shape (n,)
         Frequency weights.
     quantiles : tuple of float
-        That of each column.
+        Of each target.
     """
 
     truth: np.ndarray
@@ -347,18 +347,28 @@ class QuantileAnswers:
         return QUANTILE_METRICS
 
     @property
+    def each(self) -> tuple[QuantileAnswers, ...]:
+        """The answers of each target alone."""
+        truths = self.truth.reshape(len(self.truth), -1).T
+        parts = np.split(self.answers, len(truths), axis=1)
+        return tuple(replace(self, truth=y, answers=part) for y, part in zip(truths, parts, strict=True))
+
+    @property
     def shares_below(self) -> np.ndarray:
-        """The share of the rows whose target is at most each predicted quantile, (Q,): about the quantile itself."""
-        return np.average(self.truth[:, None] <= self.answers, axis=0, weights=self.weights)
+        """The share of the rows whose target is at most each predicted quantile, (t Q,): about the quantile itself."""
+        shares = [np.average(one.truth[:, None] <= one.answers, axis=0, weights=self.weights) for one in self.each]
+        return np.concatenate(shares)
 
     @property
     def errors(self) -> dict[str, Any]:
         """Whether the quantiles are where they should be, as JSON values: how many targets are at most each of them."""
-        shares = map(float, self.shares_below)
-        return {f"share of targets at most quantile {q:g}": s for q, s in zip(self.quantiles, shares, strict=True)}
+        names = [f"share of targets at most quantile {q:g}" for q in self.quantiles]
+        if len(self.each) > 1:
+            names = [f"{name} of target {t}" for t in range(len(self.each)) for name in names]
+        return dict(zip(names, map(float, self.shares_below), strict=True))
 
     def metric(self, name: str) -> Metric:
-        """One of `metrics`; the mean over the quantiles.
+        """One of `metrics`; the mean over the quantiles and targets.
 
         Raises
         ------
@@ -367,6 +377,12 @@ class QuantileAnswers:
         """
         if name not in QUANTILE_METRICS:
             raise ValueError(f"{name!r} is no metric of quantiles; expected one of {', '.join(QUANTILE_METRICS)}")
+        values, baselines, influences = zip(*(one._told(name) for one in self.each), strict=True)
+        error = _standard_error(np.mean(influences, axis=0), self.weights)
+        return Metric(name, float(np.mean(values)), error, float(np.mean(baselines)))
+
+    def _told(self, name: str) -> tuple[float, float, np.ndarray]:
+        """A metric of one target, that of the best constants, and the influence of each row on it."""
         table = PinballLoss(np.array(self.quantiles))
         own = table.value(self.truth[:, None], self.answers)
         order = np.argsort(self.truth, kind="stable")
@@ -376,12 +392,10 @@ class QuantileAnswers:
         guessed = table.value(self.truth[:, None], self.truth[order][places])
         lost, without = (np.average(losses, axis=0, weights=self.weights) for losses in (own, guessed))
         if name == "pinball":
-            error = _standard_error((own - lost).mean(axis=1), self.weights)
-            return Metric(name, float(lost.mean()), error, float(without.mean()))
+            return float(lost.mean()), float(without.mean()), (own - lost).mean(axis=1)
         total = np.where(without > 0.0, without, np.inf)
         left = np.where(without > 0.0, lost / total, lost > 0.0)
-        influences = ((left * guessed - own) / total).mean(axis=1)
-        return Metric(name, float(1.0 - left.mean()), _standard_error(influences, self.weights), 0.0)
+        return float(1.0 - left.mean()), 0.0, ((left * guessed - own) / total).mean(axis=1)
 
 
 # What a fitted model says of rows.

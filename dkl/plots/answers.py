@@ -133,7 +133,11 @@ class AnswersDisplay(Display):
         quiet(ax)
 
     def _draw_quantiles(self, axes: Sequence[Axes], answers: QuantileAnswers) -> None:
-        """The share of targets at most each quantile; and quantiles and targets along the quantiles' median."""
+        """The share of targets at most each quantile; and quantiles and targets along the quantiles' median.
+
+        Of several targets the first, as of numbers.
+        """
+        answers = answers.each[0]
         asked, kept, n = np.array(answers.quantiles), answers.shares_below, answers.weights.sum()
         spread = 2.0 * np.sqrt(asked * (1.0 - asked) / n)
         axes[0].plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label="as many as it says")

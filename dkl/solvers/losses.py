@@ -308,6 +308,10 @@ class _LogLinkLoss(Loss):
     link = "log"
     counts_exposure: ClassVar[bool]
 
+    def unknown(self, y: Any) -> Any:
+        """Which targets have no deviance: those below 0, and of the gamma loss 0 itself."""
+        return y < 0.0 if self.counts_exposure else y <= 0.0
+
 
 class PoissonLoss(_LogLinkLoss):
     """``exp(f) - y f + y log y - y`` of a count or a rate y >= 0, the loss of `PoissonRegressor`."""
@@ -435,11 +439,34 @@ def newton_loss(name: str, epsilon: float = 0.1, quantiles: Any = None) -> Loss:
     return SmoothedPinballLoss(np.asarray(quantiles), epsilon) if name == "pinball" else loss_of(name, epsilon)
 
 
+def answered(scores: np.ndarray, link: str, n_quantiles: int = 0) -> np.ndarray:
+    """Decision values (..., K) of a model of numbers as what it predicts.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (..., K)
+    link : {"", "log", "sorted"}
+        "log": the scores are logarithms of means. "sorted": they are quantiles, which may cross each other where rows
+        are few; in order they are nearer to the true ones (Chernozhukov et al. 2010).
+    n_quantiles : int
+        Of "sorted": so many scores beside each other are of one target; 0 is all of them.
+    """
+    if link == "log":
+        with np.errstate(over="ignore"):
+            return np.exp(scores)
+    if link != "sorted":
+        return scores
+    each = scores.reshape(*scores.shape[:-1], -1, n_quantiles or scores.shape[-1])
+    return np.sort(each, axis=-1).reshape(scores.shape)
+
+
 class _SoftmaxLoss:
     """``log sum_k exp(f_k) - f_y`` of a row of class y whose K scores are f, the loss of `LogisticRegression`.
 
     It has the functions of `Loss`, with codes 0 .. K-1 for targets and K scores a row.
     """
+
+    largest_curvature = 0.5
 
     def value(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
         """Of each row, (n,)."""
@@ -449,13 +476,13 @@ class _SoftmaxLoss:
 
     def slope(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
         """By each score, (n, K): the probabilities, less 1 at the row's class."""
-        slope = self._shares(f)
+        slope = np.asarray(self.shares(f))
         slope[np.arange(len(codes)), codes] -= 1.0
         return slope
 
     def curvature(self, f: np.ndarray, k: int, other: int) -> np.ndarray:
         """By the scores k and other, (n,)."""
-        shares = self._shares(f)
+        shares = self.shares(f)
         return np.asarray(shares[:, k] * (float(k == other) - shares[:, other]))
 
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -465,10 +492,11 @@ class _SoftmaxLoss:
         return np.where(possible, _entropy(np.clip(shares, 0.0, None)).sum(axis=1), inf)
 
     @staticmethod
-    def _shares(f: np.ndarray) -> np.ndarray:
-        """Probabilities of the classes."""
-        shares = np.exp(f - f.max(axis=1, keepdims=True))
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+    def shares(f: Any) -> Any:
+        """Probabilities of the classes, of the scores (n, K) of rows or (K,) of one, in any array namespace."""
+        xp = namespace_of(f)
+        shares = xp.exp(f - xp.max(f, axis=-1, keepdims=True))
+        return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
 SOFTMAX = _SoftmaxLoss()
@@ -490,6 +518,8 @@ _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
     "pinball": PinballLoss,
 }
+# The losses of classes whose scores are log odds, or become probabilities by a softmax.
+PROBABLE = ("log_loss", "softmax")
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
 # The losses of a mean exp(f), whose targets are not standardised.
 LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}

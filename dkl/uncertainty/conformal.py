@@ -20,11 +20,9 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import (
     exposure_beside,
     exposure_beside_fit,
-    exposure_of,
     exposure_of_fit,
     known_exposure,
-    with_exposure,
-    with_exposure_of_fit,
+    rows_with_exposure,
 )
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.selected import narrowed
@@ -37,7 +35,7 @@ from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.uncertainty.class_score import ClassScore
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
 from dkl.uncertainty.interval_scores import DevianceScore, ErrorScore, IntervalScore, QuantileScore
@@ -117,13 +115,7 @@ class ConformalMixin:
         exposure, column = exposure_beside_fit(self, X, exposure), ""
         if isinstance(groups, str) and isinstance(X, Dataset):
             X, column = with_stored_groups(X, groups)
-        if isinstance(exposure, str) and isinstance(X, Dataset):
-            # as a row column, which later steps keep
-            dataset = self._rows(with_exposure_of_fit(self, X, exposure), y, sample_weight)
-        else:
-            dataset = self._rows(X, y, sample_weight)
-            if exposure is not None:
-                dataset = with_exposure(dataset, exposure_of(X, exposure), sample_weight)
+        dataset = rows_with_exposure(self, X, y, sample_weight, exposure)
         if groups is not None and not column:
             kept = None if sample_weight is None else np.asarray(sample_weight).ravel() != 0.0
             source, schema, column = with_groups(dataset.source, dataset.schema, groups, kept)
@@ -426,7 +418,7 @@ class ConformalIntervals(ConformalMixin):
                     f"an interval lies between two quantiles, and quantiles={tuple(model.quantiles)} is one; fit "
                     "loss='pinball' with quantiles=(0.05, 0.95), say"
                 )
-            return QuantileScore()
+            return QuantileScore(len(model.quantiles))
         posterior = getattr(self, "posterior_", None)
         # a fit without noise has no deviations to scale errors by
         return ErrorScore(None if posterior is None or not np.all(posterior.noise > 0.0) else posterior)
@@ -445,11 +437,12 @@ class ConformalSets(ConformalMixin):
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
         if self._settings.calibrate:
             return 1.0 / self.temperature_
-        # Newton steps fit the classes together: the probabilities are a softmax of the scores.
-        is_joint = self._settings.solver == "newton" and self._settings.loss == "log_loss" and len(self.classes_) > 2
-        return 1.0 if is_joint else None
+        # Newton steps of the log loss fit the classes together: the probabilities are a softmax of the scores.
+        solver, loss = self._settings.solver, self._settings.loss
+        is_joint = (solver == "newton" and loss == "log_loss") or loss == "softmax"
+        return 1.0 if is_joint and len(self.classes_) > 2 else None
 
-    @available_if(lambda self: self._settings.calibrate or self._settings.loss == "log_loss")
+    @available_if(lambda self: self._settings.calibrate or self._settings.loss in PROBABLE)
     def predict_set(
         self,
         X: object,
@@ -463,8 +456,8 @@ class ConformalSets(ConformalMixin):
 
         A class is in the set of a row where one minus its probability is at most the ceil((n + 1) coverage)-th smallest
         of the n held-out rows' own. Sets may be empty: then no class is as likely as those of most rows. There is none
-        for a loss other than "log_loss" unless `calibrate` is set, as of `predict_proba`. What the promise is for:
-        `KernelRegressor.predict_interval`.
+        for a loss other than "log_loss" and "softmax" unless `calibrate` is set, as of `predict_proba`. What the
+        promise is for: `KernelRegressor.predict_interval`.
 
         Parameters
         ----------

@@ -77,27 +77,39 @@ class ErrorScore:
 class QuantileScore:
     """How far a target is outside of the lowest and the highest predicted quantile; negative inside.
 
+    Parameters
+    ----------
+    n_quantiles : int
+        Of each target, beside each other.
+
     References
     ----------
     Romano, Patterson & Candes 2019, Conformalized quantile regression, (6) and (7).
     """
 
+    n_quantiles: int
     scaled = False
 
     def n_targets(self, n_outputs: int) -> int:
-        return 1
+        return n_outputs // self.n_quantiles
 
     def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """E = max(q_low(x) - y, y - q_high(x)): (n, 1)."""
-        y = np.asarray(y, dtype=np.float64).ravel()
-        # quantiles that cross each other are taken in order, as they are predicted
-        return np.maximum(answers.min(axis=1) - y, y - answers.max(axis=1))[:, None]
+        """E = max(q_low(x) - y, y - q_high(x)): (n, t)."""
+        low, high = self._outer(answers)
+        y = np.asarray(y, dtype=np.float64).reshape(low.shape)
+        return np.maximum(low - y, y - high)
 
     def ends(self, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """q_low(x) - E and q_high(x) + E: (n, 1, 2); where a negative E leaves nothing, the middle twice."""
-        low, high = answers.min(axis=1, keepdims=True), answers.max(axis=1, keepdims=True)
+        """q_low(x) - E and q_high(x) + E: (n, t, 2); where a negative E leaves nothing, the middle twice."""
+        low, high = self._outer(answers)
         middle = 0.5 * (low + high)
         return np.stack([np.minimum(low - radii, middle), np.maximum(high + radii, middle)], axis=2)
+
+    def _outer(self, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest quantile of each target, (n, t)."""
+        # quantiles that cross each other are taken in order, as they are predicted
+        each = answers.reshape(len(answers), -1, self.n_quantiles)
+        return each.min(axis=2), each.max(axis=2)
 
 
 @dataclass(frozen=True, eq=False)

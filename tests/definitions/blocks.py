@@ -21,6 +21,7 @@ from dkl.kernels.nufft import FrequencyGrid
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.methods.landmarks.kmeans_sums import Centers
 from dkl.protocols.block import Block
+from tests.definitions import losses
 from tests.definitions.refinement import adam_update as adam_update
 from tests.definitions.refinement import expansion_gradient as expansion_gradient
 
@@ -341,7 +342,12 @@ def cluster_sums(block: Block, operands: dict[str, Any]) -> dict[str, Any]:
 
 
 def sgd_rows(X: np.ndarray, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, rule: SGDRule) -> SGDModels:
-    """Each model by scikit-learn's `partial_fit` on the rows in their order; means of iterates by one that averages."""
+    """Each model by scikit-learn's `partial_fit` on the rows in their order; means of iterates by one that averages.
+
+    Losses that scikit-learn has no steps of are stepped through literally.
+    """
+    if rule.loss in ("poisson", "gamma", "pinball", "softmax"):
+        return _literal_steps(X, Y, S, models, rule)
     rows = sparse.csr_array(X) if rule.sparse else X
     last = [_stepped(rows, (Y[:, k], S[:, k]), models, rule, k) for k in range(Y.shape[1])]
     coef, b = np.stack([one.coef_.ravel() for one in last]), np.concatenate([one.intercept_ for one in last])
@@ -351,6 +357,48 @@ def sgd_rows(X: np.ndarray, Y: np.ndarray, S: np.ndarray, models: SGDModels, *, 
         mean = np.stack([one._average_coef.ravel() for one in last])
         mean_b = np.concatenate([one._average_intercept for one in last])
     return SGDModels(coef, b, mean, mean_b, models.clock + len(Y))
+
+
+def _literal_steps(X: np.ndarray, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
+    """w <- max(0, 1 - eta l2) w - eta s L'(y, w.x + b) x, row after row, coefficient by coefficient.
+
+    A row of a log link moves its own score by at most 1. The l1 penalty moves each coefficient towards 0 by what it
+    still owes of all there was, where it stops.
+    """
+    coef, b, mean, mean_b = (
+        np.array(part, float) for part in (models.coef, models.intercept, models.average_coef, models.average_intercept)
+    )
+    (l1, l2), (K, m) = rule.penalties, coef.shape
+    paid, debt = np.zeros((K, m)), 0.0
+    for i, x in enumerate(X.astype(float)):
+        clock = models.clock + i
+        eta = rule.eta0 / clock**rule.power_t if rule.learning_rate == "invscaling" else rule.eta0
+        debt += l1 * eta
+        scores = [sum(coef[k, j] * x[j] for j in range(m)) + b[k] for k in range(K)]
+        for k in range(K):
+            if rule.loss == "softmax":
+                slope = 1.0 / sum(np.exp(other - scores[k]) for other in scores) - (Y[i, k] > 0)
+            else:
+                slope = losses.slope(Y[i, k], scores[k], rule.loss, rule.epsilon)
+            move = -eta * S[i, k] * slope
+            if rule.loss in ("poisson", "gamma"):
+                longest = 1.0 / (1.0 + sum(value**2 for value in x))
+                move = max(-longest, min(longest, move))
+            b[k] += rule.intercept_rate * move
+            for j in range(m):
+                coef[k, j] = max(0.0, 1.0 - eta * l2) * coef[k, j] + move * x[j]
+                if l1 and (x[j] or not rule.sparse):
+                    before = coef[k, j]
+                    if before > 0:
+                        coef[k, j] = max(0.0, before - (debt + paid[k, j]))
+                    elif before < 0:
+                        coef[k, j] = min(0.0, before + (debt - paid[k, j]))
+                    paid[k, j] += coef[k, j] - before
+            if 0 < rule.average <= clock:
+                share = 1.0 / (clock - rule.average + 1.0)
+                mean[k] += share * (coef[k] - mean[k])
+                mean_b[k] += share * (b[k] - mean_b[k])
+    return SGDModels(coef, b, mean, mean_b, models.clock + len(X))
 
 
 def _stepped(rows: Any, target: Any, models: SGDModels, rule: SGDRule, k: int, *, average: Any = False) -> Any:

@@ -256,8 +256,6 @@ def test_targets_without_a_deviance_and_rows_without_exposure_are_refused() -> N
         poisson.fit(pd.DataFrame(X, columns=list("abc")), y, exposure="years")
     with pytest.raises(ValueError, match="loss='poisson' or loss='gamma'"):
         KernelRegressor(features()).fit(X, y, exposure=np.ones(len(X)))
-    with pytest.raises(ValueError, match="solver='newton'"):
-        KernelRegressor(features(), loss="poisson", solver="sgd").fit(X, y)
     fitted = poisson.fit(X, y)
     with pytest.raises(ValueError, match=r"y\[3\] is -1"):
         fitted.score(X[:5], [1.0, 1.0, 1.0, -1.0, 1.0])
@@ -380,8 +378,6 @@ def test_quantiles_that_are_none_are_refused(quantiles: Any) -> None:
     X, y, _ = noisy_rows(50)
     with pytest.raises(ValueError, match="expected different numbers between 0 and 1"):
         KernelRegressor(features(), loss="pinball", quantiles=quantiles).fit(X, y)
-    with pytest.raises(ValueError, match="quantiles of one target, y has 2 columns"):
-        KernelRegressor(features(), loss="pinball").fit(X, np.column_stack([y, y]))
 
 
 LINKED = [("poisson", {}), ("gamma", {}), ("pinball", {"quantiles": (0.8, 0.2, 0.5)}), ("huber", {"solver": "newton"})]

@@ -16,6 +16,7 @@ from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.nystrom.learner import NystromFeatures
+from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.solvers.losses import loss_of
 from dkl.solvers.round_losses import round_loss
@@ -178,8 +179,6 @@ def test_rounds_refuse_what_their_loss_does_not_know() -> None:
         StepFeatures(loss="poisson").fit(X, bad)
     with pytest.raises(ValueError, match=r"y\[3\] of .* is -1.*loss='poisson'"):
         MarginFeatures([Steps()], loss="poisson").fit(X, bad)
-    with pytest.raises(ValueError, match="use solver='newton'"):
-        KernelRegressor(MarginFeatures(n_features=10), loss="poisson", solver="sgd").fit(X, y)
 
 
 def heavy_rows(n: int = 1_500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -262,10 +261,47 @@ def test_what_is_no_loss_of_these_targets_is_refused() -> None:
         (StepFeatures(loss="softmax"), f > 0, "softmax' is not one of .* which rounds have for 2 classes"),
         (MarginFeatures(loss="huber"), f > 0, "huber' is not one of"),
         (MarginFeatures(loss="huber", refine=2), y, "set refine=0"),
-        (StepFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
-        (MarginFeatures([Steps()], loss="pinball"), np.column_stack([y, y]), "quantiles of one target"),
         (StepFeatures(loss="pinball", quantiles=(0.2, 2.0)), y, r"quantiles is \(0.2, 2.0\)"),
-        (MarginFeatures(loss="pinball"), np.column_stack([y, y]), "quantiles of one target, y has 2 columns"),
     ):
         with pytest.raises(ValueError, match=says):
             learner.fit(X, targets)
+
+
+@pytest.mark.parametrize("named", [None, ["steps", "nystrom"], ["margin", RandomFeatures(n_features=20)]])
+def test_searches_inside_combined_features_by_name_have_the_loss_of_the_machine(named: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 3))
+    y = rng.poisson(np.exp(X[:, 0])).astype(float)
+    features = CombinedFeatures(named, n_features=60)
+    model = KernelRegressor(features, loss="poisson", random_state=0).fit(X, y)
+    search, other = model.features_.learners_
+    assert search.loss == "poisson"
+    assert "loss" not in other.get_params()
+    # what was given stays, the loss of a learner of one's own too
+    assert features.features is named
+    own = CombinedFeatures([StepFeatures(n_features=20), RandomFeatures(n_features=20)])
+    assert KernelRegressor(own, loss="poisson", random_state=0).fit(X, y).features_.learners_[0].loss is None
+
+
+def test_rounds_of_the_quantiles_of_two_targets_end_at_the_penalised_optimum() -> None:
+    X, f, y = heavy_rows(600)
+    Y, C, quantiles = np.column_stack([y, 100.0 + 30.0 * f**2 + X[:, 2]]), 0.1, (0.3, 0.8)
+    learner = MarginFeatures(n_features=20, loss="pinball", quantiles=quantiles, C=C, dtype="float64", random_state=0)
+    learner.fit(X, Y)
+    center, scale = np.repeat(Y.mean(axis=0), 2), np.repeat(Y.std(axis=0), 2)
+    phi = np.column_stack([learner.transform(X), np.ones(len(X))])
+    ours = np.column_stack([learner.coef_ / scale[:, None], (learner.intercept_ - center) / scale])
+    # of each target its quantiles, smoothed as the rounds smooth them
+    for k, w in enumerate(ours):
+        z, table = (Y[:, k // 2] - center[k]) / scale[k], round_loss("pinball", quantiles=[quantiles[k % 2]])
+
+        def objective(w: np.ndarray, z: np.ndarray = z, table: Any = table) -> tuple[float, np.ndarray]:
+            free = np.append(w[:-1], 0.0)
+            slope = table.slope(z, phi @ w)
+            return 0.5 * free @ free + C * np.sum(table.value(z, phi @ w)), free + C * slope @ phi
+
+        best = minimize(objective, np.zeros(len(w)), jac=True, method="L-BFGS-B", options={"maxiter": 20_000})
+        assert objective(w)[0] <= best.fun * (1.0 + 1e-3)
+    predicted = learner.machine_.predict(X)
+    expected = (scale * (phi @ ours.T) + center).reshape(-1, 2, 2)
+    np.testing.assert_allclose(predicted, np.sort(expected, axis=2).reshape(-1, 4), rtol=1e-6, atol=1e-6)

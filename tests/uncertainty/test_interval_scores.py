@@ -71,7 +71,7 @@ def test_a_radius_without_end_leaves_every_target(loss: str) -> None:
 
 
 def test_quantiles_that_were_too_far_apart_move_together_up_to_their_middle() -> None:
-    ends = QuantileScore().ends(np.array([[0.0, 4.0], [5.0, 4.0]]), np.array([-1.0]))
+    ends = QuantileScore(2).ends(np.array([[0.0, 4.0], [5.0, 4.0]]), np.array([-1.0]))
     np.testing.assert_array_equal(ends[:, 0], [[1.0, 3.0], [4.5, 4.5]])
 
 

@@ -338,6 +338,8 @@ def described(schema: Schema) -> str:
     if schema.classes is not None:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
         target = f"{len(schema.classes)} classes: {labels}"
+        if schema.may_be_counts:
+            target += "; if these are counts or sizes, task='regression' (in the shell --task) takes them so"
     else:
         target = schema.task or "no target"
     if schema.encoding is not None:

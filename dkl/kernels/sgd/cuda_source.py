@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dkl.kernels.sgd.rule import SGDRule
+from dkl.solvers.losses import LOG_LINK
 
 # the square of GROUP threads share the coefficients of a model, or the rows of a batch
 GROUP = 16
@@ -26,6 +27,9 @@ _SLOPES = {
     "huber": "fmin(fmax(p - y, -epsilon), epsilon)",
     "epsilon_insensitive": "p - y > epsilon ? 1 : y - p > epsilon ? -1 : 0",
     "squared_epsilon_insensitive": "2 * (p - y - fmin(fmax(p - y, -epsilon), epsilon))",
+    "poisson": "exp(p) - y",
+    "gamma": "1 - y * exp(-p)",
+    "pinball": "p >= y ? 1 - epsilon : -epsilon",
 }
 _PASSIVE_STEPS = {"pa1": "fmin(loss / square, eta)", "pa2": "loss / (square + 0.5 / eta)"}
 
@@ -35,6 +39,7 @@ _STEP = r"""
             const bool passed_over = PASSES_OVER && square == 0;
             RULE
             step *= S[(size_t)i * K + k];
+            if (BOUNDED) step = fmin(fmax(step, -1 / (square + 1)), 1 / (square + 1));
             if (p != p) step = p; // a slope may take no notice of a score that has overflown: the coefficients shall
             if (passed_over) step = 0;
             shrink = passed_over ? 1 : fmax(0.0, 1 - eta * l2);
@@ -184,6 +189,7 @@ def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
         "AVERAGED": int(rule.average > 0),
         "SPARSE": int(rule.sparse),
         "PASSES_OVER": int(rule.learning_rate == "pa1"),
+        "BOUNDED": int(rule.loss in LOG_LINK),
         "RULE": step,
     }
     body = (_ROWS_SOURCE if rule.penalties[0] else _BATCH_SOURCE).replace("            STEP\n", _STEP.lstrip("\n"))

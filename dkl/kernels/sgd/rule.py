@@ -19,12 +19,14 @@ class SGDRule:
     Parameters
     ----------
     loss : str
+        One of theirs, "poisson", "gamma", "pinball", or "softmax" of all models together.
     penalty : {"l2", "l1", "elasticnet", None}
     alpha, l1_ratio : float
     learning_rate : {"constant", "optimal", "invscaling", "adaptive", "pa1", "pa2"}
         "adaptive" is constant within a call, as in scikit-learn's `partial_fit`.
     eta0, power_t : float
     epsilon : float
+        Of "pinball" the quantile.
     fit_intercept : bool
     average : int
         The step from which on iterates are averaged; 0 is none.

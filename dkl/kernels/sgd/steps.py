@@ -12,7 +12,7 @@ from dkl.kernels import device
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.protocols.arrays import Array
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of
 
 __all__ = ["sgd_rows"]
 
@@ -29,6 +29,10 @@ _LOSSES = (
     "huber",
     "epsilon_insensitive",
     "squared_epsilon_insensitive",
+    "poisson",
+    "gamma",
+    "pinball",
+    "softmax",
 )
 _PASSIVE = {"pa1": 1, "pa2": 2}
 
@@ -39,7 +43,10 @@ def sgd_rows(
     """The models after a step on each row, in order; on a GPU in one launch, a thread block a model.
 
     Results are scikit-learn's within rounding. A deviation: with penalty "l1" and averaging scikit-learn leaves the
-    shrinking out of the mean of the iterates, so that this pair is refused.
+    shrinking out of the mean of the iterates, so that this pair is refused. Of the losses that scikit-learn has no
+    steps of, "pinball" is of the quantile `epsilon`. A step of "poisson" and "gamma" moves the score of its own row by
+    at most 1, since their slopes grow as fast as exp(f). Those of "softmax" move the models of all classes by the
+    probabilities of the row; they are taken on the host.
 
     Parameters
     ----------
@@ -75,8 +82,10 @@ def sgd_rows(
             f"average={rule.average!r} with penalty={rule.penalty!r}: the mean of truncated iterates is not offered; "
             "set average=False or penalty='l2'"
         )
-    if device.is_on_gpu(X):
+    if device.is_on_gpu(X) and rule.loss != "softmax":
         return device.sgd_rows(X, Y, S, models, rule)
+    # a thread block of the GPU's kernel knows one model, and these steps depend on the scores of all
+    X = device.rows_on(X, "cpu") if device.is_on_gpu(X) else X
     if not isinstance(X, np.ndarray):
         coef, b, mean, mean_b = map(np.asarray, _in_order(X.__array_namespace__(), X, (Y, S), models, rule))
         return SGDModels(coef, b, mean, mean_b, models.clock + X.shape[0])
@@ -88,7 +97,8 @@ def sgd_rows(
     steps = rule.step_lengths(models.clock, len(order))
     numbers = (*rule.penalties, rule.epsilon, rule.intercept_rate, float(models.clock), float(rule.average))
     kinds = _LOSSES.index(rule.loss), _PASSIVE.get(rule.learning_rate, 0), int(rule.sparse)
-    _walk_rows((np.ascontiguousarray(X), order), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
+    walk = _walk_rows_jointly if rule.loss == "softmax" else _walk_rows
+    walk((np.ascontiguousarray(X), order), Y, S, steps, (coef, mean, b, mean_b), numbers, kinds)
     return SGDModels(coef, b, mean, mean_b, models.clock + len(order))
 
 
@@ -127,8 +137,12 @@ def _walk_rows(
                 missing = max(0.0, 1.0 - y * score if loss == 0 else abs(y - score) - epsilon)
                 towards = y if loss == 0 else (-1.0 if y < score else 1.0)
                 step = towards * (min(missing / square, eta) if passive == 1 else missing / (square + 0.5 / eta))
+            step *= S[i, k]
+            if loss == 9 or loss == 10:
+                longest = 1.0 / (_squared_length(x) + 1.0)
+                step = min(max(step, -longest), longest)
             # a slope may take no notice of a score that has overflown: the coefficients shall show it
-            step = score if np.isnan(score) else step * S[i, k]
+            step = score if np.isnan(score) else step
             # The l2 penalty shrinks all coefficients first, then the row is added.
             _shrink_and_add(w, max(0.0, 1.0 - eta * l2), step, x)
             intercepts[k] += intercept_rate * step
@@ -140,6 +154,46 @@ def _walk_rows(
                 debt += l1 * eta
                 _truncate(w, owed, debt, x, sparse)
             clock += 1.0
+
+
+@numba.njit(nogil=True, cache=True)
+def _walk_rows_jointly(
+    drawn: tuple[np.ndarray, np.ndarray],
+    Y: np.ndarray,
+    S: np.ndarray,
+    steps: np.ndarray,
+    models: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    numbers: tuple[float, float, float, float, float, float],
+    kinds: tuple[int, int, int],
+) -> None:
+    """`_walk_rows` of the softmax loss: row after row, whose scores under all models make its step in each."""
+    X, order = drawn
+    coef, mean, intercepts, mean_intercepts = models
+    l1, l2, _, intercept_rate, clock, first_averaged = numbers
+    sparse, debt = kinds[2], 0.0
+    owed, scores = np.zeros_like(coef), np.empty(len(coef))
+    for i in range(len(order)):
+        x, eta = X[order[i]], steps[i]
+        for k in range(len(coef)):
+            scores[k] = _dot(coef[k], x) + intercepts[k]
+        top = scores.max()
+        # less the largest one, no score is so large that it overflows
+        shares = np.exp(scores - top)
+        total = shares.sum()
+        debt += l1 * eta
+        for k in range(len(coef)):
+            w = coef[k]
+            step = -eta * (shares[k] / total - (1.0 if Y[i, k] > 0.0 else 0.0)) * S[i, k]
+            step = scores[k] if np.isnan(scores[k]) else step
+            _shrink_and_add(w, max(0.0, 1.0 - eta * l2), step, x)
+            intercepts[k] += intercept_rate * step
+            if 0.0 < first_averaged <= clock:
+                share = 1.0 / (clock - first_averaged + 1.0)
+                _shrink_and_add(mean[k], 1.0 - share, share, w)
+                mean_intercepts[k] += share * (intercepts[k] - mean_intercepts[k])
+            if l1 > 0.0:
+                _truncate(w, owed[k], debt, x, sparse)
+        clock += 1.0
 
 
 @numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
@@ -202,7 +256,13 @@ def _slope(loss: int, y: float, p: float, epsilon: float) -> float:
         return inside
     if loss == 7:
         return 1.0 if p - y > epsilon else (-1.0 if y - p > epsilon else 0.0)
-    return 2.0 * (p - y - inside)
+    if loss == 8:
+        return 2.0 * (p - y - inside)
+    if loss == 9:
+        return np.exp(p) - y
+    if loss == 10:
+        return 1.0 - y * np.exp(-p)
+    return (1.0 if p >= y else 0.0) - epsilon
 
 
 def _in_order(
@@ -219,8 +279,12 @@ def _in_order(
         step = _unit_step(xp, (Y[i, :], score, x), rule, eta)
         if step is None:
             continue
+        step = step * S[i, :]
+        if rule.loss in LOG_LINK:
+            longest = 1.0 / (float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2)) + 1.0)
+            step = xp.clip(step, -longest, longest)
         # a slope may take no notice of a score that has overflown: the coefficients shall show it
-        step = xp.where(xp.isnan(score), score, step * S[i, :])
+        step = xp.where(xp.isnan(score), score, step)
         # The l2 penalty shrinks all coefficients first, then the row is added.
         coef = coef * max(0.0, 1.0 - eta * l2) + xp.asarray(step, dtype=X.dtype)[:, None] * x[None, :]
         b = b + rule.intercept_rate * step
@@ -243,8 +307,12 @@ def _in_order(
 def _unit_step(xp: ModuleType, row: tuple[Array, Array, Array], rule: SGDRule, eta: float) -> Array | None:
     """The multiple of a row (y, score, x) of weight 1 that each model takes; None where a passive rule skips it."""
     y, score, x = row
+    if rule.loss == "softmax":
+        return -eta * (SOFTMAX.shares(score) - xp.where(y > 0.0, xp.ones_like(y), xp.zeros_like(y)))
     if not rule.is_passive:
-        return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
+        # the mean exp(f) of a score that is far too large is infinite, and its slope as good as that
+        with np.errstate(over="ignore"):
+            return -eta * xp.clip(loss_of(rule.loss, rule.epsilon).slope(y, score), -_STEEPEST, _STEEPEST)
     # Passive-aggressive steps (Crammer et al. 2006): as long as brings the loss of the row to 0, bounded (pa1) or
     # damped (pa2).
     square = float(xp.sum(xp.asarray(x, dtype=xp.float64) ** 2))

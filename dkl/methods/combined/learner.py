@@ -159,6 +159,20 @@ class CombinedFeatures(FeatureLearner):
                 raise ValueError(f"features: {name!r} is the name of no learner; they are {sorted(learner_keys())}")
         return [learner_entry(f).learner_class() if isinstance(f, str) else f for f in self.features]
 
+    def named_learners(self) -> list[Any]:
+        """Those of the learners that are there by name alone, unfitted, which stand in `features` from now on.
+
+        Nobody has given them parameters, so that a machine may.
+        """
+        given = self._given()
+        named = (
+            given
+            if self.features is None
+            else [learner for learner, told in zip(given, self.features, strict=True) if isinstance(told, str)]
+        )
+        self.features = given
+        return named
+
     def _new(self, seed: int) -> list[Any]:
         """A new learner for each of the searches, with the seed, size and options that it has not itself."""
         given = self._given()

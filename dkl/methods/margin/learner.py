@@ -75,7 +75,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
         than two classes together, and "hinge" (None in the game); None in a list of dictionaries is "log_loss" for two
         classes, else "squared_error". Of numbers "squared_error" (None), "huber" (the square up to an error of
-        `epsilon`), "pinball" (of one target the `quantiles`, a model each); "poisson" of counts and "gamma" of sizes,
+        `epsilon`), "pinball" (the `quantiles` of each target, a model each); "poisson" of counts and "gamma" of sizes,
         whose mean is exp(f), and neither standardises them.
     epsilon : float
         Of "huber", in deviations of y.

@@ -38,7 +38,7 @@ class WorkingLoss:
     name : {"squared_hinge", "log_loss", "softmax", "squared_error", "huber", "pinball", "poisson", "gamma"}
     table : Loss
     n_quantiles : int
-        Models of one target, one a quantile; 0 for every loss but "pinball".
+        Models of each target, one a quantile; 0 for every loss but "pinball".
     """
 
     name: str
@@ -64,11 +64,7 @@ class WorkingLoss:
             raise ValueError(f"loss={name!r} is not one of {allowed}, which rounds have for {kind}{remedy}")
         if name == "pinball":
             check_quantiles(given.quantiles)
-            if several > 1:
-                raise ValueError(
-                    f"loss='pinball' is of quantiles of one target, y has {several} columns; learn from one of them"
-                )
-        table = round_loss(name, given.epsilon, given.quantiles)
+        table = round_loss(name, given.epsilon, list(given.quantiles) * several)
         return cls(name, table, len(given.quantiles) if name == "pinball" else 0)
 
     def targets(self, dataset: Dataset, scale: TargetScale | None, class_weight: np.ndarray | None) -> NewtonTargets:
@@ -89,4 +85,6 @@ class WorkingLoss:
             return coef, intercept
         if self.name in LOG_LINK:
             return coef, intercept + np.log(units.scale)
-        return coef * units.scale[:, None], intercept * units.scale + units.center
+        # of each target there are as many models as it has quantiles
+        center, scale = (np.repeat(each, self.n_quantiles or 1) for each in (units.center, units.scale))
+        return coef * scale[:, None], intercept * scale + center

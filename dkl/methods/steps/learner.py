@@ -56,7 +56,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         Of the working model. None is "log_loss" for two classes and "squared_error" for numbers and for several
         classes. Of classes "log_loss", "squared_error" and "squared_hinge", each against the rest, and "softmax" of
         more than two together. Of numbers "squared_error", "huber" (the square up to an error of `epsilon`), "pinball"
-        (of one target the `quantiles`, a model each), "poisson" of counts and "gamma" of sizes.
+        (the `quantiles` of each target, a model each), "poisson" of counts and "gamma" of sizes.
     epsilon : float
         Of "huber", in deviations of y.
     quantiles : sequence of float
