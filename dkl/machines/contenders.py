@@ -141,11 +141,12 @@ def variants(
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
-    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features
+    bags = given.get("bags", effort.most_bags)
+    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features // given.get("bags", 1)
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
-    if knobs.n_features == "auto" and (bags := given.get("bags", effort.most_bags)) < effort.most_bags:
+    if knobs.n_features == "auto" and bags < effort.most_bags and _MORE_BAGS * bags * size <= effort.most_features:
         found.append(contender.changed(f"bags {_MORE_BAGS * bags}", bags=_MORE_BAGS * bags))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]

@@ -153,6 +153,10 @@ def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_
     # a number of features that was asked for is kept
     assert variants(steps, best, Knobs(n_features=400), 900) == []
     assert [one.name for one in variants(steps, EFFORTS["balanced"], Knobs(), 900)] == [f"{steps.name} (up to 1,000)"]
+    # all bags together have no more features than one may have
+    most = steps.changed("bags 16", bags=16, n_features=500)
+    assert variants(most, best, Knobs(), 900) == []
+    assert [one.learner.bags for one in variants(steps.changed("", n_features=4_000), best, Knobs(), 900)] == [1]
     shape = Shape(9_000, 10, 1, "squared_error")
     assert shape.features_of(more.learner) == 4 * shape.features_of(steps.learner)
     assert shape.learning(more.learner) == pytest.approx(4.0 * shape.learning(steps.learner))
