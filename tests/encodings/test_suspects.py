@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import product
 from typing import Any
 
@@ -182,8 +183,15 @@ def test_models_answer_alike_from_files_stores_graphs_and_row_by_row(rows: Any, 
     session = onnxruntime.InferenceSession(model.to_onnx().SerializeToString())
     given = {name: few[name].to_numpy("f4" if name in numbers else object)[:, None] for name in few}
     np.testing.assert_allclose(session.run(["prediction"], given)[0], answers, rtol=2e-4, atol=2e-4)
-    with pytest.raises(TypeError, match=r"target means of (numbers \(person\)|crosses \(a x b)"):
-        model.to_sklearn()
+    # texts that are unheard of, and missing values where none were
+    for name in few.columns.difference(numbers):
+        few.loc[few.index[2:4], name] = ["unheard of", None]
+    few.loc[few.index[4], numbers] = np.nan
+    pipeline = model.to_sklearn()
+    with pytest.warns(dkl.errors.TableDifferenceWarning, match="missing"):
+        answers = model.predict(few)
+    np.testing.assert_allclose(pipeline.predict(few), answers, rtol=2e-5, atol=2e-5)
+    assert b"dkl" not in pickle.dumps(pipeline)
     # stores give what frames give
     stored = machine().fit(dkl.create_dataset(tmp_path / "all.zarr", frame, y))
     np.testing.assert_allclose(stored.predict(frame), model.predict(frame), rtol=1e-4, atol=1e-4)
