@@ -261,11 +261,14 @@ class ChoosingMixin(SettledMixin):
         record_columns(self, numbered)
         return numbered
 
-    def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+    def _with_chosen_columns(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows with numbers in place of codes, and beside what held-out rows say is better taken for a category.
 
-        The latter where the machine chooses for itself, and nobody has said what is categorical.
+        The latter where the machine chooses for itself, and nobody has said what is categorical. A machine that chooses
+        leaves columns out, too, that run ahead of older rows.
         """
+        if self._chooses:
+            dataset = self._without_columns_ahead(dataset, weights, run)
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
         if not self._chooses or not self._asks_for_categories(dataset):
             return self._numbered(dataset, run)

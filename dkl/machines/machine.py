@@ -151,9 +151,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
-        if self._chooses:
-            dataset = self._without_columns_ahead(dataset, weights, run)
-        dataset = self._with_categories(dataset, weights, run)
+        dataset = self._with_chosen_columns(dataset, weights, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -223,11 +221,15 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         dataset = self._begun(X, y, groups=groups, times=times)
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
-        dataset = self._numbered(dataset, run)
+        dataset = self._with_chosen_columns(dataset, weights, run)
         choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
         settings = self._settings
         alpha = settings.alpha if choice is None else choice.alpha
-        return clone(self._advised), {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
+        pinned = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
+        # a Dataset that is given holds them as numbers, and no parameter changes that
+        if (taken := getattr(dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
+            pinned["categorical"] = list(taken)
+        return clone(self._advised), pinned
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(self, X: object, y: object = None, classes: object = None, sample_weight: object = None) -> Self:
