@@ -69,9 +69,10 @@ class Suggestion:
         On columns of numbers it predicts what the machine without settings predicts; categories that become target
         means are coded with other rows kept aside. What the machine decided on columns is in the reasons: numbers that
         it takes for categories too, beside the numbers, are `categorical` here, which takes them for names alone (a
-        Dataset is made with them: ``create_dataset(..., categorical=[...])``), no crosses of numbers are pinned, and
-        columns that run ahead of older rows are to be left out of the rows given to `fit`. Probabilities are calibrated on rows that the race held
-        out, which there are none of without it: set ``calibrate=True``, and the fit keeps rows aside for them. The
+        Dataset is made with them: ``create_dataset(..., categorical=[...])``); crosses of numbers are not pinned; and
+        columns that run ahead of older rows are to be left out of what is given to `fit`. Probabilities are calibrated
+        on rows that the race held out, which there are none of without it: set ``calibrate=True``, and the fit keeps
+        rows aside for them. The
         feature learner alone for rows without a target.
         """
         if self.task is None:

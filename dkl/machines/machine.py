@@ -225,7 +225,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
         settings = self._settings
         alpha = settings.alpha if choice is None else choice.alpha
-        pinned = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
+        pinned: dict[str, Any] = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
         # a Dataset that is given holds them as numbers, and no parameter changes that
         if (taken := getattr(dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
             pinned["categorical"] = list(taken)
