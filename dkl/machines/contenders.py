@@ -136,7 +136,8 @@ def variants(
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
-    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features
+    # landmarks are rows, and of others twice as many as rows say all that these can tell
+    most = min(effort.most_features, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))

@@ -8,9 +8,11 @@ from itertools import compress
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.svm import LinearSVC
 
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.machines.contenders import Contender, is_kernel, is_learned, landmarks_of, with_landmarks
+from dkl.methods.base import FeatureLearner
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
@@ -451,3 +453,13 @@ class Race:
 
 def _loss_of(done: Sequence[PenaltyChoice]) -> float:
     return 1.0 - float(agreed(done).scores.max())
+
+
+def pilot_model(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
+    """The linear model of the best penalty on a pilot's features; None if it has none."""
+    coefficients = choice.start
+    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        return None
+    model = LinearSVC()
+    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+    return model

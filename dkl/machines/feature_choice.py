@@ -11,7 +11,6 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from sklearn.svm import LinearSVC
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
@@ -23,7 +22,7 @@ from dkl.encodings.suspects import more_categories, planned_suspects
 from dkl.linear import wide_newton
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, newton_passes
+from dkl.linear.newton import chosen_penalty, chosen_penalty_memory, chosen_penalty_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, judging_folds
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.columns_ahead import columns_ahead
@@ -37,7 +36,7 @@ from dkl.machines.contenders import (
     usual_advice,
     variants,
 )
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
+from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried, pilot_model
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.settings import SettledMixin
@@ -494,7 +493,7 @@ class ChoosingMixin(SettledMixin):
         or more frequent: what is to be added to the intercepts (K models) is told too, where that is sure.
         """
         sample, _, run = on
-        if (model := _model_of(pilot, choice)) is None:
+        if (model := pilot_model(pilot, choice)) is None:
             return None, None
         problem = self._calibration_problem(pilot, fold, on)
         if sample.schema.held_by == "time" and (found := calibrate_by_class(problem, model, sample.source, run)):
@@ -512,7 +511,7 @@ class ChoosingMixin(SettledMixin):
         on: tuple[Dataset, np.ndarray | None, Run],
     ) -> float:
         """The log loss of the best penalty's probabilities on the rows of a fold; infinite if it has no model."""
-        model = _model_of(pilot, choice)
+        model = pilot_model(pilot, choice)
         problem = self._calibration_problem(pilot, fold, on)
         return np.inf if model is None else least_log_loss(*calibration_sums(problem, model, on[0].source, on[2]))
 
@@ -534,7 +533,7 @@ class ChoosingMixin(SettledMixin):
             self._advised = contender.learner
             pilot = self._learner("pilot")
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            judging = newton_passes(problem, sample.n_rows)
+            judging = chosen_penalty_passes(problem, sample.n_rows)
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
@@ -546,10 +545,27 @@ class ChoosingMixin(SettledMixin):
         if self._may_take_log_loss(dataset):
             self.loss_ = "log_loss"
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            told = [*newton_passes(problem, sample.n_rows), *calibration_passes(problem), *calibration_passes(problem)]
+            judging = chosen_penalty_passes(problem, sample.n_rows)
+            told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             passes += [(records, calls * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
+
+    def _planned_last(self, problem: LinearProblem, dataset: Dataset) -> LinearProblem:
+        """The problem of the last fit, whose penalty a race has chosen; for a plan any penalty will do."""
+        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
+            return problem
+        return replace(problem, choice=PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0))))
+
+    def _planned_judging(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes that telling penalties apart on the largest features that may be tried holds beside the passes."""
+        if not self._chooses:
+            return {}
+        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
+        tried = [contender.learner for contender in self._all_that_may_be_tried(dataset, sample)]
+        self._advised = max(tried, key=self._shape(sample).features_of)
+        problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
+        return chosen_penalty_memory(problem, sample.n_rows)
 
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""
@@ -579,13 +595,3 @@ class ChoosingMixin(SettledMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
-
-
-def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
-    """The linear model of the best penalty on a pilot's features; None if it has none."""
-    coefficients = choice.start
-    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
-        return None
-    model = LinearSVC()
-    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
-    return model

@@ -26,7 +26,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
+from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
@@ -222,8 +222,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
         dataset = self._with_chosen_columns(dataset, weights, run)
-        choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
-        settings = self._settings
+        choice, settings = self._choose_features(dataset, weights, run, Clock(self.time_limit)), self._settings
         alpha = settings.alpha if choice is None else choice.alpha
         pinned: dict[str, Any] = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
         # a Dataset that is given holds them as numbers, and no parameter changes that
@@ -334,11 +333,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
             pilot = unfitted._pilot(str(folds[0]), changes)
-            judging = newton_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
+            judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
-        problem = unfitted._planned_problem(learner, dataset, weights)
+        problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
         if unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
@@ -359,8 +358,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        # features and linear model are fitted one after the other: the larger of the two counts
-        return max(features, head_memory(problem, dataset.n_rows), key=lambda items: sum(items.values()))
+        problem = unfitted._planned_last(problem, dataset)
+        # features and linear models are fitted one after the other: the largest counts
+        held = [features, head_memory(problem, dataset.n_rows), unfitted._planned_judging(dataset)]
+        return max(held, key=lambda items: sum(items.values()))
 
     def _unfitted(self) -> Self:
         """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
