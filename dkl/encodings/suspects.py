@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from scipy import sparse
@@ -24,6 +25,7 @@ from dkl.encodings.categories import CategoryFit
 from dkl.encodings.fitted import Made
 from dkl.encodings.gains import clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
+from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -45,6 +47,8 @@ _LEAST_GAIN = 0.01
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
 # Crosses that are kept, at most, and numbers that these become.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
+# Arrays of the codes of one key that its gain is worked out by: sums, columns, and some of these on their way.
+_COLUMNS_OF_GAINS = 64
 # Codes whose moments are added up at a time.
 _AT_ONCE = 1 << 13
 
@@ -121,8 +125,39 @@ def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record]
     if not _are_looked_at(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
-    # totals, values of numbers, pairs and triples
-    return [([_sampled(dataset, seed)], 1), (trial.records(trial.sums_of_folds), 4)]
+    passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
+    passes.append((trial.records(trial.sums_of_folds), 1))
+    # once when they are tried, and once more when numbers are made of those that gain
+    for codes in _planned_codes(trial):
+        passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
+    return passes
+
+
+def suspect_memory(dataset: Dataset) -> dict[str, int]:
+    """What the driver holds at most beside these passes: sums, tables of what gains, and what gains are worked out by.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    """
+    if not _are_looked_at(dataset):
+        return {}
+    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
+    codes, folds = _planned_codes(trial), trial.folds.count
+    # sums of the trial, and of the fit with their tables; of the largest key the columns that gains are of
+    sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
+    return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
+
+
+def _planned_codes(trial: NumberTrial) -> list[int]:
+    """How many codes the suspects, the pairs and the triples have sums of at most, all of a kind together."""
+    dataset = trial.dataset
+    numbers = sum(rule.kind in ("number", "boolean") for rule in dataset.encoding.rules)
+    few = numbers + sum(rule.kind == "category" for rule in dataset.encoding.rules)
+    values = min(min(dataset.n_rows, _SAMPLE_ROWS) / _ROWS_A_VALUE, _MOST_VALUES)
+    cells = [min(dataset.n_rows / _ROWS_A_CELL, FEW**size) for size in (2, 3)]
+    kinds = [numbers * (1 + values), *(comb(few, size) * (1 + of) for size, of in zip((2, 3), cells, strict=True))]
+    return [max(int(min(codes, _TRIED_BYTES / (8 * trial.folds.count * len(trial.outputs)))), 1) for codes in kinds]
 
 
 def _are_looked_at(dataset: Dataset) -> bool:

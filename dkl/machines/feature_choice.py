@@ -18,7 +18,7 @@ from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
-from dkl.encodings.suspects import more_categories, planned_suspects
+from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
 from dkl.linear import wide_newton
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.minibatches import HeldOut
@@ -558,14 +558,16 @@ class ChoosingMixin(SettledMixin):
         return replace(problem, choice=PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0))))
 
     def _planned_judging(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that telling penalties apart on the largest features that may be tried holds beside the passes."""
+        """Bytes beside the passes: to tell penalties apart on the largest features that are tried, or of suspects."""
         if not self._chooses:
             return {}
         sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
         tried = [contender.learner for contender in self._all_that_may_be_tried(dataset, sample)]
         self._advised = max(tried, key=self._shape(sample).features_of)
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
-        return chosen_penalty_memory(problem, sample.n_rows)
+        held = chosen_penalty_memory(problem, sample.n_rows)
+        of_suspects = suspect_memory(dataset) if self._asks_for_categories(dataset) else {}
+        return max(held, of_suspects, key=lambda items: sum(items.values()))
 
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from itertools import product
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.encodings.suspects import more_categories, value_gains, whole_numbers
+from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory, value_gains, whole_numbers
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.passes.memory import project
 
 HELD_OUT = HeldOut(0.2, 0)
 
@@ -209,3 +211,20 @@ def test_codes_of_triples_are_places_in_their_product() -> None:
     expected = [cells.get(row, 0) for row in frame.itertuples(index=False, name=None)]
     np.testing.assert_array_equal(key.codes(dataset.X.compute()), expected)
     assert key.size == 1 + len(cells)
+
+
+@pytest.mark.parametrize("rows", [visits, lambda: visits(40_000), parity], ids=["few", "many", "crosses"])
+def test_the_plan_counts_the_sums_of_suspects_by_their_size(rows: Any) -> None:
+    frame, y = rows()
+    dataset = as_dataset(frame, y)
+    tracemalloc.start()
+    try:
+        more_categories(dataset, HELD_OUT, Run(), 0)
+        measured = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    passes = [project(dataset.source, records).total for records, _ in planned_suspects(dataset, 0)]
+    (held,) = suspect_memory(dataset).values()
+    assert measured <= max(passes) + held <= 3 * measured + (300 << 20)
+    # the largest pass has the sums of all values that there may be, not those of the folds alone
+    assert max(passes) > 8 * 6 * 2 * (len(frame) // 20)
