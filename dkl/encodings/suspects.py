@@ -258,27 +258,12 @@ class NumberTrial(CategoryFit):
             enough = self.dataset.n_rows / _ROWS_A_CELL
             keys = self._affordable({names: key for names, key in keys.items() if key.size <= enough})
             crossed |= keys
-            for names, key in keys.items():
-                if size == 2:
-                    gains[names] = self._pair_gain(key)
-                elif all(pair in crossed for pair in combinations(names, 2)):
-                    gains[names] = self._triple_gain(names, crossed)
+            for names in keys:
+                if size == 2 or all(pair in crossed for pair in combinations(names, 2)):
+                    gains[names] = self._cross_gain(names, crossed)
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
         best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
-
-    def _pair_gain(self, key: CategoryKey) -> float:
-        """What the means of pairs of values gain beside those of the values."""
-        weight, targets = self._cells(key, 0, key.size)
-        own = self._of_parts(key)
-        crossed = self._deviations(key, self._priors(key))
-        shape, per_target = (len(weight), *(part.n_values for part in key.parts)), []
-        for t in range(self.n_targets):
-            of_values = own[0][:, t, 1:, None], own[1][:, t, None, 1:]
-            columns = [np.ones(shape), *of_values, crossed[:, t, 1:].reshape(shape)]
-            u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
-            per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
-        return clear_mean_gain(per_target)
 
     def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
         """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
@@ -293,25 +278,26 @@ class NumberTrial(CategoryFit):
             own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
         return own
 
-    def _triple_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """What the means of triples of values gain beside those of their values and pairs."""
+    def _cross_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
+        """What the means of pairs or triples of values gain beside those of their values and, of triples, pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
-        shape = tuple(part.n_values for part in key.parts)
-        F, per_target = len(weight), []
-        pairs = [(pair, crossed[pair]) for pair in combinations(names, 2)]
-        deviations = {pair: self._deviations(of_pair, self._priors(of_pair)) for pair, of_pair in pairs}
-        own, singles = self._deviations(key, self._priors(key)), self._of_parts(key)
+        shape, own = (len(weight), *(part.n_values for part in key.parts)), self._deviations(key, self._priors(key))
+        parts: list[tuple[tuple[int, ...], np.ndarray]] = [
+            ((axis,), of_values) for axis, of_values in enumerate(self._of_parts(key), 1)
+        ]
+        for axes in combinations(range(1, len(shape)), 2) if len(names) > 2 else ():
+            of_pair = crossed[tuple(names[axis - 1] for axis in axes)]
+            parts.append((axes, self._deviations(of_pair, self._priors(of_pair))))
+        per_target = []
         for t in range(self.n_targets):
-            columns = [np.ones((F, *shape))]
-            for axis, of_values in enumerate(singles, 1):
-                around = tuple(other for other in (1, 2, 3) if other != axis)
-                columns.append(np.broadcast_to(np.expand_dims(of_values[:, t, 1:], around), (F, *shape)))
-            for (pair, of_pair), left_out in zip(pairs, (2, 1, 0), strict=True):
-                of_cells = deviations[pair][:, t, 1:].reshape(F, *(part.n_values for part in of_pair.parts))
-                columns.append(np.broadcast_to(np.expand_dims(of_cells, 1 + left_out), (F, *shape)))
-            columns.append(own[:, t, 1:].reshape(F, *shape))
-            u = np.stack([column.reshape(F, -1) for column in columns], axis=2)
+            columns = [np.ones(shape)]
+            for along, deviations in parts:
+                # constant along the other axes
+                own_shape = (len(weight), *(shape[axis] if axis in along else 1 for axis in range(1, len(shape))))
+                columns.append(deviations[:, t, 1:].reshape(own_shape))
+            columns.append(own[:, t, 1:].reshape(shape))
+            u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
             per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
         return clear_mean_gain(per_target)
 
