@@ -67,8 +67,12 @@ class Suggestion:
         """A new kernel machine with all that was chosen pinned, not fitted: its fit holds no race.
 
         On columns of numbers it predicts what the machine without settings predicts; categories that become target
-        means are coded with other rows kept aside. Probabilities are calibrated on rows that the race held
-        out, which there are none of without it: set ``calibrate=True``, and the fit keeps rows aside for them. The
+        means are coded with other rows kept aside. What the machine decided on columns is in the reasons: numbers that
+        it takes for categories too, beside the numbers, are `categorical` here, which takes them for names alone (a
+        Dataset is made with them: ``create_dataset(..., categorical=[...])``); crosses of numbers are not pinned; and
+        columns that run ahead of older rows are to be left out of what is given to `fit`. Probabilities are calibrated
+        on rows that the race held out, which there are none of without it: set ``calibrate=True``, and the fit keeps
+        rows aside for them. The
         feature learner alone for rows without a target.
         """
         if self.task is None:
@@ -104,8 +108,9 @@ def suggest(
 ) -> Suggestion:
     """What `KernelClassifier()` or `KernelRegressor()` chooses on these rows, and why; nothing is fitted to all rows.
 
-    Holds the race of kinds of features that the machine's own fit begins with, by the same seed: what was tried, the
-    scores on held-out rows, what won, and a machine with these choices as its parameters.
+    Does what the machine's own fit begins with, by the same code and seed: it looks for columns that run ahead of older
+    rows and for numbers that are names, then lets kinds of features race. Tells what was tried, the scores on held-out
+    rows, what won, and gives a machine with these choices as its parameters.
 
     Parameters
     ----------

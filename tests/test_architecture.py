@@ -80,6 +80,7 @@ INVERTED = {
     ("dkl.methods.saving", "dkl.export.pipeline"),
     ("dkl.methods.predicting", "dkl.export.predictor"),
     ("dkl.methods.modelled", "dkl.machines.from_learner"),
+    ("dkl.linear.incremental", "dkl.encodings.categories"),
 }
 # One method imports another only by a row of this table; `preparation`, `frequency_search` and `metric` are kits.
 BETWEEN_METHODS = {
@@ -111,6 +112,9 @@ CYCLES = {
             "dkl.plots.explanations",
         }
     ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
+    frozenset(
+        {"dkl.encodings.categories", "dkl.linear.fitting", "dkl.linear.incremental"}
+    ): "BlockIncremental is given tables by users, and fits the minibatches of machines",
 }
 
 # Packages whose front door hands out what users import.

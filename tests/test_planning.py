@@ -13,6 +13,7 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from typer.testing import CliRunner
 
 from dkl.cli.app import app
@@ -206,6 +207,27 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert peak < planned.peak_bytes
     # without what is held the plan would fall short of the rows that are searched alone
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
+
+
+@pytest.mark.parametrize("shape", [(300, 5), (456, 30), (2_000, 8)], ids=str)
+def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(shape: tuple[int, int]) -> None:
+    n, d = shape
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    y = (np.sin(3 * X[:, 0] + 2 * X[:, 1]) + np.sin(2 * X[:, 2]) > 0).astype(int)
+    machine = KernelClassifier(effort="fast", random_state=0, progress=False)
+    # one block is worked on at a time, whatever the cores: the plan of two is that of one
+    with dask.config.set(num_workers=2):
+        planned = plan(machine, X, y).peak_bytes
+    machine.fit(X, y)
+    tracemalloc.start()
+    try:
+        clone(machine).fit(X, y)
+        measured = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert measured <= planned <= 3 * measured + (300 << 20)
+    # the usual effort may come to twice as many features as rows, whose Hessians count
+    assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < (1 << 30) * max(1.0, n / 1_000)
 
 
 def test_what_no_memory_holds_is_said_by_its_sum_and_never_drawn() -> None:

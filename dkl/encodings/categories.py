@@ -546,7 +546,7 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
 
 WHY_NO_UPDATE = (
     "fit all rows again: target means are of all rows, so that with any row that comes or goes the numbers in all "
-    "blocks change, and no sums of blocks would serve again"
+    "blocks change, and no sums of blocks would serve again; a fit of the appended store equals a fresh one to the bit"
 )
 
 

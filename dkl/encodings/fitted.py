@@ -67,6 +67,12 @@ class FittedEncoding:
         return Made(self.centred, self.crosses, self.numbers, self.taken)
 
     @cached_property
+    def tabled(self) -> tuple[tuple[str, ...], ...]:
+        """The columns that each of the tables is of, by name: one, or those of a cross."""
+        codes = [rule.name for rule in self.table.rules if rule.kind == "code"]
+        return (*((name,) for name in (*codes, *self.taken)), *self.crosses)
+
+    @cached_property
     def rules(self) -> tuple[ColumnRule, ...]:
         """Those of the table, with the names of the columns that codes became."""
         return named_rules(self.table, self.outputs, self.made)
@@ -149,9 +155,8 @@ class FittedEncoding:
                     f"column {name!r} holds codes of {len(ours[name].categories):,} values in the rows of fit, and not "
                     "in these; ingest them together, or hand them over as a data frame, which the model encodes itself"
                 )
-        singles = [(rule.name,) for rule in self.table.rules if rule.kind == "code"]
         counts, made = {name: len(values) for name, values in self.numbers}, []
-        for names, table in zip([*singles, *((name,) for name in self.taken), *self.crosses], self.tables, strict=True):
+        for names, table in zip(self.tabled, self.tables, strict=True):
             if all(theirs[name].categories == ours[name].categories for name in names):
                 made.append(RowsInMemory(table))
                 continue
@@ -181,12 +186,11 @@ class FittedEncoding:
     def told(self) -> str:
         """What became of codes, in words."""
         means = ", ".join(repr(name) for name in self.outputs)
-        names = [*(rule.name for rule in self.table.rules if rule.kind == "code"), *self.taken]
         crosses = [" x ".join(cross) for cross in self.crosses]
         # the priors of the means of targets; those of centred numbers follow them
         shown = [
-            f"{name} {_spoken(prior[: len(self.outputs) - 1])}"
-            for name, prior in zip([*names, *crosses], self.priors, strict=False)
+            f"{' x '.join(names)} {_spoken(prior[: len(self.outputs) - 1])}"
+            for names, prior in zip(self.tabled, self.priors, strict=False)
         ]
         parts = [f"of {'codes' if self.table.has_codes else 'categories'} the fit made {means}"]
         if shown and len(self.outputs) > 1:

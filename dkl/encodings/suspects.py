@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from scipy import sparse
@@ -24,6 +25,7 @@ from dkl.encodings.categories import CategoryFit
 from dkl.encodings.fitted import Made
 from dkl.encodings.gains import clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
+from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -45,6 +47,8 @@ _LEAST_GAIN = 0.01
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
 # Crosses that are kept, at most, and numbers that these become.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
+# Arrays of the codes of one key that its gain is worked out by: sums, columns, and some of these on their way.
+_COLUMNS_OF_GAINS = 64
 # Codes whose moments are added up at a time.
 _AT_ONCE = 1 << 13
 
@@ -121,8 +125,39 @@ def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record]
     if not _are_looked_at(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
-    # totals, values of numbers, pairs and triples
-    return [([_sampled(dataset, seed)], 1), (trial.records(trial.sums_of_folds), 4)]
+    passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
+    passes.append((trial.records(trial.sums_of_folds), 1))
+    # once when they are tried, and once more when numbers are made of those that gain
+    for codes in _planned_codes(trial):
+        passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
+    return passes
+
+
+def suspect_memory(dataset: Dataset) -> dict[str, int]:
+    """What the driver holds at most beside these passes: sums, tables of what gains, and what gains are worked out by.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    """
+    if not _are_looked_at(dataset):
+        return {}
+    trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
+    codes, folds = _planned_codes(trial), trial.folds.count
+    # sums of the trial, and of the fit with their tables; of the largest key the columns that gains are of
+    sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
+    return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
+
+
+def _planned_codes(trial: NumberTrial) -> list[int]:
+    """How many codes the suspects, the pairs and the triples have sums of at most, all of a kind together."""
+    dataset = trial.dataset
+    numbers = sum(rule.kind in ("number", "boolean") for rule in dataset.encoding.rules)
+    few = numbers + sum(rule.kind == "category" for rule in dataset.encoding.rules)
+    values = min(min(dataset.n_rows, _SAMPLE_ROWS) / _ROWS_A_VALUE, _MOST_VALUES)
+    cells = [min(dataset.n_rows / _ROWS_A_CELL, FEW**size) for size in (2, 3)]
+    kinds = [numbers * (1 + values), *(comb(few, size) * (1 + of) for size, of in zip((2, 3), cells, strict=True))]
+    return [max(int(min(codes, _TRIED_BYTES / (8 * trial.folds.count * len(trial.outputs)))), 1) for codes in kinds]
 
 
 def _are_looked_at(dataset: Dataset) -> bool:
@@ -223,27 +258,12 @@ class NumberTrial(CategoryFit):
             enough = self.dataset.n_rows / _ROWS_A_CELL
             keys = self._affordable({names: key for names, key in keys.items() if key.size <= enough})
             crossed |= keys
-            for names, key in keys.items():
-                if size == 2:
-                    gains[names] = self._pair_gain(key)
-                elif all(pair in crossed for pair in combinations(names, 2)):
-                    gains[names] = self._triple_gain(names, crossed)
+            for names in keys:
+                if size == 2 or all(pair in crossed for pair in combinations(names, 2)):
+                    gains[names] = self._cross_gain(names, crossed)
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
         best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
-
-    def _pair_gain(self, key: CategoryKey) -> float:
-        """What the means of pairs of values gain beside those of the values."""
-        weight, targets = self._cells(key, 0, key.size)
-        own = self._of_parts(key)
-        crossed = self._deviations(key, self._priors(key))
-        shape, per_target = (len(weight), *(part.n_values for part in key.parts)), []
-        for t in range(self.n_targets):
-            of_values = own[0][:, t, 1:, None], own[1][:, t, None, 1:]
-            columns = [np.ones(shape), *of_values, crossed[:, t, 1:].reshape(shape)]
-            u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
-            per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
-        return clear_mean_gain(per_target)
 
     def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
         """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
@@ -258,25 +278,26 @@ class NumberTrial(CategoryFit):
             own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
         return own
 
-    def _triple_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """What the means of triples of values gain beside those of their values and pairs."""
+    def _cross_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
+        """What the means of pairs or triples of values gain beside those of their values and, of triples, pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
-        shape = tuple(part.n_values for part in key.parts)
-        F, per_target = len(weight), []
-        pairs = [(pair, crossed[pair]) for pair in combinations(names, 2)]
-        deviations = {pair: self._deviations(of_pair, self._priors(of_pair)) for pair, of_pair in pairs}
-        own, singles = self._deviations(key, self._priors(key)), self._of_parts(key)
+        shape, own = (len(weight), *(part.n_values for part in key.parts)), self._deviations(key, self._priors(key))
+        parts: list[tuple[tuple[int, ...], np.ndarray]] = [
+            ((axis,), of_values) for axis, of_values in enumerate(self._of_parts(key), 1)
+        ]
+        for axes in combinations(range(1, len(shape)), 2) if len(names) > 2 else ():
+            of_pair = crossed[tuple(names[axis - 1] for axis in axes)]
+            parts.append((axes, self._deviations(of_pair, self._priors(of_pair))))
+        per_target = []
         for t in range(self.n_targets):
-            columns = [np.ones((F, *shape))]
-            for axis, of_values in enumerate(singles, 1):
-                around = tuple(other for other in (1, 2, 3) if other != axis)
-                columns.append(np.broadcast_to(np.expand_dims(of_values[:, t, 1:], around), (F, *shape)))
-            for (pair, of_pair), left_out in zip(pairs, (2, 1, 0), strict=True):
-                of_cells = deviations[pair][:, t, 1:].reshape(F, *(part.n_values for part in of_pair.parts))
-                columns.append(np.broadcast_to(np.expand_dims(of_cells, 1 + left_out), (F, *shape)))
-            columns.append(own[:, t, 1:].reshape(F, *shape))
-            u = np.stack([column.reshape(F, -1) for column in columns], axis=2)
+            columns = [np.ones(shape)]
+            for along, deviations in parts:
+                # constant along the other axes
+                own_shape = (len(weight), *(shape[axis] if axis in along else 1 for axis in range(1, len(shape))))
+                columns.append(deviations[:, t, 1:].reshape(own_shape))
+            columns.append(own[:, t, 1:].reshape(shape))
+            u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
             per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
         return clear_mean_gain(per_target)
 

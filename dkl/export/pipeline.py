@@ -18,7 +18,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, SGDClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, TargetEncoder
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, TargetEncoder
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
@@ -54,7 +54,15 @@ def to_sklearn(model: ScoringModel) -> Pipeline:
     if isinstance(encoding, FittedEncoding) or (encoding is not None and not takes_columns_as_they_are(encoding)):
         return Pipeline([*_columns(encoding), *steps])
     if hasattr(model, "feature_names_in_"):
-        steps[0][1].feature_names_in_ = model.feature_names_in_
+        if isinstance(steps[0][1], FeatureUnion) or steps[0][0] == "rows":
+            # those side by side would each say that they know no names
+            steps.insert(0, ("numbers", FunctionTransformer(np.asarray, feature_names_out="one-to-one")))
+        first, names = steps[0][1], model.feature_names_in_
+        first.feature_names_in_, first.n_features_in_ = names, len(names)
+    if encoding is not None and encoding.ignored:
+        # frames may have the columns that the fit left out; arrays have none of them, nor names
+        chosen = FunctionTransformer(pd.DataFrame, kw_args={"columns": encoding.column_names})
+        return Pipeline([("columns", chosen), *steps])
     return Pipeline(steps)
 
 
@@ -235,39 +243,38 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
     table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
     check_no_times(table)
     fitted = encoding if isinstance(encoding, FittedEncoding) else None
-    if fitted is not None and (fitted.crosses or fitted.taken):
-        kind = "crosses" if fitted.crosses else "numbers"
-        told = ", ".join(" x ".join(cross) for cross in fitted.crosses) or ", ".join(fitted.taken)
-        raise TypeError(
-            f"scikit-learn has no transformer for the target means of {kind} ({told}); model.to_onnx(path) writes "
-            "every model, and model.predictor() answers rows in this process"
-        )
     transformers = []
     for place, rule in enumerate(table.rules):
-        made = _column_transformer(rule, strict=table.unknown == "error")
-        transformers.append((f"column {place}", made, [rule.name]))
+        if rule.kind != "code":
+            transformer = _column_transformer(rule, strict=table.unknown == "error")
+            transformers.append((f"column {place}", transformer, [rule.name]))
+        # numbers of categories stand behind those of the column that they belong to, or begin with
+        for key, names in enumerate(() if fitted is None else fitted.tabled):
+            if fitted is not None and names[0] == rule.name:
+                transformers.append((f"categories {key}", _target_encoder(names, fitted), list(names)))
     # Few rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
     # since an imputer adds flags only for columns in which it saw one; an encoder of targets wants three classes twice.
     rows: dict[str, list[Any]] = {
         rule.name: 3 * ([rule.categories[0]] * 2 if rule.categories else [0.0, np.nan if rule.flags_missing else 0.0])
         for rule in table.rules
     }
-    columns = ColumnTransformer(transformers).fit(pd.DataFrame(rows), [0, 0, 1, 1, 2, 2])
+    # the steps that follow take what rows of the fit were: dense ones, or sparse ones
+    threshold = 1.0 if table.is_sparse else 0.0
+    columns = ColumnTransformer(transformers, sparse_threshold=threshold).fit(pd.DataFrame(rows), [0, 0, 1, 1, 2, 2])
     if fitted is None:
         return [("columns", columns)]
-    coded = [place for place, rule in enumerate(table.rules) if rule.kind == "code"]
-    for place, numbers in zip(coded, fitted.tables, strict=True):
+    for key, numbers in enumerate(fitted.tables):
         # Several numbers of a value are what the encoder has for several classes; unknown values get those of code 0.
-        encoder = columns.named_transformers_[f"column {place}"]
+        encoder = columns.named_transformers_[f"categories {key}"][-1]
         encoder.classes_, encoder.target_mean_ = np.arange(numbers.shape[1]), numbers[0]
         encoder.encodings_ = list(numbers[1:].T)
     if not fitted.centred:
         return [("columns", columns)]
     # a number less its mean: the mean was looked up, the number is another column
-    centring, names = np.eye(fitted.n_columns), fitted.column_names
+    centring, places = np.eye(fitted.n_columns), fitted.column_names
     for by, number in fitted.centred:
-        made_of = names.index(f"{number} less its mean by {by}")
-        centring[made_of, made_of], centring[names.index(number), made_of] = -1.0, 1.0
+        made_of = places.index(f"{number} less its mean by {by}")
+        centring[made_of, made_of], centring[places.index(number), made_of] = -1.0, 1.0
     return [("columns", columns), ("centring", linear_map(centring, np.zeros(len(centring))))]
 
 
@@ -283,28 +290,71 @@ def check_no_times(encoding: TableEncoding) -> None:
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
     """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
-    if rule.kind == "code":
-        _check_categories(rule)
-        if strict:
-            raise TypeError(f"column {rule.name!r} has target means, and scikit-learn's encoder takes unknown values")
-        return TargetEncoder(categories=[np.array(rule.categories, dtype=object)], target_type="multiclass", cv=2)
     if rule.kind == "category":
         _check_categories(rule)
         # A missing text that is filled has zeros in all columns, as an unknown one has.
         unknown = "error" if strict and rule.fill is None else "ignore"
-        return OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
-    if rule.fill is None:
+        one_hot = OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
+        if not rule.flags_missing:
+            return one_hot
+        # None and NaN alike; NumPy has what frames of every library hold as objects
+        texts = FunctionTransformer(np.asarray, kw_args={"dtype": "object"})
+        flag = Pipeline([("texts", texts), ("missing", FunctionTransformer(pd.isna))])
+        return FeatureUnion([("values", one_hot), ("flag", flag)])
+    # a boolean that is missing for the first time is an error there: imputers take none of them
+    fill = rule.filling if rule.kind == "number" else rule.fill
+    if fill is None:
         return "passthrough"
-    return SimpleImputer(strategy="constant", fill_value=rule.fill, add_indicator=rule.flags_missing)
+    return SimpleImputer(strategy="constant", fill_value=fill, add_indicator=rule.flags_missing)
+
+
+def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipeline:
+    """Raw columns to the place of what they hold together among all that their values may be, to its numbers.
+
+    The last step, whose numbers are to be set, is scikit-learn's encoder of target means.
+    """
+    rules, numbers = {rule.name: rule for rule in encoding.table.rules}, dict(encoding.numbers)
+    before: list[list[tuple[str, Any]]] = []
+    values: list[np.ndarray] = []
+    for name in names:
+        rule = rules[name]
+        if name not in numbers:
+            _check_categories(rule)
+            if rule.kind == "code" and encoding.unknown == "error":
+                raise TypeError(f"column {name!r} has target means, and scikit-learn's encoder takes unknown values")
+            before.append([])
+            values.append(np.array(rule.categories, dtype=object))
+            continue
+        # whole numbers are told apart in the precision of encoded rows, once missing ones are filled in
+        steps: list[tuple[str, Any]] = [
+            ("numbers", FunctionTransformer(np.asarray, kw_args={"dtype": encoding.dtype.name}))
+        ]
+        if rule.filling is not None:
+            steps.append(("filled", SimpleImputer(strategy="constant", fill_value=rule.filling)))
+        before.append(steps)
+        values.append(np.array(numbers[name], encoding.dtype))
+    if len(names) == 1:
+        return Pipeline([*before[0], ("target means", _numbers_of(values[0]))])
+    # The place of a pair (a, b) is a B + b, and so on; with a value that is unknown in it, it is below 0.
+    sizes = [len(each) for each in values]
+    strides = np.cumprod([1, *sizes[:0:-1]])[::-1].astype(np.float64)
+    n_cells = int(np.prod(sizes))
+    places = []
+    for name, steps, each in zip(names, before, values, strict=True):
+        encoder = OrdinalEncoder(categories=[each], handle_unknown="use_encoded_value", unknown_value=-n_cells)
+        places.append((name, Pipeline([*steps, ("places", encoder)]), [name]))
+    cells = FunctionTransformer(np.dot, kw_args={"b": strides[:, None]})
+    numbers_of = _numbers_of(np.arange(n_cells, dtype=np.float64))
+    return Pipeline([("places", ColumnTransformer(places)), ("cells", cells), ("target means", numbers_of)])
+
+
+def _numbers_of(values: np.ndarray) -> TargetEncoder:
+    """Several numbers of each value of a column."""
+    return TargetEncoder(categories=[values], target_type="multiclass", cv=2)
 
 
 def _check_categories(rule: ColumnRule) -> None:
     """Raise TypeError for categories that OneHotEncoder would treat otherwise than the encoding, without a word."""
-    if rule.flags_missing:
-        raise TypeError(
-            f"column {rule.name!r} has a flag for missing texts, which scikit-learn's encoders set by the kind of "
-            "missing value; replace missing texts by one of your own before fit, or use model.to_onnx(path)"
-        )
 
     def is_numeric(text: str) -> bool:
         try:

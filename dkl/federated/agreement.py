@@ -28,6 +28,10 @@ from dkl.version import __version__
 
 # A learner that keeps sums takes one pass of block sums; where it would keep them does not matter here.
 _SUMMING = "an agreement"
+CODES_DO_NOT_TRAVEL = (
+    "give these columns fewer values, so that they are one-hot, or leave them out: target means are of the rows of all "
+    "sites, which no site knows when it sums its own"
+)
 # What a file begins with.
 _ABOUT = {"kind": "dkl agreement", "format": 1}
 # Settings that each site has for itself.
@@ -248,7 +252,7 @@ def agree(learner: BaseEstimator, rows: Dataset, sites: Mapping[str, int]) -> Ag
             f"rows is of type {type(rows).__name__}; expected a Dataset like those of the sites: "
             "dkl.create_dataset('public.zarr', X, y)"
         )
-    refuse_codes(rows, "agree", "give these columns as few categories, or leave them out")
+    refuse_codes(rows, "agree", CODES_DO_NOT_TRAVEL)
     settled = clone(learner).set_params(sums=_SUMMING, checkpoint=None)
     settled.fit_within(rows, FitContext(hints=False, weighs=False))
     check_is_fitted(settled)

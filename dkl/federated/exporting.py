@@ -13,7 +13,7 @@ from dkl.data.checks import spoken
 from dkl.data.dataset import Dataset
 from dkl.data.sources.summed import NumberedSource
 from dkl.encodings.categories import refuse_codes
-from dkl.federated.agreement import Agreement, as_agreement, node_array
+from dkl.federated.agreement import CODES_DO_NOT_TRAVEL, Agreement, as_agreement, node_array
 from dkl.methods.validation import check_classes, check_columns, check_target
 from dkl.model_io import save
 from dkl.passes.devices import computing_device
@@ -152,7 +152,7 @@ def _check_rows(agreement: Agreement, learner: BaseEstimator, rows: Dataset, sit
             f"the agreement was made with dkl {agreement.version}, and this is dkl {__version__}, which may round "
             "otherwise; use one version at all sites"
         )
-    refuse_codes(rows, "export_sums", "give these columns as few categories, or leave them out")
+    refuse_codes(rows, "export_sums", CODES_DO_NOT_TRAVEL)
     check_columns(learner, rows)
     if learner._supervised:
         check_target(type(learner).__name__, rows)

@@ -18,7 +18,7 @@ from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.mixed_blocks import MixedSource
-from dkl.linear.scores import TOO_LARGE, decision_values
+from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
@@ -30,6 +30,7 @@ from dkl.linear.sgd import (
     step_schedule,
 )
 from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
+from dkl.linear.sums import calibration_rows
 from dkl.linear.temperature import best_multiplier, slope_and_shifts
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
@@ -436,12 +437,15 @@ def calibrate_by_class(
     n_rows = int(source.block_rows.sum())
     record = RowSample("rows to calibrate on", n_rows, problem.seed)
     (rows,) = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit).results
-    rows = rows.rows(np.flatnonzero(problem.held_out.mask(rows.held_with)))
-    scores = decision_values(rows.X, problem.feature_map, model.coef_, model.intercept_, dtype=problem.dtype)
-    if scores.shape[1] == 1:
-        scores = np.hstack([np.zeros_like(scores), scores])
-    weight = RowTargets(problem.classes, problem.class_weight).weights(rows)
-    return slope_and_shifts(scores, np.asarray(rows.y), np.ones(rows.n_rows) if weight is None else weight)
+    operands = {
+        "feature_map": problem.feature_map,
+        "coef": model.coef_,
+        "intercept": model.intercept_,
+        "held_out": problem.held_out,
+        "targets": RowTargets(problem.classes, problem.class_weight),
+        "dtype": problem.dtype,
+    }
+    return slope_and_shifts(*calibration_rows(rows, operands))
 
 
 def none_held_out(problem: LinearProblem) -> ValueError:

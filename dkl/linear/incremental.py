@@ -40,7 +40,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, rows_on
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState
-from dkl.linear.minibatches import Minibatch, RowTargets
+from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
 from dkl.progress import resolve_progress
@@ -129,8 +129,9 @@ class BlockIncremental(DocumentedMixin, Incremental):
         On mapped rows where there is a feature map. Its fitted attributes are those of the BlockIncremental too.
     n_features_in_ : int
         Columns of the rows, before they are mapped.
-    encoding_ : TableEncoding or None
-        How columns were made of a data frame, which `predict` does again.
+    encoding_ : TableEncoding, FittedEncoding or None
+        How columns were made of a data frame, which `predict` does again; target means of categories are those of the
+        rows of the first fit.
     stats_ : list of PassStats
         What each epoch read and took.
 
@@ -219,7 +220,10 @@ class BlockIncremental(DocumentedMixin, Incremental):
         return self._fit_from(clone(self.estimator), X, y, fit_options)
 
     def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
-        """Go on from `estimator_` with further rows, or begin where nothing is fitted; parameters as of `fit`."""
+        """Go on from `estimator_` with further rows, or begin where nothing is fitted; parameters as of `fit`.
+
+        Raw rows are encoded as those of the first call: what was learned of categories stays as it is.
+        """
         self._check_parameters()
         begun = getattr(self, "estimator_", None)
         return self._fit_from(clone(self.estimator) if begun is None else begun, X, y, fit_options)
@@ -281,7 +285,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             if y is not None:
                 raise ValueError("y was given beside a Dataset, whose own targets are used; pass the Dataset alone")
             # The arrays of a Dataset are lazy, so that its score is computed block by block.
-            return self.score(X.X, X.y, compute)
+            return self.score(self._encoded(X).X, X.y, compute)
         has_targets = is_classifier(self.estimator_) or is_regressor(self.estimator_)
         if has_targets and y is None:
             raise ValueError(f"score compares the predictions of {self.estimator_!r} with y, which is None; pass y")
@@ -375,7 +379,11 @@ class BlockIncremental(DocumentedMixin, Incremental):
 
     def _fit_from(self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]) -> Self:
         """Go through all rows with a copy of an estimator that is new or has been fitted already."""
+        goes_on = estimator is getattr(self, "estimator_", None)
+        X = self._encoded(X) if goes_on and not dask.is_dask_collection(X) else X
         dataset, options = self._rows_and_options(estimator, X, y, fit_options)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        dataset = self._numbered(dataset, seed, goes_on)
         source = dataset.source
         problem = EpochProblem(
             step=estimator_step,
@@ -385,7 +393,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
             targets=RowTargets(dataset.classes),
             n_blocks=source.n_blocks,
             epochs=int(self.epochs),
-            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            seed=seed,
             shuffle_blocks=self.shuffle_blocks,
             # The mean bytes of a row of the largest block, rounded up: of wide rows a minibatch takes fewer.
             row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
@@ -396,8 +404,39 @@ class BlockIncremental(DocumentedMixin, Incremental):
         for name, value in vars(self.estimator_).items():
             if name.endswith("_"):
                 setattr(self, name, value)
-        self.n_features_in_, self.encoding_ = dataset.n_columns, dataset.encoding
+        if not goes_on:
+            self.n_features_in_, self.encoding_ = dataset.n_columns, dataset.encoding
         return self
+
+    def _numbered(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
+        """The rows of a fit with numbers in place of codes of categories, as many as the estimator takes.
+
+        Raises
+        ------
+        ValueError
+            For codes beside a feature map, which was learned on other numbers, or another number of columns.
+        """
+        if not goes_on and dataset.schema.has_codes:
+            if self.feature_map is not None:
+                raise ValueError(
+                    "columns of X hold codes of categories, and the numbers that BlockIncremental makes of them are "
+                    "not those that feature_map was learned on; leave feature_map out, or fit the features and the "
+                    "linear model together: KernelClassifier(features=...) or KernelRegressor(features=...)"
+                )
+            from dkl.encodings.categories import with_categories
+            from dkl.linear.fitting import Run
+
+            # nothing judges here, so that no rows are kept out of the codes of others
+            run = Run(publish=resolve_progress(self.progress), memory_limit=self.memory_limit)
+            dataset = with_categories(dataset, HeldOut(0.0, seed), run)
+        expected = dataset.n_columns if self.feature_map is None else self.feature_map.n_columns
+        if goes_on:
+            expected = self.n_features_in_
+        if dataset.n_columns != expected:
+            raise ValueError(
+                f"X has {dataset.n_columns} features, but BlockIncremental is expecting {expected} features as input"
+            )
+        return dataset
 
     def _rows_and_options(
         self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
@@ -417,24 +456,11 @@ class BlockIncremental(DocumentedMixin, Incremental):
             task = "classification" if is_classifier(estimator) else "regression"
         classes = known if classes is None else classes
         dataset = as_dataset(X, y, weight, task=task, classes=classes)
-        if dataset.schema.has_codes:
-            raise ValueError(
-                "columns of X hold codes of categories, of which BlockIncremental makes no numbers; use "
-                "KernelClassifier or KernelRegressor with features='coordinates', or leave the columns out: target "
-                "means are of all rows, and further rows would change what partial_fit has stepped on"
-            )
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
         if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):
             raise ValueError(
                 f"these rows have weights, and {name}.partial_fit takes no sample_weight; leave the weights out"
-            )
-        expected = dataset.n_columns if self.feature_map is None else self.feature_map.n_columns
-        if estimator is getattr(self, "estimator_", None):
-            expected = self.n_features_in_
-        if dataset.n_columns != expected:
-            raise ValueError(
-                f"X has {dataset.n_columns} features, but BlockIncremental is expecting {expected} features as input"
             )
         if classes is not None and dataset.classes is not None:
             # Datasets bring codes for their own classes, which are labels again when a step sees them; each must be
@@ -453,10 +479,12 @@ class BlockIncremental(DocumentedMixin, Incremental):
         return dataset, options
 
     def _encoded(self, X: object) -> Any:
-        """Rows to be answered, as those of `fit` were: a data frame by its encoding, a Dataset by its Dask array."""
+        """Rows to be answered, as those of `fit` were: frames, and codes of a Dataset, by the encoding."""
+        from dkl.encodings.categories import rows_like_fit
+
         X = as_known_rows(X)
         if isinstance(X, Dataset):
-            return X.X
+            return rows_like_fit(getattr(self, "encoding_", None), X)
         # A frame has to become the columns that the estimator was fitted on, by the rules that fit has learned.
         encoding = getattr(self, "encoding_", None)
         if dask.is_dask_collection(X):
@@ -467,6 +495,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         """What the estimator answers to the rows: now for rows in memory, block by block for those of Dask."""
         check_is_fitted(self, "estimator_")
         rows, answer = self._encoded(X), _BlockAnswer(self.estimator_, self.feature_map, method)
+        rows = rows.X if isinstance(rows, Dataset) else rows
         if len(np.shape(rows)) == 2 and np.shape(rows)[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {np.shape(rows)[1]} features, but BlockIncremental is expecting {self.n_features_in_} features "

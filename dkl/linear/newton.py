@@ -174,7 +174,6 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     # Nothing has been read: any mean and scale will do, since no shape depends on them.
     summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
-    driver = driver_of(task)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
 
@@ -185,18 +184,37 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
 
     if problem.alpha != "auto":
         return [*passes, *fits(task)]
+    if problem.choice is None:
+        candidates = penalty_problem(problem, task, summary, square_length=1.0)
+        passes = _penalty_passes(problem, candidates)
+        if isinstance(_joint(task), SoftmaxProblem):
+            # three penalties, each fitted for all classes together
+            choice = PenaltyChoice(float(candidates.alphas[1]), candidates.alphas, np.zeros(0), np.zeros((0, 0)))
+            for _, problems in candidates.together(choice):
+                passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
+    return [*passes, *fits(_refitted(task))]
+
+
+def chosen_penalty_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
+    """The same of `chosen_penalty`."""
+    return _penalty_passes(problem, _planned_candidates(problem, n_rows))
+
+
+def _planned_candidates(problem: LinearProblem, n_rows: int) -> Candidates:
+    """The candidates of `chosen_penalty` before any row was read."""
+    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    return penalty_problem(problem, newton_problem(problem, summary), summary, square_length=1.0, single=True)
+
+
+def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
+    """The passes that fit and judge candidates."""
+    passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
-    candidates = penalty_problem(problem, task, summary, square_length=1.0)
+    driver = driver_of(candidates.problem)
     judged = candidates.judged(driver.init(candidates.problem))
-    passes += [*driver.plan(candidates.problem), ([judged], 1)]
-    if isinstance(_joint(task), SoftmaxProblem):
-        # three penalties, each fitted for all classes together
-        choice = PenaltyChoice(float(candidates.alphas[1]), candidates.alphas, np.zeros(0), np.zeros((0, 0)))
-        for _, problems in candidates.together(choice):
-            passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
-    return [*passes, *fits(_refitted(task))]
+    return [*passes, *driver.plan(candidates.problem), ([judged], 1)]
 
 
 def _planned_start(
@@ -219,11 +237,17 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     task = newton_problem(problem, summary)
     joint = _joint(task)
     fit = _driver_of(joint).memory(joint, 0)
-    if problem.alpha != "auto":
+    if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
     candidates = penalty_problem(problem, task, summary, square_length=1.0).problem
     return max(driver_of(candidates).memory(candidates, 0), fit, key=lambda items: sum(items.values()))
+
+
+def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
+    """The same beside `chosen_penalty_passes`."""
+    candidates = _planned_candidates(problem, n_rows).problem
+    return driver_of(candidates).memory(candidates, 0)
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:

@@ -197,6 +197,12 @@ def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
     """
+    scores, codes, weight = calibration_rows(block, operands)
+    return {**calibration_sums(scores, codes, weight, MULTIPLIERS), "weight": np.array([weight.sum()])}
+
+
+def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decision values (n, K), codes and weights of the held-out rows of a block; operands as of `calibration_block`."""
     rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
@@ -205,9 +211,7 @@ def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np
         # the softmax of 0 and a decision value is its logistic function
         scores = np.hstack([np.zeros_like(scores), scores])
     weight = operands["targets"].weights(rows)
-    weight = np.ones(rows.n_rows) if weight is None else weight
-    sums = calibration_sums(scores, np.asarray(rows.y), weight, MULTIPLIERS)
-    return {**sums, "weight": np.array([weight.sum()])}
+    return scores, np.asarray(rows.y), np.ones(rows.n_rows) if weight is None else weight
 
 
 def calibration_sums(

@@ -142,7 +142,9 @@ def variants(
     size = given["n_features"]
     found: list[Contender] = []
     bags = given.get("bags", effort.most_bags)
-    most = min(effort.most_features, n_rows) if is_kernel(contender) else effort.most_features // given.get("bags", 1)
+    # landmarks are rows, and of others twice as many as rows say all that these can tell
+    each = effort.most_features // given.get("bags", 1)
+    most = min(each, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))

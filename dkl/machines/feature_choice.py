@@ -18,10 +18,10 @@ from dkl.data.sources.fewer_columns import without_columns
 from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
-from dkl.encodings.suspects import more_categories, planned_suspects
-from dkl.linear.fitting import Run
+from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
+from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import newton_passes
+from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
 from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.contenders import (
@@ -221,11 +221,14 @@ class ChoosingMixin(LossChoosingMixin):
         record_columns(self, numbered)
         return numbered
 
-    def _with_categories(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+    def _with_chosen_columns(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows with numbers in place of codes, and beside what held-out rows say is better taken for a category.
 
-        The latter where the machine chooses for itself, and nobody has said what is categorical.
+        The latter where the machine chooses for itself, and nobody has said what is categorical. A machine that chooses
+        leaves columns out, too, that run ahead of older rows.
         """
+        if self._chooses:
+            dataset = self._without_columns_ahead(dataset, weights, run)
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
         if not self._chooses or not self._asks_for_categories(dataset):
             return self._numbered(dataset, run)
@@ -414,7 +417,7 @@ class ChoosingMixin(LossChoosingMixin):
             self._advised = contender.learner
             pilot = self._learner("pilot")
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            judging = newton_passes(problem, sample.n_rows)
+            judging = chosen_penalty_passes(problem, sample.n_rows)
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
@@ -426,10 +429,29 @@ class ChoosingMixin(LossChoosingMixin):
         for loss in self._other_losses(dataset):
             self.loss_ = loss
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            told = [*newton_passes(problem, sample.n_rows), *calibration_passes(problem), *calibration_passes(problem)]
+            judging = chosen_penalty_passes(problem, sample.n_rows)
+            told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             passes += [(records, calls * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
+
+    def _planned_last(self, problem: LinearProblem, dataset: Dataset) -> LinearProblem:
+        """The problem of the last fit, whose penalty a race has chosen; for a plan any penalty will do."""
+        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
+            return problem
+        return replace(problem, choice=PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0))))
+
+    def _planned_judging(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes beside the passes: to tell penalties apart on the largest features that are tried, or of suspects."""
+        if not self._chooses:
+            return {}
+        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
+        tried = [contender.learner for contender in self._all_that_may_be_tried(dataset, sample)]
+        self._advised = max(tried, key=self._shape(sample).features_of)
+        problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
+        held = chosen_penalty_memory(problem, sample.n_rows)
+        of_suspects = suspect_memory(dataset) if self._asks_for_categories(dataset) else {}
+        return max(held, of_suspects, key=lambda items: sum(items.values()))
 
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""

@@ -26,7 +26,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, fit_by_newton, head_memory, newton_passes
+from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
@@ -155,9 +155,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
         weights = self._class_weights(dataset)
-        if self._chooses:
-            dataset = self._without_columns_ahead(dataset, weights, run)
-        dataset = self._with_categories(dataset, weights, run)
+        dataset = self._with_chosen_columns(dataset, weights, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
         if self.features is None:
@@ -171,8 +169,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             choice, changes = self._piloted_choice(folds, dataset, weights, run)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
-        last = self.features_ if goes_on and not changes else None
-        learner = self._learner("features", last).set_params(**changes)
+        learner = self._learner("features", self.features_ if goes_on and not changes else None).set_params(**changes)
         hints = self.features != "auto"
         context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self._judging_seed)
         self.features_ = learner.fit_within(dataset, context)
@@ -227,11 +224,14 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         dataset = self._begun(X, y, groups=groups, times=times)
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
-        dataset = self._numbered(dataset, run)
-        choice = self._choose_features(dataset, weights, run, Clock(self.time_limit))
-        settings = self._settings
+        dataset = self._with_chosen_columns(dataset, weights, run)
+        choice, settings = self._choose_features(dataset, weights, run, Clock(self.time_limit)), self._settings
         alpha = settings.alpha if choice is None else choice.alpha
-        return clone(self._advised), {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
+        pinned: dict[str, Any] = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
+        # a Dataset that is given holds them as numbers, and no parameter changes that
+        if (taken := getattr(dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
+            pinned["categorical"] = list(taken)
+        return clone(self._advised), pinned
 
     @available_if(lambda self: self._settings.solver == "sgd")
     def partial_fit(
@@ -310,8 +310,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             dataset = with_rates(self, dataset)
         features.update(dataset)
         self._check_targets(dataset)
-        run = self._run("")
-        weights = self._class_weights(dataset)
+        run, weights = self._run(""), self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
         self._keep(self._fit_linear(problem, dataset, run))
         self._finish(problem, dataset, run)
@@ -321,8 +320,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        # missing values of arrays in memory are filled, as those of frames are
-        tags.input_tags.allow_nan = True
+        tags.input_tags.allow_nan = True  # filled, as those of frames are
         tags.target_tags.required = True
         return tags
 
@@ -339,11 +337,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
             pilot = unfitted._pilot(str(folds[0]), changes)
-            judging = newton_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
+            judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
-        problem = unfitted._planned_problem(learner, dataset, weights)
+        problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
         if unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
@@ -364,8 +362,10 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        # features and linear model are fitted one after the other: the larger of the two counts
-        return max(features, head_memory(problem, dataset.n_rows), key=lambda items: sum(items.values()))
+        problem = unfitted._planned_last(problem, dataset)
+        # features and linear models are fitted one after the other: the largest counts
+        held = [features, head_memory(problem, dataset.n_rows), unfitted._planned_judging(dataset)]
+        return max(held, key=lambda items: sum(items.values()))
 
     def _unfitted(self) -> Self:
         """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""

@@ -96,8 +96,8 @@ class SavingMixin:
             Before `fit`.
         TypeError
             If scikit-learn has no object for part of the model: arc-cosine features and harmonics, kernels at landmarks
-            other than Gaussian, Laplacian and linear ones, scaling by quantiles, missing texts, categories that are
-            numbers; the part is named.
+            other than Gaussian, Laplacian and linear ones, scaling by quantiles, dates, categories that are numbers;
+            the part is named.
         """
         from dkl.export.pipeline import to_sklearn
 

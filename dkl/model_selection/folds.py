@@ -10,6 +10,7 @@ from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
+from dkl.linear.minibatches import HeldOut
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import fold_numbers
 
@@ -68,6 +69,11 @@ class RowFolds:
     def along(self, dataset: Dataset) -> RowFolds:
         """The folds of rows of this dataset, which follow each other in time where it holds rows out by time."""
         return replace(self, forward=dataset.schema.held_by == "time")
+
+    @property
+    def first_held_out(self) -> HeldOut:
+        """The rows of fold 0 as a fit holds them out."""
+        return HeldOut(1.0 / self.parts, self.seed ^ _FOLD_SALT)
 
     def outside(self, number: int) -> list[int]:
         """The folds whose rows a model is fitted to that fold `number` judges, `count` for the rows in none."""

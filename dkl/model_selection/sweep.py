@@ -14,17 +14,17 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.data.together.rows import BesideFeatures
-from dkl.encodings.categories import refuse_codes
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import encode_targets
+from dkl.linear.fitting import Run
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record
 from dkl.methods.sums import sums_by_fold
-from dkl.methods.validation import first_targets, rows_to_fit, without_splits
+from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
 from dkl.model_selection.folds import RowFolds, fold_views
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
@@ -108,7 +108,8 @@ def sweep(
         To be tried: of rho, k, n_features, estimator for `AlignedFeatures`; of beta, n_features, estimator for
         `PosteriorFeatures`.
     folds : int or float
-        As of `dkl.tune`.
+        As of `dkl.tune`. Where columns hold categories of many values, the first of the folds alone judges: target
+        means of the others are taken without its rows.
     sample_weight : array of shape (n,) or None
     random_state : int, RandomState or None
         Of the folds and the pairs, and of the learner where its own is None.
@@ -145,8 +146,6 @@ def sweep(
     if learner.random_state is None:
         learner.set_params(random_state=seed)
     dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
-    why = "the one fit of a sweep serves all folds, and by target means the rows that judge would tell it their targets"
-    refuse_codes(dataset, "sweep", f"use dkl.tune, which fits each fold by itself: {why}")
     dataset = without_splits(dataset)
     parts = RowFolds.of(folds, seed).along(dataset)
     # The views refuse folds without rows; the pass below finds the sums of all folds by itself.
@@ -155,6 +154,11 @@ def sweep(
         candidate = copy.copy(learner).set_params(**combination)
         check_parameters(candidate)
         candidate._check_rest()
+    if dataset.schema.has_codes:
+        # What one fit makes of categories serves all values, and leaves out the rows of one fold: no others can judge.
+        parts = replace(parts, count=1)
+        run = Run(publish=resolve_progress(learner.progress), memory_limit=learner.memory_limit)
+        dataset = numbered_rows(learner, dataset, parts.first_held_out, run)
     fitted = learner.fit(dataset)
     judge = Judge.of(fitted, dataset, parts)
     started = time.perf_counter()

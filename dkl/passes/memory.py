@@ -110,17 +110,19 @@ def memory_within(
     """The sum for given limits, each item an upper bound."""
     # The largest block counts: any task may get it.
     rows = int(source.block_rows.max(initial=0))
+    fold = records[0] if records and isinstance(records[0], Fold) else None
+    # few blocks keep few tasks at work, but for a fold, which cuts each of them into pieces
+    tasks = min(limits.tasks, max(source.n_blocks, 1)) if fold is None else limits.tasks
     costs = [record.cost(rows, source.n_columns) for record in records if not isinstance(record, RowSample)]
     scratch = max((cost.scratch_bytes for cost in costs), default=0)
     items = {
-        f"blocks at work ({limits.tasks})": limits.tasks * source.block_nbytes,
+        f"blocks at work ({tasks})": tasks * source.block_nbytes,
         f"blocks read ahead ({limits.ahead})": limits.ahead * source.block_nbytes,
-        "temporaries of reading": (limits.tasks + limits.ahead) * source.read_nbytes,
-        "scratch of block functions": limits.tasks * scratch,
+        "temporaries of reading": (tasks + limits.ahead) * source.read_nbytes,
+        "scratch of block functions": tasks * scratch,
         "operands": sum(operand_bytes(record) for record in records),
     }
-    if records and isinstance(records[0], Fold):
-        fold = records[0]
+    if fold is not None:
         # the worker that steps is sent two pieces of others, one of them for a moment as it comes and aligned
         pieces = 2 * limits.tasks + 1 if in_driver else PIECES_A_THREAD * limits.tasks + 3
         items |= {
@@ -130,10 +132,11 @@ def memory_within(
         }
     else:
         low, top = task_level(source.n_blocks), root(source.n_blocks).level
-        items["sums of tasks"] = limits.tasks * sum(_tree_bytes(source, record, 0, low) for record in records)
+        items["sums of tasks"] = tasks * sum(_tree_bytes(source, record, 0, low) for record in records)
         if in_driver:
             # In a tree one node a level waits for its sibling, beside the one that arrives and what both merge into.
-            waiting = 2 * limits.tasks * sum(result_bytes(source, record, low) for record in records)
+            arriving = min(2 * tasks, source.n_blocks)
+            waiting = arriving * sum(result_bytes(source, record, low) for record in records)
             items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
@@ -163,6 +166,9 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
 
 def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
     """Bytes of one record's values in a tree from the nodes of one level up to those of another."""
+    if low == top and isinstance(record, BlockSum):
+        # a single sum, which nothing is merged with, and a copy of it on its way
+        return 2 * record.result_bytes
     levels = sum(result_bytes(source, record, level) for level in range(low, top + 1))
     # Two samples merge by way of all their rows below each other; two sums go into a new one.
     merging = 3 if isinstance(record, RowSample) else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
 from itertools import product
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.encodings.suspects import more_categories, value_gains, whole_numbers
+from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory, value_gains, whole_numbers
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.passes.memory import project
 
 HELD_OUT = HeldOut(0.2, 0)
 
@@ -182,8 +185,15 @@ def test_models_answer_alike_from_files_stores_graphs_and_row_by_row(rows: Any, 
     session = onnxruntime.InferenceSession(model.to_onnx().SerializeToString())
     given = {name: few[name].to_numpy("f4" if name in numbers else object)[:, None] for name in few}
     np.testing.assert_allclose(session.run(["prediction"], given)[0], answers, rtol=2e-4, atol=2e-4)
-    with pytest.raises(TypeError, match=r"target means of (numbers \(person\)|crosses \(a x b)"):
-        model.to_sklearn()
+    # texts that are unheard of, and missing values where none were
+    for name in few.columns.difference(numbers):
+        few.loc[few.index[2:4], name] = ["unheard of", None]
+    few.loc[few.index[4], numbers] = np.nan
+    pipeline = model.to_sklearn()
+    with pytest.warns(dkl.errors.TableDifferenceWarning, match="missing"):
+        answers = model.predict(few)
+    np.testing.assert_allclose(pipeline.predict(few), answers, rtol=2e-5, atol=2e-5)
+    assert b"dkl" not in pickle.dumps(pipeline)
     # stores give what frames give
     stored = machine().fit(dkl.create_dataset(tmp_path / "all.zarr", frame, y))
     np.testing.assert_allclose(stored.predict(frame), model.predict(frame), rtol=1e-4, atol=1e-4)
@@ -201,3 +211,20 @@ def test_codes_of_triples_are_places_in_their_product() -> None:
     expected = [cells.get(row, 0) for row in frame.itertuples(index=False, name=None)]
     np.testing.assert_array_equal(key.codes(dataset.X.compute()), expected)
     assert key.size == 1 + len(cells)
+
+
+@pytest.mark.parametrize("rows", [visits, lambda: visits(40_000), parity], ids=["few", "many", "crosses"])
+def test_the_plan_counts_the_sums_of_suspects_by_their_size(rows: Any) -> None:
+    frame, y = rows()
+    dataset = as_dataset(frame, y)
+    tracemalloc.start()
+    try:
+        more_categories(dataset, HELD_OUT, Run(), 0)
+        measured = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    passes = [project(dataset.source, records).total for records, _ in planned_suspects(dataset, 0)]
+    (held,) = suspect_memory(dataset).values()
+    assert measured <= max(passes) + held <= 3 * measured + (300 << 20)
+    # the largest pass has the sums of all values that there may be, not those of the folds alone
+    assert max(passes) > 8 * 6 * 2 * (len(frame) // 20)

@@ -203,16 +203,18 @@ def test_an_id_beside_a_useful_column_costs_nothing_on_new_rows():
 def test_what_is_not_there_yet_is_one_clear_error(tmp_path):
     frame, y = table(), targets("two", 600)
     model = machine().fit(frame, y)
-    with pytest.raises(ValueError, match=r"\['c'\].*sweep makes no numbers; use dkl\.tune"):
-        dkl.sweep(dkl.AlignedFeatures(n_candidates=20), frame, y, values={"rho": [0.0, 1.0]})
     store = dkl.create_dataset(tmp_path / "codes.zarr", frame, y)
     learner = dkl.AlignedFeatures(n_candidates=20, sums=str(tmp_path / "sums"), progress=False).fit(store)
     with pytest.raises(
         ValueError, match=r"\['c'\].*update makes no numbers; fit all rows again: target means are of all"
     ):
         learner.update(store)
-    with pytest.raises(ValueError, match=r"BlockIncremental makes no numbers; use Kernel.*further rows would change"):
-        dkl.BlockIncremental(SGDClassifier(random_state=0)).fit(frame, y)
+    with pytest.raises(ValueError, match=r"not those that feature_map was learned on; leave feature_map out, or fit"):
+        dkl.BlockIncremental(SGDClassifier(random_state=0), feature_map=learner.feature_map_).fit(store)
+    with pytest.raises(
+        ValueError, match=r"\['c'\].*agree makes no numbers; .*which no site knows when it sums its own"
+    ):
+        dkl.agree(learner, store, {"north": 1})
     with pytest.raises(ValueError, match=r"categorical names \['x'\], which .* does not hold as categories"):
         machine(categorical=["x"]).fit(dkl.create_dataset(tmp_path / "rows.zarr", frame, y))
     with pytest.raises(ValueError, match=r"categorical=\['x'\] names columns, and X has none by name"):

@@ -127,17 +127,22 @@ def test_what_scikit_learn_lacks_is_named(features: Any, part: str) -> None:
         classifier(features).fit(X, TWO).to_sklearn()
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (np.where(TWO, None, THREE), "column 'colour' has a flag for missing texts"),
-        (np.array(["1", "2", "x"])[X[:, 3].astype(int)], "categories of column 'colour' look like numbers"),
-    ],
-    ids=["missing", "numbers"],
-)
-def test_categories_that_encoders_would_take_otherwise_are_an_error(column: np.ndarray, message: str) -> None:
-    model = classifier().fit(raw_table().assign(colour=column), TWO)
-    with pytest.raises(TypeError, match=message):
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
+@pytest.mark.parametrize("name", ["laplacian", "steps", "nystrom"])
+def test_missing_texts_are_flagged_and_rows_of_texts_are_dense(name: str) -> None:
+    texts = np.array(list("abcdefgh"))[(X[:, 0] * 7).astype(int) % 8]
+    frame = pd.DataFrame({"x": X[:, 1], "known": texts, "may lack": np.where(X[:, 2] > 1.0, None, texts)})
+    model = classifier(MAPS[name](), loss="log_loss").fit(frame, THREE)
+    assert "may lack=<missing>" in model.encoding_.column_names
+    assert_same_answers(model, frame)
+    missing = frame.assign(**{"may lack": np.nan, "known": None}).astype({"may lack": object})
+    missing.loc[:3, "x"] = np.nan
+    assert_same_answers(model, missing)
+
+
+def test_categories_that_encoders_would_take_otherwise_are_an_error() -> None:
+    model = classifier().fit(raw_table().assign(colour=np.array(["1", "2", "x"])[X[:, 3].astype(int)]), TWO)
+    with pytest.raises(TypeError, match="categories of column 'colour' look like numbers"):
         model.to_sklearn()
 
 

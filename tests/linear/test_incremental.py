@@ -24,8 +24,11 @@ from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPRegressor
 
 import dkl
+from dkl.data.coerce import as_dataset
+from dkl.encodings.categories import with_categories
+from dkl.linear.fitting import Run
 from dkl.linear.incremental import BlockIncremental, EstimatorState, estimator_step
-from dkl.linear.minibatches import Minibatch
+from dkl.linear.minibatches import HeldOut, Minibatch
 from tests.linear.problems import feature_map, rows
 
 
@@ -315,3 +318,38 @@ def test_no_private_module_of_dask_ml_is_imported() -> None:
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not [module for module in modules if re.match(r"dask_ml.*\._", module)], path
+
+
+def visited(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows of 60 shops, some of which only the second seed knows, and labels that go with the shop."""
+    rng = np.random.default_rng(seed)
+    shop = rng.integers(5 * seed, 60 + 5 * seed, n)
+    frame = pd.DataFrame({"shop": [f"s{number:02d}" for number in shop], "x": rng.normal(size=n)})
+    return frame, np.where(rng.random(n) < 0.2 + 0.6 * (shop % 2), "b", "a")
+
+
+@pytest.mark.filterwarnings("ignore::dkl.errors.TableDifferenceWarning")
+@pytest.mark.parametrize("stored", [False, True], ids=["frames", "stores"])
+def test_categories_of_many_values_become_the_numbers_of_the_first_fit(stored: bool, tmp_path: Path) -> None:
+    (frame, labels), (further, more) = visited(900, 0), visited(400, 1)
+    given: list[Any] = [(frame, labels), (further, more)]
+    if stored:
+        names = ["first", "second"]
+        given = [(dkl.create_dataset(tmp_path / name, *rows),) for name, rows in zip(names, given, strict=True)]
+    model = BlockIncremental(GaussianNB(var_smoothing=0.0), random_state=0).fit(*given[0])
+    # the folds of its target means are drawn as the order of the rows is
+    seed = np.random.RandomState(0).randint(np.iinfo(np.int32).max)
+    numbered = with_categories(as_dataset(frame, labels), HeldOut(0.0, seed), Run())
+    expected = GaussianNB(var_smoothing=0.0).fit(numbered.X.compute(), labels)
+    np.testing.assert_allclose(model.theta_, expected.theta_, rtol=1e-5, atol=1e-6)
+    # further rows get the numbers that new rows get, and leave these as they are
+    before = model.predict_proba(frame)
+    encoding = model.encoding_
+    model.partial_fit(*given[1])
+    assert model.encoding_ is encoding
+    expected.partial_fit(encoding.transform(further), more)
+    np.testing.assert_allclose(model.theta_, expected.theta_, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(model.predict_proba(frame), before)
+    np.testing.assert_array_equal(np.asarray(model.predict(given[1][0])), model.predict(further))
+    assert model.score(*given[1]) == pytest.approx(np.mean(model.predict(further) == more))
+    assert model.score(*given[1]) > 0.7

@@ -67,6 +67,16 @@ def test_columns_that_no_older_row_knows_are_left_out_and_named(
     np.testing.assert_allclose(answers.to_numpy(), shares, atol=1e-6)
 
 
+def test_a_pipeline_of_scikit_learn_takes_rows_with_the_columns_that_were_left_out() -> None:
+    frame, labels = seasons()
+    model = machine().fit(frame[["x", "month"]], labels, times=np.arange(N))
+    assert list(model.feature_names_in_) == ["x"]
+    pipeline, rows = model.to_sklearn(), frame[["month", "x"]].tail(50)
+    shares = model.predict_proba(rows)
+    for given in (rows, rows[["x"]], rows[["x"]].to_numpy()):
+        np.testing.assert_allclose(pipeline.predict_proba(given), shares, atol=1e-6)
+
+
 def test_a_trend_that_goes_on_stays() -> None:
     frame, _ = seasons()
     days = np.arange(N) / N

@@ -10,6 +10,8 @@ from scipy import sparse
 
 import dkl
 from dkl.machines import suggest as suggesting
+from tests.encodings.test_suspects import visits
+from tests.machines.test_columns_ahead import seasons
 
 
 def fan(n: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -35,6 +37,24 @@ def test_what_is_suggested_is_what_the_machine_itself_chooses(target: str) -> No
         assert np.mean(pinned.predict(X) == fitted.predict(X)) > 0.99
     else:
         np.testing.assert_allclose(pinned.predict(X), fitted.predict(X), atol=1e-3 * y.std())
+
+
+def test_what_becomes_of_columns_is_suggested_as_the_machine_decides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkl.machines.feature_choice._SHARE_OF_CATEGORIES", np.inf)
+    frame, y = visits(4_000)
+    months, labels = seasons()
+    for rows, target, start in ((frame, y, "Suspects: ['person', 'age'] may be names"), (months, labels, "Columns: [")):
+        found = dkl.suggest(rows, target, effort="fast", progress=False)
+        machine = dkl.KernelClassifier if target is labels else dkl.KernelRegressor
+        fitted = machine(effort="fast", random_state=0, progress=False).fit(rows, target)
+        assert found.reasons == fitted.reasons_
+        assert sum(reason.startswith(start) for reason in found.reasons) == 1
+        if target is y:
+            assert found.settings["categorical"] == ["person"]
+            pinned = found.estimator.set_params(progress=False).fit(rows, target)
+            assert pinned.score(rows, target) > 0.9 * fitted.score(rows, target)
+            stored = dkl.suggest(dkl.create_dataset("memory://suspects.zarr", rows, target), effort="fast")
+            assert "categorical" not in stored.settings
 
 
 def test_the_race_is_shown_with_the_winner_first_and_the_others_by_score() -> None:

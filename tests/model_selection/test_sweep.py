@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 
 import dkl
 from dkl.data.coerce import as_dataset
+from dkl.encodings.categories import with_categories
+from dkl.linear.fitting import Run
 from dkl.model_selection.folds import RowFolds, fold_views
 from dkl.protocols.sampling import smallest_keys
 
@@ -149,3 +152,28 @@ def test_folds_of_a_sweep_are_those_of_a_search(sphere: tuple[np.ndarray, np.nda
     assert len(views) == 1
     found = dkl.sweep(ALIGNED, *sphere, values={"rho": [1.0]}, folds=0.25, random_state=2)
     assert found.table["deviation"].tolist() == [0.0]
+
+
+def test_rows_that_judge_tell_no_other_row_their_targets_by_way_of_target_means() -> None:
+    n, values = 1_500, {"rho": [0.0, 1.0], "n_features": [10, 30]}
+    rng = np.random.default_rng(0)
+    person = rng.integers(0, 100, n)
+    frame = pd.DataFrame({"person": [f"p{number:03d}" for number in person], "x": rng.normal(size=n)})
+    y = (rng.random(n) < 0.3 + 0.4 * (person % 2)).astype(int)
+    learner = clone(ALIGNED).set_params(scaling="standard", random_state=1)
+    found = dkl.sweep(learner, frame, y, values=values, folds=5, random_state=7)
+    assert found.best_score_ > 0.05
+    assert found.best_learner_.transform(frame).shape[0] == n
+    dataset, folds = as_dataset(frame, y), RowFolds.of(5, 7)
+    held_with = next(dataset.source.blocks_without_x()).held_with
+    held_out = folds.first_held_out
+    np.testing.assert_array_equal(held_out.mask(held_with), folds(held_with) == 0)
+    # one fold judges, on numbers that were made without the targets of its rows
+    changed = np.where(held_out.mask(held_with), 1 - y, y)
+    numbered = with_categories(dataset, held_out, Run())
+    others = with_categories(as_dataset(frame, changed), held_out, Run())
+    outside = ~held_out.mask(held_with)
+    np.testing.assert_array_equal(numbered.X.compute()[outside], others.X.compute()[outside])
+    again = dkl.sweep(learner, numbered, values=values, folds=0.2, random_state=7)
+    pd.testing.assert_frame_equal(again.table, found.table)
+    assert (found.table["deviation"] == 0.0).all()

@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
-from dkl.data.sources.selected import most_folds
+from dkl.data.sources.selected import PartOfBlocks
 from dkl.protocols.block import Block
 
 
@@ -26,7 +26,7 @@ class _Reader:
         return replace(block, X=block.X[:, self.kept]) if "X" in parts else block
 
 
-class FewerColumns(WrappedRows):
+class FewerColumns(PartOfBlocks, WrappedRows):
     """Rows without some of their columns; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -44,15 +44,6 @@ class FewerColumns(WrappedRows):
     @property
     def n_columns(self) -> int:
         return len(self.kept)
-
-    @property
-    def one_fold(self) -> bool:
-        return most_folds(self) == 1
-
-    @property
-    def read_nbytes(self) -> int:
-        """The whole rows are there beside the copy with fewer columns."""
-        return self.base.read_nbytes + self.base.block_nbytes
 
     def reader(self) -> _Reader:
         return _Reader(self.base.reader(), self.kept)

@@ -153,7 +153,23 @@ def chosen_rows(block: Block, choosers: tuple[Chooser | Noting, ...], columns: I
     return block if len(chosen) == len(block.row_id) else block.rows(chosen)
 
 
-class SelectedSource(WrappedSource[RowSource]):
+class PartOfBlocks:
+    """What sources have in common that keep a part of each block: of its rows, or of its columns."""
+
+    base: RowSource
+
+    @property
+    def one_fold(self) -> bool:
+        """Whether rows can be held out in one way alone: the newest of them."""
+        return most_folds(self) == 1
+
+    @property
+    def read_nbytes(self) -> int:
+        """The whole block is read first, and is there beside the copy of what stays."""
+        return self.base.read_nbytes + self.base.block_nbytes
+
+
+class SelectedSource(PartOfBlocks, WrappedSource[RowSource]):
     """The rows of `base` that all `steps` keep; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -201,16 +217,6 @@ class SelectedSource(WrappedSource[RowSource]):
             return self.base.block_nbytes
         share = self.block_rows.max() / max(self.base.block_rows.max(), 1)
         return int(np.ceil(self.base.block_nbytes * share))
-
-    @property
-    def one_fold(self) -> bool:
-        """Whether rows can be held out in one way alone: the newest of them."""
-        return most_folds(self) == 1
-
-    @property
-    def read_nbytes(self) -> int:
-        # The whole block is read before its rows are chosen, and is there beside the copy of those that stay.
-        return self.base.read_nbytes + self.base.block_nbytes
 
     @property
     def fingerprint(self) -> str:
