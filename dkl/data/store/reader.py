@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -80,15 +79,6 @@ def read_facts(location: Location) -> dict[str, Any]:
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts
-
-
-def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
-    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
-    location = Location.of(store, storage_options)
-    try:
-        return location.read_marker() is not None
-    except ValueError:
-        return location.is_local and location.path.is_dir()
 
 
 class OpenStore:
