@@ -182,6 +182,8 @@ class NumberTrial(CategoryFit):
     """What numbers and crosses gain as categories, by the sums that target means are made of."""
 
     _known: set[str] = field(default_factory=set, init=False)
+    # The deviations of pairs, each of which is part of many triples.
+    _of_pairs: dict[CategoryKey, np.ndarray] = field(default_factory=dict, init=False)
 
     @cached_property
     def totals(self) -> FoldTotals:
@@ -236,7 +238,7 @@ class NumberTrial(CategoryFit):
         """What the means of pairs of values gain beside those of the values."""
         weight, targets = self._cells(key, 0, key.size)
         own = self._of_parts(key)
-        crossed = self._deviations(key, self._priors(key))
+        crossed = self._of_pair(key)
         shape, per_target = (len(weight), *(part.n_values for part in key.parts)), []
         for t in range(self.n_targets):
             of_values = own[0][:, t, 1:, None], own[1][:, t, None, 1:]
@@ -244,6 +246,12 @@ class NumberTrial(CategoryFit):
             u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
             per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
         return clear_mean_gain(per_target)
+
+    def _of_pair(self, key: CategoryKey) -> np.ndarray:
+        """The deviations of a pair, (F, T, B + 1), under the prior that suits it."""
+        if key not in self._of_pairs:
+            self._of_pairs[key] = self._deviations(key, self._priors(key))
+        return self._of_pairs[key]
 
     def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
         """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
@@ -265,7 +273,7 @@ class NumberTrial(CategoryFit):
         shape = tuple(part.n_values for part in key.parts)
         F, per_target = len(weight), []
         pairs = [(pair, crossed[pair]) for pair in combinations(names, 2)]
-        deviations = {pair: self._deviations(of_pair, self._priors(of_pair)) for pair, of_pair in pairs}
+        deviations = {pair: self._of_pair(of_pair) for pair, of_pair in pairs}
         own, singles = self._deviations(key, self._priors(key)), self._of_parts(key)
         for t in range(self.n_targets):
             columns = [np.ones((F, *shape))]
