@@ -29,7 +29,7 @@ def grown(folder: Path, values: np.ndarray, chunk: int, shard: int) -> tuple[zar
     array.append(values)
     array.close(values[:0])
     stored: Any = location.group(read_only=True)["rows"]
-    return stored, DirectChunks.of(location, "rows", stored)
+    return stored, DirectChunks.of(stored)
 
 
 def noise(n_rows: int, *tail: int, dtype: str = "f4") -> np.ndarray:
@@ -122,7 +122,7 @@ def test_what_others_write_is_left_to_zarr(tmp_path: Path, kept: dict[str, Any])
     group = zarr.create_group(location.store(read_only=False))
     array = group.create_array("rows", shape=(10, 4), dtype="f4", **{"chunks": (5, 4), **kept})
     array[:] = noise(10, 4)
-    assert DirectChunks.of(location, "rows", array) is None
+    assert DirectChunks.of(array) is None
 
 
 def test_a_store_behind_a_url_is_left_to_zarr() -> None:

@@ -10,8 +10,7 @@ import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import zstd
-
-from dkl.data.store.location import Location
+from zarr.storage import LocalStore
 
 # The checksum at the end of a chunk, and of the index of a shard; an entry of that index: where a chunk begins, and
 # its bytes.
@@ -50,8 +49,11 @@ class DirectChunks:
         self._compressed = compressed
 
     @classmethod
-    def of(cls, location: Location, path: str, array: zarr.Array) -> DirectChunks | None:
-        """A reader of the array at `path` of the store, where all about it is as this library writes it."""
+    def of(cls, array: zarr.Array) -> DirectChunks | None:
+        """A reader of `array`, where all about it is as this library writes it."""
+        store = array.store
+        if not isinstance(store, LocalStore):
+            return None
         metadata: Any = array.metadata.to_dict()
         codecs = metadata["codecs"]
         in_shards = len(codecs) == 1 and codecs[0]["name"] == "sharding_indexed"
@@ -61,14 +63,15 @@ class DirectChunks:
             if shard["index_location"] != "end" or _names(shard["index_codecs"]) != _PLAIN:
                 return None
         as_written = (
-            location.is_local
-            and _names(codecs) in (_PLAIN, _COMPRESSED)
+            _names(codecs) in (_PLAIN, _COMPRESSED)
             and metadata["chunk_key_encoding"] == _FILES
             and array.chunks[1:] == array.shape[1:]
             # Bytes are copied as they stand: a dtype of one byte has no order.
             and codecs[0].get("configuration", {}).get("endian", "little") == sys.byteorder == "little"
         )
-        return cls(str(location.path / path), array, compressed=_names(codecs) == _COMPRESSED) if as_written else None
+        if not as_written:
+            return None
+        return cls(os.path.join(store.root, array.path), array, compressed=_names(codecs) == _COMPRESSED)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Rows `start` to `stop`, in fresh memory; the caller compares them with their digest.
@@ -131,6 +134,16 @@ class DirectChunks:
             raise NotDirectError(f"chunk {number} is not in its shard")
         file.seek(int(entry["start"]))
         return int(entry["nbytes"])
+
+
+def direct_rows(chunks: DirectChunks | None, start: int, stop: int) -> np.ndarray | None:
+    """Rows that are read without zarr; None where zarr must read them, or say what is wrong with them."""
+    if chunks is None:
+        return None
+    try:
+        return chunks.rows(start, stop)
+    except NotDirectError:
+        return None
 
 
 def _names(codecs: Any) -> list[str]:

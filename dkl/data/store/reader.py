@@ -18,7 +18,7 @@ from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import PARTS, drop_weightless
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
-from dkl.data.store.chunks import DirectChunks, NotDirectError
+from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import Manifest, node_names, row_column_nodes
@@ -114,7 +114,7 @@ class OpenStore:
                 stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
                 if any(stored[fact] != wanted[fact] for fact in stored):
                     raise ValueError(f"expected {wanted}, found {stored}")
-            self._chunks[name] = DirectChunks.of(self.location, stored_path(name), array)
+            self._chunks[name] = DirectChunks.of(array)
             self._arrays[name] = array
         return self._arrays[name]
 
@@ -142,13 +142,7 @@ class OpenStore:
 
     def _direct_values(self, name: str, start: int, stop: int) -> np.ndarray | None:
         """Rows of an array, decoded without zarr; None where zarr must read them, or say what is wrong with them."""
-        chunks = self._chunks.get(name)
-        if chunks is None:
-            return None
-        try:
-            return chunks.rows(start, stop)
-        except NotDirectError:
-            return None
+        return direct_rows(self._chunks[name], start, stop)
 
     def _range(self, name: str, index: int) -> tuple[int, int]:
         """Where the part of a block begins and ends in an array: by entries for CSR data, by rows for others."""
