@@ -1,6 +1,6 @@
 """The terms of a pass, measured here, and the time that they imply for a billion rows on 8, 64 and 512 workers.
 
-    python deploy/measure_scaling.py [--rows 16384] [--columns 1000] [--candidates 1024]
+    python deploy/measure_scaling.py [--rows 16384] [--columns 1000] [--candidates 1024] [--repeats 1]
 
 Rates are of CPU seconds, so that other work on the machine disturbs them little: arithmetic of the potentials, reading
 and decoding of the store, what one and two worker processes spend on the same pass, and what the driver spends on it.
@@ -123,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=16_384)
     parser.add_argument("--columns", type=int, default=1_000)
     parser.add_argument("--candidates", type=int, default=1_024)
+    parser.add_argument("--repeats", type=int, default=1, help="passes on one and on two workers in turn; medians")
     options = parser.parse_args(arguments)
     random = np.random.default_rng(0)
     X = np.round(random.random((options.rows, options.columns), np.float32) * 255) / np.float32(255)
@@ -135,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tiny = create_dataset(f"{folder}/tiny.zarr", X[:TINY_BLOCKS], y[:TINY_BLOCKS], rows_a_block=1).source
         read = min(cpu_of(source, reading) for _ in range(3))
         both = min(cpu_of(source, record) for _ in range(2))
-        one, two = on_workers(source, record, 1), on_workers(source, record, 2)
+        pairs = [(on_workers(source, record, 1), on_workers(source, record, 2)) for _ in range(options.repeats)]
         tasks = count_nodes(tiny.n_blocks, task_level(tiny.n_blocks))
         # many threads, so that messages hold many tasks, as they do on a cluster that keeps the driver busy
         own = on_workers(tiny, reading, 1, 64)[2] / tasks
@@ -145,8 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rates = terms.flops_a_second / 1e9, terms.read_a_second / 1e6
     print(f"a core: arithmetic {rates[0]:.1f} GFLOP/s, reading {rates[1]:.0f} MB/s")
     print(f"driver {1e3 * terms.driver_s_a_task:.1f} ms a task, {1e9 * terms.driver_s_a_byte:.2f} ns a byte of results")
+    one, two = (np.median(runs, axis=0) for runs in zip(*pairs, strict=True))
+    work = np.median([on_two[1] / on_one[1] for on_one, on_two in pairs])
     print(f"1 worker: {one[0]:.2f} s (CPU {one[1]:.2f} s); 2 workers: {two[0]:.2f} s (CPU {two[1]:.2f} s)")
-    print(f"speed-up {one[0] / two[0]:.2f}; work of two over that of one {two[1] / one[1]:.2f}\n")
+    print(f"speed-up {one[0] / two[0]:.2f}; work of two over that of one {work:.2f}\n")
     for threads in (1, 4):
         print(f"{threads} core(s) a worker:\n\n{table(terms, threads)}\n")
 

@@ -67,3 +67,10 @@ def test_a_failure_is_json_where_json_was_asked_for(tmp_path: Path) -> None:
     ended = shell(f"$DKL score /no/such/model {tmp_path} --json")
     assert ended.returncode == 1
     assert set(json.loads(ended.stdout)["error"]) == {"type", "message", "notes"}
+
+
+def test_help_waits_for_no_library_that_computes() -> None:
+    heavy = "('dask.array', 'distributed', 'numba', 'pandas', 'scipy', 'sklearn', 'zarr')"
+    code = f"import sys, dkl.cli.app; print([name for name in {heavy} if name in sys.modules])"
+    ended = shell(f'{sys.executable} -c "{code}"')
+    assert (ended.stdout.strip(), ended.stderr) == ("[]", "")

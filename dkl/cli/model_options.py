@@ -10,12 +10,11 @@ import typer
 
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Running
-from dkl.features.families import ArcCosine, Cauchy, Coordinates, Family, Gaussian, Laplacian, Matern
-from dkl.features.harmonics import SphericalHarmonics
 from dkl.registry import LEARNERS, learner_entry, learner_keys
 from dkl.solvers.round_losses import ROUND_LOSSES
 
 if TYPE_CHECKING:
+    from dkl.features.families import Family
     from dkl.machines.machine import KernelMachine
     from dkl.methods.base import FeatureLearner
 
@@ -244,6 +243,9 @@ class MachineOptions:
 
 def family_from(options: FeatureOptions) -> Family:
     """The family that the options name."""
+    from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
+    from dkl.features.harmonics import SphericalHarmonics
+
     # Parameters that the families of shift-invariant kernels share.
     spread: dict[str, Any] = {
         "sigma": _bandwidth(options.sigma or "median"),

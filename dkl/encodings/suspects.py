@@ -217,6 +217,8 @@ class NumberTrial(CategoryFit):
     """What numbers and crosses gain as categories, by the sums that target means are made of."""
 
     _known: set[str] = field(default_factory=set, init=False)
+    # The deviations of pairs, each of which is part of many triples.
+    _of_pairs: dict[CategoryKey, np.ndarray] = field(default_factory=dict, init=False)
 
     @cached_property
     def totals(self) -> FoldTotals:
@@ -265,6 +267,12 @@ class NumberTrial(CategoryFit):
         best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
 
+    def _of_pair(self, key: CategoryKey) -> np.ndarray:
+        """The deviations of a pair, (F, T, B + 1), under the prior that suits it."""
+        if key not in self._of_pairs:
+            self._of_pairs[key] = self._deviations(key, self._priors(key))
+        return self._of_pairs[key]
+
     def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
         """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
         weight, targets = self._cells(key, 0, key.size)
@@ -282,13 +290,13 @@ class NumberTrial(CategoryFit):
         """What the means of pairs or triples of values gain beside those of their values and, of triples, pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
-        shape, own = (len(weight), *(part.n_values for part in key.parts)), self._deviations(key, self._priors(key))
+        shape = (len(weight), *(part.n_values for part in key.parts))
+        own = self._of_pair(key) if len(names) == 2 else self._deviations(key, self._priors(key))
         parts: list[tuple[tuple[int, ...], np.ndarray]] = [
             ((axis,), of_values) for axis, of_values in enumerate(self._of_parts(key), 1)
         ]
         for axes in combinations(range(1, len(shape)), 2) if len(names) > 2 else ():
-            of_pair = crossed[tuple(names[axis - 1] for axis in axes)]
-            parts.append((axes, self._deviations(of_pair, self._priors(of_pair))))
+            parts.append((axes, self._of_pair(crossed[tuple(names[axis - 1] for axis in axes)])))
         per_target = []
         for t in range(self.n_targets):
             columns = [np.ones(shape)]

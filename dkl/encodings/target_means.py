@@ -117,11 +117,23 @@ def fold_deviations(
     first : int
         The code of the first of the V categories.
     """
-    made = np.empty((len(weight), len(targets), weight.shape[1]))
-    for fold in range(len(weight)):
-        # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
-        others = totals.others(fold)
-        made[fold] = deviations(weight[others].sum(axis=0), targets[:, others].sum(axis=1), totals.mean, prior)
+    return _deviations_of(*sums_of_others(weight, targets, totals), totals, prior, first=first)
+
+
+def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) -> tuple[np.ndarray, np.ndarray]:
+    """N and S of the folds that say what the rows of each fold get, (F, V) and (F, T, V)."""
+    # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
+    others = [totals.others(fold) for fold in range(len(weight))]
+    return (
+        np.stack([weight[folds].sum(axis=0) for folds in others]),
+        np.stack([targets[:, folds].sum(axis=1) for folds in others]),
+    )
+
+
+def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int) -> np.ndarray:
+    """`fold_deviations` by the sums over the other folds."""
+    mean, N = totals.mean[:, None], N[:, None]
+    made = (S - mean * N) / (N + prior[:, None])
     if first == 0:
         made[:, :, 0] = 0.0
     return made
@@ -134,9 +146,10 @@ def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *,
     deviation d is that of the other folds; see `fold_deviations` for the arguments.
     """
     losses = np.empty((len(PRIORS), len(targets)))
+    N, S = sums_of_others(weight, targets, totals)
     surplus = targets[:, 1:] - totals.mean[:, None, None] * weight[1:]
     for place, prior in enumerate(PRIORS):
-        d = fold_deviations(weight, targets, totals, np.full(len(targets), prior), first=first)[1:].swapaxes(0, 1)
+        d = _deviations_of(N, S, totals, np.full(len(targets), prior), first=first)[1:].swapaxes(0, 1)
         losses[place] = (weight[1:] * d**2 - 2.0 * d * surplus).sum(axis=(1, 2))
     return losses
 

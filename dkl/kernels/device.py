@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 import threading
 import warnings
@@ -136,8 +137,7 @@ def resolve_device(device: str) -> Literal["cpu", "gpu"]:
 
 def why_no_gpu() -> str | None:
     """Why no GPU can be used, or None if one can."""
-    # To look for the package does not import it: a process without a GPU never pays for that.
-    if importlib.util.find_spec("cupy") is None:
+    if not _is_installed("cupy", tuple(sys.path)):
         return "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
     try:
         import cupy
@@ -145,6 +145,12 @@ def why_no_gpu() -> str | None:
         return None if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
     except (ImportError, OSError, RuntimeError) as error:
         return f"CuPy finds no usable GPU ({error})"
+
+
+@cache
+def _is_installed(package: str, path: tuple[str, ...]) -> bool:
+    """Whether a package is on the path; each look goes through its folders, and fits ask often; none imports it."""
+    return importlib.util.find_spec(package) is not None
 
 
 def own_gpu() -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
-from dkl.machines.contenders import Contender, is_kernel, is_learned, landmarks_of, with_landmarks
+from dkl.machines.contenders import Contender, has_kernel, is_kernel, is_learned, landmarks_of, with_landmarks
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
@@ -206,18 +206,37 @@ class Race:
 
     def _end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
-        grew, loss = self._grew(number), self.loss(number)
-        if grew is None:
+        loss, pair = self.loss(number), self._fewer_landmarks(number)
+        if pair is None:
             return loss, None
-        parent = self._parents[grew][0]
-        size, before = (self.contenders[one].learner.get_params(deep=False)["n_features"] for one in (grew, parent))
-        end = self.largest(self.contenders[number], int(size))
-        both = min(len(self.choices[grew]), len(self.choices[parent]))
-        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[parent][:both]), np.finfo(float).tiny)
+        (grew, size), (before, smaller) = pair
+        end = self.largest(self.contenders[number], size)
+        both = min(len(self.choices[grew]), len(self.choices[before]))
+        share = _loss_of(self.choices[grew][:both]) / max(_loss_of(self.choices[before][:both]), np.finfo(float).tiny)
         if end is None:
             return loss, None
-        expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / before))
+        expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / smaller))
         return (expected, end) if expected < (1.0 - _LEVEL) * loss else (loss, None)
+
+    def _fewer_landmarks(self, number: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Two contenders that differ in landmarks alone, with these, the larger one first; None where none has grown.
+
+        They tell what landmarks bring: of what is joined, the same with fewer of them where that was tried, else its
+        kernel, which gains more by itself than beside another kind.
+        """
+        grew = self._grew(number)
+        if grew is None:
+            return None
+        own, size = with_landmarks(self.contenders[number], 1).key, landmarks_of(self.contenders[number])
+        fewer = {
+            landmarks_of(contender): one
+            for one, contender in enumerate(self.contenders)
+            if self.choices[one] and has_kernel(contender) and with_landmarks(contender, 1).key == own
+        }
+        if smaller := [landmarks for landmarks in fewer if landmarks < size]:
+            return (number, size), (fewer[max(smaller)], max(smaller))
+        parent = self._parents[grew][0]
+        return (grew, landmarks_of(self.contenders[grew])), (parent, landmarks_of(self.contenders[parent]))
 
     def largest(self, contender: Contender, size: int) -> Contender | None:
         """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""

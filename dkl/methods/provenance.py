@@ -29,6 +29,7 @@ M = TypeVar("M")
 
 # The files that say it are long.
 _version_of = functools.cache(version)
+_LOOK_EVERY_S = 0.005
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
 
 
@@ -94,13 +95,17 @@ class _Recording:
         self._process = psutil.Process()
         self._resident = self._largest = self._process.memory_info().rss
         self._peak = peak_bytes()
+        self._looked = 0.0
         self.device = ""
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
-        """Every event is a moment to look at the memory."""
+        """Events are the moments to look at the memory; small passes have thousands a second, all alike."""
         self.tally(event)
-        self._largest = max(self._largest, self._process.memory_info().rss)
+        now = time.perf_counter()
+        if now - self._looked >= _LOOK_EVERY_S:
+            self._looked = now
+            self._largest = max(self._largest, self._process.memory_info().rss)
 
     def ended(self) -> Provenance:
         """The provenance of the fit, which has come to its end."""

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from dkl.passes.lost_workers import POLL_S, TaskLost
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
-from dkl.process import leave_quickly, usable_cores
+from dkl.process import after_fork, leave_quickly, usable_cores
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -54,6 +55,42 @@ class InlineExecutor(Executor):
         return future
 
 
+class IdleThreads:
+    """The threads that a pass leaves to the next one: a pass over few rows would take as long to start and end its own.
+
+    Only those of one pass are kept; passes beside each other each have threads of their own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[int, ThreadPoolExecutor] | None = None
+
+    def take(self, n_threads: int) -> ThreadPoolExecutor:
+        """So many threads, which are the caller's alone."""
+        kept = self._exchange(None)
+        if kept is not None and kept[0] == n_threads:
+            return kept[1]
+        if kept is not None:
+            kept[1].shutdown(wait=False)
+        return ThreadPoolExecutor(n_threads, "dkl-pass")
+
+    def give(self, n_threads: int, pool: ThreadPoolExecutor) -> None:
+        """Threads that have nothing to do any more."""
+        kept = self._exchange((n_threads, pool))
+        if kept is not None:
+            kept[1].shutdown(wait=False)
+
+    def _exchange(self, pool: tuple[int, ThreadPoolExecutor] | None) -> tuple[int, ThreadPoolExecutor] | None:
+        with self._lock:
+            kept, self._kept = self._kept, pool
+        return kept
+
+
+IDLE = IdleThreads()
+# A forked process has none of its parent's threads.
+after_fork(IDLE.__init__)  # type: ignore[misc]
+
+
 class ThreadBackend:
     """Threads of this process; no copy of rows or operands is made."""
 
@@ -63,8 +100,10 @@ class ThreadBackend:
         self.stop = StopFlag()
         self.is_inline = inline
         self._n_threads = n_threads
-        self._pool: Executor = InlineExecutor() if inline else ThreadPoolExecutor(n_threads, "dkl-pass")
+        self._pool: Executor = InlineExecutor() if inline else IDLE.take(n_threads)
         self._running: set[Future] = set()
+        # Whether a task failed or was called off: the threads then end with the pass.
+        self._broken = False
 
     def slots(self) -> list[str]:
         return ["threads"] * self._n_threads
@@ -87,8 +126,13 @@ class ThreadBackend:
         # All threads are alike, and take their tasks in the order in which they come: there is nothing to prefer.
         future = self._pool.submit(unpacking, function, *args)
         self._running.add(future)
-        future.add_done_callback(self._running.discard)
+        future.add_done_callback(self._note_end)
         return future
+
+    def _note_end(self, future: Future) -> None:
+        self._running.discard(future)
+        if future.cancelled() or future.exception() is not None:
+            self._broken = True
 
     def bring(self, task: Future, here: Callable[[], None]) -> None:
         here()
@@ -109,7 +153,10 @@ class ThreadBackend:
         self.stop.set()
         # A task looks at the stop flag between two blocks; one in the middle of a long block is left to end by itself.
         unfinished = wait_for(set(self._running), timeout=STOP_WITHIN_S).not_done
-        self._pool.shutdown(wait=not unfinished, cancel_futures=True)
+        if isinstance(self._pool, ThreadPoolExecutor) and not unfinished and not self._broken:
+            IDLE.give(self._n_threads, self._pool)
+        else:
+            self._pool.shutdown(wait=not unfinished, cancel_futures=True)
         LOADER.forget_pending()
 
 

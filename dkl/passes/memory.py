@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -199,7 +200,13 @@ def operand_bytes(record: Record) -> int:
         return 0
     # Protocol 5 hands arrays over as buffers, which are counted and not copied.
     buffers: list[Any] = []
-    head = cloudpickle.dumps(dict(record.operands), protocol=5, buffer_callback=buffers.append)
+    operands = dict(record.operands)
+    try:
+        head = pickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Functions and classes of a notebook; cloudpickle, which asks about every object, takes five times as long.
+        buffers.clear()
+        head = cloudpickle.dumps(operands, protocol=5, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 

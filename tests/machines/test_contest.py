@@ -156,7 +156,7 @@ def test_steps_are_searched_for_again_with_other_rows_held_out_where_the_effort_
     # all bags together have no more features than one may have
     most = steps.changed("bags 16", bags=16, n_features=500)
     assert variants(most, best, Knobs(), 900) == []
-    assert [one.learner.bags for one in variants(steps.changed("", n_features=4_000), best, Knobs(), 900)] == [1]
+    assert [one.learner.bags for one in variants(steps.changed("", n_features=4_000), best, Knobs(), 9_000)] == [1]
     shape = Shape(9_000, 10, 1, "squared_error")
     assert shape.features_of(more.learner) == 4 * shape.features_of(steps.learner)
     assert shape.learning(more.learner) == pytest.approx(4.0 * shape.learning(steps.learner))
@@ -213,6 +213,20 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown)[0]
     race.most_landmarks = 400
     assert race.settled() == (1, None, 1.0)
+
+
+def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer_of_them() -> None:
+    waves, few, more = Contender("waves", dkl.RandomFeatures(n_features=10)), kernels(100), kernels(400)
+    race = race_of(4, allowed=30.0, most_landmarks=1_600)
+    race.contenders = [few, waves, more, joined(waves, few), joined(waves, more)]
+    race.choices = [[judged(score)] for score in (0.5, 0.78, 0.7, 0.79, 0.8)]
+    race._parents, race._joined = {2: (0,), 3: (1, 0), 4: (1, 2)}, {2: {0}, 3: {0, 1}, 4: {0, 1}}
+    race.fitting = lambda contender: 0.0
+    won, grown, stays = race.settled()
+    assert won == 4
+    assert grown is not None
+    # a loss of .21 became .2 by four times the landmarks; by itself the kernel's fell from .5 to .3
+    assert stays == pytest.approx((0.2 / 0.21) ** 0.7)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:

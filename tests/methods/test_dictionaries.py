@@ -209,7 +209,9 @@ def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, 
         return value, ((weight[:, None] * problem.loss.slope(y, f)).T @ Phi).ravel() / weight.sum()
 
     ours = objective(state.best.ravel())[0]
-    best = minimize(objective, np.zeros(state.best.size), jac=True, method="L-BFGS-B", options={"maxiter": 20_000})
+    best = minimize(
+        objective, np.zeros(state.best.size), jac=True, method="L-BFGS-B", options={"maxiter": 20_000, "ftol": 1e-14}
+    )
     assert ours == pytest.approx(state.best_loss, rel=1e-9)
     assert best.fun - 1e-9 <= ours <= best.fun * 1.01
     assert ours < 0.8 * objective(np.zeros(state.best.size))[0]

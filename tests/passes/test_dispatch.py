@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dkl.errors import ClusterError
+from dkl.passes.backends import IdleThreads, ThreadBackend
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.lost_workers import MOST_LOSSES
 
@@ -90,3 +91,29 @@ def test_a_result_that_is_lost_again_and_again_is_an_error_that_names_its_job() 
     with pytest.raises(ClusterError, match=f"job 4 was lost {MOST_LOSSES + 1} times"):
         run(network, 12, at_once=2)
     assert not network.on_the_way
+
+
+def test_threads_of_a_pass_serve_the_next_one_and_never_two_at_once():
+    idle = IdleThreads()
+    first, second = idle.take(2), idle.take(2)
+    assert first is not second
+    idle.give(2, first)
+    assert idle.take(2) is first
+    idle.give(2, first)
+    assert idle.take(3) is not first  # as many threads as are asked for
+    with pytest.raises(RuntimeError, match="shutdown"):
+        first.submit(int)
+    idle.give(2, second)
+    idle.give(3, idle.take(3))
+    with pytest.raises(RuntimeError, match="shutdown"):
+        second.submit(int)
+
+
+def test_threads_whose_task_failed_end_with_their_pass():
+    backend = ThreadBackend(1)
+    pool = backend._pool
+    assert isinstance(backend.submit("failing", int, "no number").exception(timeout=10), ValueError)
+    backend.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        pool.submit(int)
+    assert ThreadBackend(1)._pool is not pool

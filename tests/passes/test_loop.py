@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from dkl.errors import StoreError
 from dkl.events import Event
+from dkl.kernels.blas import threads_at_work
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
 from tests.passes.faults import Killer
@@ -156,7 +156,7 @@ def test_a_pass_that_fails_tells_that_it_ended():
         run_driver(Failing(1, RuntimeError), Problem(), SOURCE, publish=seen.append)
     assert seen[-1].kind == "finished"
     assert seen[-1].detail == {"failed": True}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dkl-pass")]
+    assert threads_at_work() == 0
 
 
 def test_no_step_of_a_fold_changes_the_state_that_it_is_given():

@@ -15,13 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import zarr
+from typing import TYPE_CHECKING, Any
 
 from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
+
+if TYPE_CHECKING:
+    import zarr
 
 try:
     import fcntl
@@ -89,6 +90,8 @@ class Staging:
         """The group to write to; made when it is first asked for, and marked as being written."""
         marker = {MARKER: {"state": "writing", "token": self.token}}
         if self.target.is_local:
+            import zarr
+
             return zarr.create_group(self.location.store(read_only=False), attributes=marker, zarr_format=3)
         # What is there is marked before it is deleted: after a kill in between it is half-written, and says so.
         self.target.write_marker(marker[MARKER])
@@ -208,6 +211,8 @@ def store_state(location: Location) -> tuple[Any, list[str]]:
 def ensure_group(location: Location) -> None:
     """An empty zarr group, where there is none yet."""
     if location.read("zarr.json") is None:
+        import zarr
+
         zarr.create_group(location.store(read_only=False), zarr_format=3)
 
 

@@ -9,14 +9,16 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import google_crc32c
-import zarr
-from zarr.storage import FsspecStore, LocalStore
 
 from dkl.errors import CorruptChunkError, StoreReplacedError
+
+if TYPE_CHECKING:
+    import zarr
+    from zarr.storage import FsspecStore, LocalStore
 
 MARKER = "dkl"
 
@@ -103,12 +105,17 @@ class Location:
 
     def store(self, *, read_only: bool) -> LocalStore | FsspecStore:
         """A zarr store on this folder."""
+        # Commands that end with a word of help look at paths, and would wait for zarr alone.
+        from zarr.storage import FsspecStore, LocalStore
+
         if self.is_local:
             return LocalStore(self.path, read_only=read_only)
         return FsspecStore.from_url(self.url, storage_options=dict(self.options), read_only=read_only)
 
     def group(self, *, read_only: bool) -> zarr.Group:
         """The zarr group that is here."""
+        import zarr
+
         return zarr.open_group(self.store(read_only=read_only), mode="r" if read_only else "r+", zarr_format=3)
 
     def exists(self) -> bool:
@@ -252,6 +259,15 @@ class Location:
         # Listings are cached by some file systems; another process may have written.
         fs.invalidate_cache()
         return fs, path
+
+
+def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
+    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
+    location = Location.of(store, storage_options)
+    try:
+        return location.read_marker() is not None
+    except ValueError:
+        return location.is_local and location.path.is_dir()
 
 
 def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import PARTS, drop_weightless
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
+from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import Manifest, node_names, row_column_nodes
@@ -81,15 +81,6 @@ def read_facts(location: Location) -> dict[str, Any]:
     return facts
 
 
-def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
-    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
-    location = Location.of(store, storage_options)
-    try:
-        return location.read_marker() is not None
-    except ValueError:
-        return location.is_local and location.path.is_dir()
-
-
 class OpenStore:
     """A dataset that this process has open: metadata and manifest in memory, arrays opened when first used."""
 
@@ -107,6 +98,7 @@ class OpenStore:
             self.group = location.group(read_only=True)
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
+        self._chunks: dict[str, DirectChunks | None] = {}
         self._codes: dict[str, StoredCodeReader] = {}
 
     def reading(self, what: str) -> Reading:
@@ -122,6 +114,7 @@ class OpenStore:
                 stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
                 if any(stored[fact] != wanted[fact] for fact in stored):
                     raise ValueError(f"expected {wanted}, found {stored}")
+            self._chunks[name] = DirectChunks.of(array)
             self._arrays[name] = array
         return self._arrays[name]
 
@@ -135,13 +128,21 @@ class OpenStore:
         """
         array = self.array(name)
         start, stop = self._range(name, index)
+        digest = self.manifest.digests[name][index]
+        values = self._direct_values(name, start, stop)
+        if values is not None and block_digest(index, values) == digest:
+            return values
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
             # zarr's own checksum tells of a flipped bit; this one also of a chunk that is missing, old or in another's
             # place.
-            if block_digest(index, values) != self.manifest.digests[name][index]:
+            if block_digest(index, values) != digest:
                 raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
         return values
+
+    def _direct_values(self, name: str, start: int, stop: int) -> np.ndarray | None:
+        """Rows of an array, decoded without zarr; None where zarr must read them, or say what is wrong with them."""
+        return direct_rows(self._chunks[name], start, stop)
 
     def _range(self, name: str, index: int) -> tuple[int, int]:
         """Where the part of a block begins and ends in an array: by entries for CSR data, by rows for others."""

@@ -23,11 +23,9 @@ from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes
-from dkl.data.store.reader import FIRST_FORMAT, FORMAT, is_store
+from dkl.data.store.reader import FIRST_FORMAT, FORMAT
 from dkl.protocols.block import Block
 from dkl.version import __version__
-
-__all__ = ["DatasetWriter", "Schema", "is_store"]
 
 
 class DatasetWriter:

@@ -1,0 +1,171 @@
+"""Chunks that are decoded without zarr: the rows that zarr reads, its errors, and nothing that others wrote."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
+
+from dkl.data.create import create_dataset
+from dkl.data.dataset import open_dataset
+from dkl.data.store.chunks import DirectChunks, NotDirectError
+from dkl.data.store.growing import GrowingArray
+from dkl.data.store.location import Location
+from dkl.data.store.reader import OpenStore, read_rows
+
+
+def grown(folder: Path, values: np.ndarray, chunk: int, shard: int) -> tuple[zarr.Array, DirectChunks | None]:
+    """Values as a store keeps them, and their direct reader."""
+    location = Location.of(folder)
+    array = GrowingArray(zarr.create_group(location.store(read_only=False)), "rows", chunk=chunk, shard=shard)
+    array.append(values)
+    array.close(values[:0])
+    stored: Any = location.group(read_only=True)["rows"]
+    return stored, DirectChunks.of(stored)
+
+
+def noise(n_rows: int, *tail: int, dtype: str = "f4") -> np.ndarray:
+    """Bytes that do not compress, finite where they are floats."""
+    random = np.random.default_rng(0)
+    if dtype[0] == "f":
+        return random.standard_normal((n_rows, *tail)).astype(dtype)
+    return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (n_rows, *tail), dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_rows=st.integers(1, 60),
+    tail=st.sampled_from([(), (1,), (7,)]),
+    dtype=st.sampled_from(["f4", "f8", "i4", "i8", "u4", "i1"]),
+    chunk=st.integers(1, 25),
+    shard=st.integers(1, 4),
+    compressible=st.booleans(),
+    data=st.data(),
+)
+def test_rows_are_those_that_zarr_reads(
+    tmp_path_factory: pytest.TempPathFactory,
+    n_rows: int,
+    tail: tuple[int, ...],
+    dtype: str,
+    chunk: int,
+    shard: int,
+    compressible: bool,
+    data: st.DataObject,
+) -> None:
+    values = noise(n_rows, *tail, dtype=dtype)
+    if compressible:
+        values[:] = values[0]
+    array, direct = grown(tmp_path_factory.mktemp("store"), values, chunk, shard)
+    assert direct is not None
+    start = data.draw(st.integers(0, n_rows))
+    stop = data.draw(st.integers(start, n_rows))
+    rows = direct.rows(start, stop)
+    assert rows.dtype == values.dtype
+    assert np.array_equal(rows, values[start:stop])
+    assert np.array_equal(rows, read_rows(array, start, stop))
+
+
+def chunk_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json")
+
+
+@pytest.mark.parametrize("shard", [1, 3], ids=["files", "shards"])
+@pytest.mark.parametrize("compressible", [False, True], ids=["plain", "zstd"])
+def test_no_flipped_bit_lost_byte_or_lost_file_is_taken_for_rows(
+    tmp_path: Path, compressible: bool, shard: int
+) -> None:
+    values = np.tile(noise(1, 3), (20, 1)) if compressible else noise(20, 3)
+    _, direct = grown(tmp_path, values, 5, shard)
+    assert direct is not None
+    for file in chunk_files(tmp_path):
+        written = file.read_bytes()
+        for position in range(len(written)):
+            flipped = bytearray(written)
+            flipped[position] ^= 1 << position % 8
+            file.write_bytes(flipped)
+            with pytest.raises(NotDirectError):
+                direct.rows(0, 20)
+        for length in (0, 1, 4, len(written) - 1):
+            file.write_bytes(written[:length])
+            with pytest.raises(NotDirectError):
+                direct.rows(0, 20)
+        file.unlink()
+        with pytest.raises(NotDirectError):
+            direct.rows(0, 20)
+        file.write_bytes(written)
+    assert np.array_equal(direct.rows(0, 20), values)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"compressors": (GzipCodec(), Crc32cCodec())},
+        {"compressors": (ZstdCodec(),)},
+        {"compressors": (Crc32cCodec(), ZstdCodec())},
+        {"compressors": (Crc32cCodec(),), "serializer": BytesCodec(endian="big")},
+        {"compressors": (Crc32cCodec(),), "chunks": (5, 2)},
+        {"compressors": (Crc32cCodec(),), "chunk_key_encoding": {"name": "v2", "separator": "."}},
+        {"compressors": (Crc32cCodec(),), "filters": (zarr.codecs.TransposeCodec(order=(1, 0)),)},
+    ],
+    ids=["gzip", "no checksum", "another order", "big-endian", "columns", "names of files", "transposed"],
+)
+def test_what_others_write_is_left_to_zarr(tmp_path: Path, kept: dict[str, Any]) -> None:
+    location = Location.of(tmp_path)
+    group = zarr.create_group(location.store(read_only=False))
+    array = group.create_array("rows", shape=(10, 4), dtype="f4", **{"chunks": (5, 4), **kept})
+    array[:] = noise(10, 4)
+    assert DirectChunks.of(array) is None
+
+
+def test_a_store_behind_a_url_is_left_to_zarr() -> None:
+    X = noise(20, 3)
+    store = OpenStore(create_dataset("memory://direct/rows.zarr", X, X[:, 0]).source.location)
+    assert np.array_equal(store.values("X", 0), X)
+    assert store._chunks["X"] is None
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_every_array_of_a_store_is_read_directly(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.maximum(noise(200, 6), 0)
+    rows = sparse.csr_array(X) if kind == "sparse" else X
+    y, weight = np.arange(200) % 3, np.arange(200) % 4 + 1.0
+    create_dataset(tmp_path / "rows.zarr", rows, y, sample_weight=weight, rows_a_block=64)
+    monkeypatch.setattr("dkl.data.store.reader.read_rows", None)  # zarr is not asked
+    ds = open_dataset(tmp_path / "rows.zarr")
+    back = ds.X.compute()
+    assert np.array_equal(back.toarray() if kind == "sparse" else back, X)
+    assert np.array_equal(ds.y.compute(), y)
+    assert np.array_equal(ds.sample_weight.compute(), weight)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "lost", "swapped"])
+def test_damage_is_told_in_the_words_of_zarr(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = noise(40, 3)
+    create_dataset(tmp_path / "rows.zarr", X, X[:, 0], rows_a_block=20)
+    first, second = chunk_files(tmp_path / "rows.zarr" / "X")
+    if damage == "flip":
+        first.write_bytes(bytes([first.read_bytes()[0] ^ 1]) + first.read_bytes()[1:])
+    elif damage == "cut":
+        first.write_bytes(first.read_bytes()[:-9])
+    elif damage == "lost":
+        first.unlink()
+    else:
+        shutil.copy(second, first)
+
+    def fault() -> str:
+        with pytest.raises(Exception) as raised:
+            OpenStore(Location.of(tmp_path / "rows.zarr")).values("X", 0)
+        return repr(raised.value)
+
+    told = fault()
+    monkeypatch.setattr(OpenStore, "_direct_values", lambda *_: None)
+    assert told == fault()
+    assert "block 0 of 'X'" in told
