@@ -305,7 +305,12 @@ def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
     fill = rule.filling if rule.kind == "number" else rule.fill
     if fill is None:
         return "passthrough"
-    return SimpleImputer(strategy="constant", fill_value=fill, add_indicator=rule.flags_missing)
+    imputer = SimpleImputer(strategy="constant", fill_value=fill, add_indicator=rule.flags_missing)
+    if rule.kind != "number":
+        return imputer
+    # imputers fill whole numbers by whole numbers alone
+    double = FunctionTransformer(np.asarray, kw_args={"dtype": "float64"}, feature_names_out="one-to-one")
+    return Pipeline([("numbers", double), ("filled", imputer)])
 
 
 def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipeline:

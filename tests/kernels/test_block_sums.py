@@ -55,6 +55,7 @@ NO_MATHEMATICS = {
     ("dkl.bench.device_speed", "_sums_of_block"): "hands a block to `feature_sums`, to time it",
     ("dkl.forecasting", "_no_sums"): "counts rows, to time an empty pass",
     ("dkl.uncertainty.conformal", "_score_block"): "scores the answers to a block, by a score that has its own tests",
+    ("dkl.linear.sums", "calibration_rows"): "maps the rows that `calibration_block`, compared below, sums over",
     ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
 }
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
