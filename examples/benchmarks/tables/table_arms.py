@@ -330,6 +330,12 @@ DKL = {
     "dkl-steps": Arm(
         machine("StepFeatures", **NEWTON), "StepFeatures() with Newton steps and alpha='auto', raw frames", "dkl", "dkl"
     ),
+    "dkl-glass-box": Arm(
+        machine("StepFeatures", depth=2, bins=128, n_features=400, bags=8, **NEWTON),
+        "StepFeatures(depth=2, bins=128, n_features=400, bags=8) with Newton steps and alpha='auto', raw frames",
+        "dkl",
+        "dkl",
+    ),
 }
 REFERENCE = "lightgbm"
 ARMS = {
