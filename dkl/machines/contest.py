@@ -219,7 +219,7 @@ class Race:
         return (expected, end) if expected < (1.0 - _LEVEL) * loss else (loss, None)
 
     def _fewer_landmarks(self, number: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Two contenders that differ in landmarks alone, with these, the larger one first; None where none has grown.
+        """Two contenders that differ in landmarks alone, with these, the larger one first; None where none tells.
 
         They tell what landmarks bring: of what is joined, the same with fewer of them where that was tried, else its
         kernel, which gains more by itself than beside another kind.
@@ -233,6 +233,9 @@ class Race:
             for one, contender in enumerate(self.contenders)
             if self.choices[one] and has_kernel(contender) and with_landmarks(contender, 1).key == own
         }
+        if max(fewer) > size:
+            # more were tried: that one tells
+            return None
         if smaller := [landmarks for landmarks in fewer if landmarks < size]:
             return (number, size), (fewer[max(smaller)], max(smaller))
         parent = self._parents[grew][0]

@@ -227,6 +227,11 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     assert grown is not None
     # a loss of .21 became .2 by four times the landmarks; by itself the kernel's fell from .5 to .3
     assert stays == pytest.approx((0.2 / 0.21) ** 0.7)
+    # of one that was tried with more landmarks these tell, not what came before
+    race.contenders.append(joined(waves, kernels(800)))
+    race.choices.append([judged(0.8001)])
+    race._parents[5], race._joined[5] = (1, 2), {0, 1}
+    assert race.settled() == (4, None, 1.0)
 
 
 def test_work_is_kept_for_the_landmarks_of_a_kernel_that_gained() -> None:
