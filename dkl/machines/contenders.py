@@ -136,6 +136,7 @@ def variants(
     n_rows: int,
     *,
     is_best: bool = True,
+    is_sparse: bool = False,
 ) -> list[Contender]:
     """What may do better than a kind: more features, or searches; and of the best another bandwidth or scaling."""
     given = contender.learner.get_params(deep=False)
@@ -156,7 +157,8 @@ def variants(
     # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
     # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
-    if is_best and knobs.scaling == "auto" and given.get("scaling") and not (is_kernel(contender) or has_bandwidth):
+    may_scale = knobs.scaling == "auto" and "scaling" in given and not is_sparse
+    if is_best and may_scale and not (is_kernel(contender) or has_bandwidth):
         other = "standard" if given["scaling"] == "quantile" else "quantile"
         found.append(contender.changed(f"scaling {other}", scaling=other))
     return found

@@ -344,7 +344,9 @@ class ChoosingMixin(LossChoosingMixin):
             judging=lambda contender: judged.judging(contender.learner),
             joining=lambda contender: judged.telling(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
-            vary=lambda contender, is_best: variants(contender, effort, self._knobs, sample.n_rows, is_best=is_best),
+            vary=lambda contender, is_best: variants(
+                contender, effort, self._knobs, sample.n_rows, is_best=is_best, is_sparse=sample.source.is_sparse
+            ),
             join=joined,
             plan=self.trials,
             spent=self._spent_before,
