@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -136,16 +136,36 @@ def _with_losses(constraints: dict[str, list[Any]], *losses: str) -> dict[str, l
     return {**constraints, "loss": [type(known)({*known.options, *losses})], **several}
 
 
-def _refuse_fit(model: SGDModel) -> None:
-    """Raise ValueError where a loss has no `fit` of scikit-learn's."""
-    if model.loss in OWN_LOSSES:
-        raise ValueError(
-            f"loss={model.loss!r} is fitted by partial_fit, an epoch a call; dkl.BlockIncremental(model, epochs=...) "
-            "calls it for all rows"
-        )
+class _FurtherLosses:
+    """`fit` of estimators whose losses are scikit-learn's and further ones, which `partial_fit` alone has."""
+
+    loss: str
+
+    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> Self:
+        """scikit-learn's own, of its losses.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+        y : array of shape (n,)
+        **options
+            As of scikit-learn's `fit`.
+
+        Raises
+        ------
+        ValueError
+            For a further loss, which `partial_fit` alone has.
+        """
+        if self.loss in OWN_LOSSES:
+            raise ValueError(
+                f"loss={self.loss!r} is fitted by partial_fit, an epoch a call; "
+                "dkl.BlockIncremental(model, epochs=...) calls it for all rows"
+            )
+        fitted: Self = super().fit(X, y, **options)  # type: ignore[misc]
+        return fitted
 
 
-class ArraySGDClassifier(SGDClassifier):
+class ArraySGDClassifier(_FurtherLosses, SGDClassifier):
     """scikit-learn's `SGDClassifier` whose `partial_fit` also takes CuPy arrays: on a GPU a call is one kernel launch.
 
     Parameters and attributes are those of `sklearn.linear_model.SGDClassifier`; fitted attributes are NumPy's. Rows on
@@ -165,24 +185,6 @@ class ArraySGDClassifier(SGDClassifier):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
         SGDClassifier._parameter_constraints, "softmax"
     )
-
-    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDClassifier:
-        """scikit-learn's own, of its losses.
-
-        Parameters
-        ----------
-        X : array of shape (n, m)
-        y : array of shape (n,)
-        **options
-            As of `sklearn.linear_model.SGDClassifier.fit`.
-
-        Raises
-        ------
-        ValueError
-            For ``loss="softmax"``, which `partial_fit` alone has.
-        """
-        _refuse_fit(self)
-        return super().fit(X, y, **options)
 
     def partial_fit(
         self,
@@ -222,7 +224,7 @@ class ArraySGDClassifier(SGDClassifier):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-class ArraySGDRegressor(SGDRegressor):
+class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
     """scikit-learn's `SGDRegressor` whose `partial_fit` also takes CuPy arrays; see `ArraySGDClassifier`.
 
     It has further losses, whose rows are gone through in the order given: "poisson" and "gamma", half the deviance of a
@@ -242,24 +244,6 @@ class ArraySGDRegressor(SGDRegressor):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = _with_losses(
         SGDRegressor._parameter_constraints, "pinball", *LOG_LINK
     )
-
-    def fit(self, X: np.ndarray, y: ArrayLike, **options: Any) -> ArraySGDRegressor:
-        """scikit-learn's own, of its losses.
-
-        Parameters
-        ----------
-        X : array of shape (n, m)
-        y : array of shape (n,)
-        **options
-            As of `sklearn.linear_model.SGDRegressor.fit`.
-
-        Raises
-        ------
-        ValueError
-            For the further losses, which `partial_fit` alone has.
-        """
-        _refuse_fit(self)
-        return super().fit(X, y, **options)
 
     def partial_fit(self, X: np.ndarray, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ArraySGDRegressor:
         """One epoch of steps; on NumPy's rows this is scikit-learn's own.

@@ -142,15 +142,16 @@ def variants(
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
-    bags = given.get("bags", effort.most_bags)
+    bags = given.get("bags", 1)
     # landmarks are rows, and of others twice as many as rows say all that these can tell
-    each = effort.most_features // given.get("bags", 1)
-    most = min(each, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
+    most = min(effort.most_features // bags, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(_GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
-    if knobs.n_features == "auto" and bags < effort.most_bags and _MORE_BAGS * bags * size <= effort.most_features:
-        found.append(contender.changed(f"bags {_MORE_BAGS * bags}", bags=_MORE_BAGS * bags))
+    more = _MORE_BAGS * bags
+    may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags
+    if may_repeat and more * size <= effort.most_features:
+        found.append(contender.changed(f"bags {more}", bags=more))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]

@@ -161,7 +161,7 @@ class ChoosingMixin(LossChoosingMixin):
         of_categories = category_reasons(dataset.encoding)
         on, choices = (sample, weights, run), race.choices[won][: race.rounds]
         judged = [pilots[won, fold] for fold in range(race.rounds)]
-        other = self._better_loss(judged, folds, on, dataset, race.allowed - race.spent, expected)
+        other = self._better_loss(judged, folds[: race.rounds], on, dataset, race.allowed - race.spent, expected)
         if other is not None:
             choices = other.choices
             if grown is not None:

@@ -76,6 +76,7 @@ class LossChoosingMixin(SettledMixin):
         pilots : list of (FeatureLearner, PenaltyChoice)
             The features of each fold, and how penalties do by the squared error.
         folds : list of HeldOut
+            As many.
         on : tuple
             The sample that judges, its weights, and how it is passed over.
         dataset : Dataset
@@ -98,7 +99,7 @@ class LossChoosingMixin(SettledMixin):
             self.loss_ = loss
             choices = [
                 self._told_penalties(pilot, fold, on, f"{loss}-{number}")
-                for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=False))
+                for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=True))
             ]
             own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
             found[loss] = choices, self._probabilities(own, folds, on)
@@ -107,7 +108,7 @@ class LossChoosingMixin(SettledMixin):
         squared = self._probabilities(pilots, folds, on)
         self.loss_ = min(found, key=lambda loss: found[loss][1])
         choices, least = found[self.loss_]
-        if least >= min(expected, 1.0) * squared:
+        if least >= expected * squared:
             self.loss_ = "squared_error"
             return None
         others = {"squared error": squared, **{_SPOKEN[loss]: figure for loss, (_, figure) in found.items()}}
@@ -118,7 +119,7 @@ class LossChoosingMixin(SettledMixin):
 
     def _probabilities(self, judged: Sequence[Judged], folds: Sequence[HeldOut], on: On) -> float:
         """The mean over folds of the log loss of calibrated probabilities."""
-        return float(np.mean([self._calibrated_loss(*one, fold, on) for one, fold in zip(judged, folds, strict=False)]))
+        return float(np.mean([self._calibrated_loss(*one, fold, on) for one, fold in zip(judged, folds, strict=True)]))
 
     def _settled_penalty(
         self,
