@@ -11,6 +11,7 @@ import numpy as np
 from dkl.errors import refuse_non_finite
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.landmark_projection import Similarities
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import Projection
 from dkl.features.scaling import Scaler, same_scaling
 
@@ -79,6 +80,13 @@ class FeatureMap:
     def is_fourier(self) -> bool:
         """Whether features are cosines, or pairs of cosines and sines."""
         return self.activation in ("cos-sin", "cos")
+
+    @property
+    def has_similarities(self) -> bool:
+        """Whether some features are whitened similarities to landmarks, which take longer to make than to read."""
+        if isinstance(self.projection, CombinedProjection):
+            return any(part.has_similarities for part in self.projection.maps)
+        return isinstance(self.projection, NystromProjection)
 
     @property
     def n_angles(self) -> int:

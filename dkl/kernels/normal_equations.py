@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numba
@@ -21,6 +22,7 @@ from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.protocols.records import Keeper
 from dkl.solvers.losses import newton_loss
 
 NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
@@ -186,12 +188,31 @@ def sparse_tiles(X: sparse.csr_array, feature_map: FeatureMap, dtype: str) -> It
 
 
 def _cached_tiles(
-    X: Rows, feature_map: FeatureMap, dtype: str, curved: CurvedRows
+    X: Rows, feature_map: FeatureMap, dtype: str, curved: CurvedRows, kept: Keeper | None
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Row tiles of mapped rows that stay in the cache while they are used; those with curvature stay in memory."""
+    """Row tiles of mapped rows that stay in the cache while they are used; those with curvature stay in memory.
+
+    They are those that an earlier pass has mapped, where it could keep them.
+    """
+    n_rows, m = X.shape[0], feature_map.n_features
+    tiles = spans(n_rows, min(cached_tile(m, dtype), curved.most_rows))
+    if kept is not None and (known := kept.get()) is not None:
+        for rows in tiles:
+            room = curved.free(rows.stop - rows.start)
+            # a copy, since rows with curvature move together there
+            room[:] = known[rows]
+            yield rows, room
+        return
+    has_room = kept is not None and kept.claim(n_rows * m * np.dtype(dtype).itemsize)
+    whole = np.empty((n_rows, m), dtype) if has_room else None
     mapped = row_mapper(X, feature_map, dtype)
-    for rows in spans(X.shape[0], min(cached_tile(feature_map.n_features, dtype), curved.most_rows)):
-        yield rows, mapped(rows, curved.free(rows.stop - rows.start))
+    for rows in tiles:
+        phi = mapped(rows, curved.free(rows.stop - rows.start))
+        if whole is not None:
+            whole[rows] = phi
+        yield rows, phi
+    if kept is not None and whole is not None:
+        kept.put(whole)
 
 
 def cached_tile(n_features: int, dtype: str) -> int:
@@ -347,7 +368,13 @@ _LINE = TwoForms(_few_line_losses, _many_line_losses, 5_000_000)
 
 
 def newton_sums(
-    X: Rows, targets: np.ndarray, weight: np.ndarray, feature_map: FeatureMap, trial: TrialSteps, options: NewtonOptions
+    X: Rows,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    feature_map: FeatureMap,
+    trial: TrialSteps,
+    options: NewtonOptions,
+    kept: Keeper | None = None,
 ) -> dict[str, np.ndarray]:
     """The sums of a Newton pass over rows X: "loss" and "gradient" (if asked for) and "hessian" (likewise).
 
@@ -359,6 +386,8 @@ def newton_sums(
     feature_map : FeatureMap
     trial : TrialSteps
     options : NewtonOptions
+    kept : Keeper or None
+        Where mapped rows are kept for the next pass.
 
     Returns
     -------
@@ -378,7 +407,7 @@ def newton_sums(
     held = min(n_rows, newton_tile(m, options.dtype) if hessians else cached_tile(m, options.dtype))
     curved = CurvedRows(hessians, np.empty((held if in_memory else 0, m), options.dtype))
     if in_memory:
-        tiles = _cached_tiles(X, feature_map, options.dtype, curved)
+        tiles = _cached_tiles(X, feature_map, options.dtype, curved, kept)
     else:
         tiles = (mapped_tiles if is_on_gpu(X) else sparse_tiles)(X, feature_map, options.dtype)
     following = np.flatnonzero(options.follows) if hessians else np.zeros(0, np.int64)
@@ -403,18 +432,21 @@ def newton_sums(
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`newton_sums` of a block: the function of a Newton pass's records.
 
-    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`).
+    Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`); "kept" where mapped rows may be kept.
     """
     targets: NewtonTargets = operands["targets"]
     sampled = getattr(targets.folds, "samples", False)
     seen = targets.seen(block.row_id if sampled else block.held_with)
+    which = b""
     if seen is not None:
         # Rows that no model sees are left out before they are mapped.
         some = np.flatnonzero(seen.any(axis=1))
+        which = blake2b(some.tobytes()).digest() if len(some) < block.n_rows else b""
         block, seen = (block, seen) if len(some) == block.n_rows else (block.rows(some), seen[some])
     values, weight = targets(block)
     weight = weight if seen is None or seen.all() else weight[:, None] * seen
-    return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"])
+    kept = operands["kept"].at(which) if "kept" in operands else None
+    return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"], kept)
 
 
 def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from scipy.linalg import lapack
@@ -79,6 +80,8 @@ class NewtonProblem:
     evidence : bool
         The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
         does not count. Of the squared error, from zero, on all rows.
+    token : str
+        Names what its passes keep of mapped rows.
     """
 
     feature_map: FeatureMap
@@ -97,6 +100,7 @@ class NewtonProblem:
     quantiles: np.ndarray | None = None
     metric: np.ndarray | None = None
     evidence: bool = False
+    token: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def table(self) -> Loss:
@@ -421,12 +425,16 @@ def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray,
     targets = problem.targets
     fold = None if targets.fold is None else targets.fold[models]
     targets = replace(targets, models=targets.models[models], fold=fold)
+    # waves are mapped about as fast as mapped rows are read
+    keeps = problem.feature_map.has_similarities
     return BlockSum(
         name="newton step",
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
         cost=_NewtonCost(problem.feature_map, len(models), options),
+        kept_as=f"{problem.token} {id(problem.feature_map)} {problem.dtype}" if keeps else "",
+        kept_row_bytes=problem.feature_map.n_features * np.dtype(problem.dtype).itemsize,
     )
 
 

@@ -24,6 +24,8 @@ _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 _COLUMNS_OF_A_METRIC = 8
 # A kernel of so much of the median distance gains longest with more landmarks; of few it wants a wider one.
 _MATERN_BANDWIDTH = 0.5
+# A product over columns is a sum of effects of few columns where it is wide, as most tables want it.
+_LAPLACIAN_BANDWIDTH = 4.0
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 # Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
@@ -101,7 +103,10 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows are near that differ in few columns, however much, as classes do
         tried.append(
-            Contender("a Laplacian kernel at landmarks", clone(kernel).set_params(kernel=Laplacian(), sigma_factor=1.0))
+            Contender(
+                "a Laplacian kernel at landmarks",
+                clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH),
+            )
         )
     tried += waves
     if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
@@ -152,16 +157,17 @@ def variants(
     may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags
     if may_repeat and more * size <= effort.most_features:
         found.append(contender.changed(f"bags {more}", bags=more))
+    # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
+    # scaling has an end. A kernel in quantiles finds thresholds wherever rows are dense. A bandwidth that was found in
+    # one scaling means nothing in another.
+    has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
+    may_scale = knobs.scaling == "auto" and "scaling" in given and not is_sparse
+    if is_best and may_scale and not has_bandwidth:
+        other = "standard" if given["scaling"] == "quantile" else "quantile"
+        found.append(contender.changed(f"scaling {other}", scaling=other))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
-    # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
-    # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
-    has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
-    may_scale = knobs.scaling == "auto" and "scaling" in given and not is_sparse
-    if is_best and may_scale and not (is_kernel(contender) or has_bandwidth):
-        other = "standard" if given["scaling"] == "quantile" else "quantile"
-        found.append(contender.changed(f"scaling {other}", scaling=other))
     return found
 
 

@@ -18,7 +18,9 @@ _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 
 # Rounds of steps look at a histogram of each column within at most so many regions.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
-_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 12.0, 0.5, 5e7
+_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.1, 5e7
+# Similarities that take no more bytes than these are mapped once for all passes of a fit.
+_KEPT_BYTES = 1 << 29
 # Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
 _METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 10.0
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
@@ -115,8 +117,8 @@ class Shape:
             return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
-            # the whitening is a triangle
-            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
+            # the whitening is a triangle, most often in double precision
+            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _EXACT_PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:
@@ -177,6 +179,9 @@ class Shape:
             # conjugate gradients on sparse rows: some hundred products, each with what a row holds
             return _TRIAL + self.n_models * self.n_rows * _SPARSE
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
+        together = learner.get_params(deep=False).get("features") or [learner]
+        keeps = any("landmarks" in part.get_params(deep=False) for part in together)
+        maps = 1.0 if keeps and 4.0 * self.n_rows * D <= _KEPT_BYTES else maps
         return _TRIAL + maps * self.mapping(learner) + products
 
 

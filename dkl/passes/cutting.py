@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dkl.errors import located
 from dkl.passes.backends import current_client
+from dkl.passes.kept_pieces import PIECES
 from dkl.passes.reading import LOADER
 from dkl.passes.tasks import StopFlag, working
 from dkl.passes.work import ReadCounts, Ticket, Work
-from dkl.process import after_fork
 from dkl.protocols.records import Fold
 from dkl.protocols.source import BlockSource
 
@@ -48,46 +47,8 @@ def cuts(fold: Fold, source: BlockSource, order: Iterable[int]) -> Iterator[Cut]
         yield from (Cut(int(block), number, of) for number in range(of))
 
 
-class PieceCache:
-    """Pieces that the next fold makes alike, up to a number of bytes: the first ones that come.
-
-    All pieces are needed again before any of them is needed twice, so that none gives way to another.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._name = ""
-        self._kept: dict[tuple[int, int], tuple[Any, int]] = {}
-        self._left = 0
-
-    def get(self, name: str, block: int, number: int) -> tuple[Any, int] | None:
-        """The piece and the rows of its block; None where it is not kept."""
-        with self._lock:
-            return self._kept.get((block, number)) if name == self._name else None
-
-    def put(self, name: str, cut: tuple[int, int], piece: Any, n_rows: int, *, nbytes: int, capacity: int) -> None:
-        """Keep a piece of so many bytes if there is room; pieces of another name go."""
-        with self._lock:
-            if name != self._name:
-                self._name, self._left = name, capacity
-                self._kept.clear()
-            if nbytes <= self._left and cut not in self._kept:
-                self._kept[cut] = piece, n_rows
-                self._left -= nbytes
-
-    def clear(self) -> None:
-        """Forget all pieces: the folds that share them are done."""
-        with self._lock:
-            self._name = ""
-            self._kept.clear()
-
-
-PIECES = PieceCache()
-after_fork(PIECES.__init__)  # type: ignore[misc]
-
-
 def forget_pieces() -> None:
-    """Free the pieces that this process, and the workers of a cluster, have kept for further folds."""
+    """Free the pieces that this process, and the workers of a cluster, have kept for further passes."""
     PIECES.clear()
     if (client := current_client()) is not None:
         client.run(_forget_here, on_error="return")
@@ -101,7 +62,7 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
     """Piece `number` of a block; the first that a process makes of the block reads it for all."""
     stop.check()
     fold = fold_of(work)
-    if (kept := PIECES.get(fold.kept_as, ticket.number, number)) is not None:
+    if (kept := PIECES.get(fold.kept_as, (ticket.number, number))) is not None:
         piece, rows = kept
         reading = ReadCounts() if number else ReadCounts(1, rows, cache_hits=1)
         with working(work):
@@ -114,8 +75,9 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
         with located(f"block {block.index} of {work.place}"):
             piece = fold.prepare(block, {**fold.operands, "device": work.device}, number)
             if fold.kept_as and piece is not None and work.device == "cpu":
-                cut, room = (block.index, number), work.limits.piece_bytes
-                PIECES.put(fold.kept_as, cut, piece, block.n_rows, nbytes=fold.piece_bytes, capacity=room)
+                key, room = (block.index, number), work.limits.piece_bytes
+                if PIECES.claim(fold.kept_as, fold.piece_bytes, room):
+                    PIECES.put(fold.kept_as, key, (piece, block.n_rows))
             return Made(_arranged(fold, piece, block.index, number), reading)
 
 

@@ -19,7 +19,6 @@ from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats
 from dkl.passes.states import decode_state, encode_state
 from dkl.protocols.driver import Driver
-from dkl.protocols.records import Fold
 from dkl.protocols.source import BlockSource
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def run_driver(
     try:
         # The whole of a method: ask for records, read the rows once for them, step.
         while records := driver.request(problem, state):
-            shares_pieces |= any(isinstance(record, Fold) and record.kept_as != "" for record in records)
+            shares_pieces |= any(getattr(record, "kept_as", "") != "" for record in records)
             result = run_pass(
                 source, records, publish=heard, memory_limit=memory_limit, device=device, columns=row_columns
             )

@@ -129,7 +129,6 @@ def memory_within(
         items |= {
             f"mapped pieces ({pieces})": pieces * fold.piece_bytes,
             "states of the fold": 3 * fold.state_bytes,
-            "cache of mapped pieces": min(limits.piece_bytes, kept_bytes(source, fold)),
         }
     else:
         low, top = task_level(source.n_blocks), root(source.n_blocks).level
@@ -139,6 +138,9 @@ def memory_within(
             arriving = min(2 * tasks, source.n_blocks)
             waiting = arriving * sum(result_bytes(source, record, low) for record in records)
             items["sums of the tree"] = waiting + sum(_tree_bytes(source, record, low, top) for record in records)
+    kept = kept_bytes(source, records)
+    if kept or fold is not None:
+        items["cache of mapped pieces"] = min(limits.piece_bytes, kept)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
     return MemoryProjection(items, allowed, limits)
@@ -231,7 +233,7 @@ def fit_limits(
         If not even one block at a time fits; the message holds the sum.
     """
     check_accumulators(records)
-    pieces = kept_bytes(source, records[0]) if records and isinstance(records[0], Fold) else 0
+    pieces = kept_bytes(source, records)
     cache = cache_bytes(allowed) if cached or pieces else 0
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
     # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
@@ -266,9 +268,15 @@ def check_accumulators(records: Sequence[Record]) -> None:
                 )
 
 
-def kept_bytes(source: BlockSource, fold: Fold) -> int:
-    """Bytes of all pieces of a fold, where they are worth keeping for the next one."""
-    return fold.piece_bytes * sum(fold.pieces(int(rows)) for rows in source.block_rows if rows) if fold.kept_as else 0
+def kept_bytes(source: BlockSource, records: Sequence[Record]) -> int:
+    """Bytes of all that a pass makes of its blocks and that is worth keeping for the next one: pieces, mapped rows."""
+    fold = records[0] if records else None
+    if isinstance(fold, Fold):
+        each = fold.piece_bytes if fold.kept_as else 0
+        return each and each * sum(fold.pieces(int(rows)) for rows in source.block_rows if rows)
+    # records of one name share what is kept
+    rows = {record.kept_as: record.kept_row_bytes for record in records if isinstance(record, BlockSum)}
+    return int(source.block_rows.sum()) * sum(each for name, each in rows.items() if name)
 
 
 def whole_bytes(source: BlockSource) -> int:

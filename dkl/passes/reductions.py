@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.kernels.device import in_smaller_tiles
+from dkl.passes.kept_pieces import Kept
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
 from dkl.protocols.arrays import Rows
@@ -48,8 +49,8 @@ def narrowed(record: Record, source: BlockSource) -> Record:
 class SumReduction:
     """Accumulators, added or the larger value kept."""
 
-    def __init__(self, record: BlockSum) -> None:
-        self.record = record
+    def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
+        self.record, self._kept_bytes = record, kept_bytes
         # What reads no X has nothing to compute elsewhere.
         self.on_host = record.on_host or not record.needs_x
 
@@ -57,7 +58,10 @@ class SumReduction:
         if columns is not None:
             block = columns.read(self.record.reads, block)
         # A block for which the memory of a GPU does not suffice is computed again in smaller tiles.
-        returned = in_smaller_tiles(self.record.function)(block, self.record.operands)
+        operands = self.record.operands
+        if self.record.kept_as and self._kept_bytes:
+            operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
+        returned = in_smaller_tiles(self.record.function)(block, operands)
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:
             raise ValueError(
@@ -149,6 +153,6 @@ def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) 
     return Block(left.index, X, y, weight, row_id, columns, held)
 
 
-def reduction(record: BlockSum | RowSample) -> Reduction:
-    """How the results of a record on single blocks become one."""
-    return SumReduction(record) if isinstance(record, BlockSum) else SampleReduction(record)
+def reduction(record: BlockSum | RowSample, kept_bytes: int = 0) -> Reduction:
+    """How the results of a record on single blocks become one, in a process that may keep so many bytes of them."""
+    return SumReduction(record, kept_bytes) if isinstance(record, BlockSum) else SampleReduction(record)

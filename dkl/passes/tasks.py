@@ -93,7 +93,7 @@ def sum_blocks(
 
     `following` are blocks that this process is likely to need next: they are read while the last ones are worked on.
     """
-    reductions = [reduction(record) for record in work.records]  # type: ignore[arg-type]
+    reductions = [reduction(record, work.limits.piece_bytes) for record in work.records]  # type: ignore[arg-type]
 
     def values_of(block: Block) -> Values | None:
         """One value a record, or None for a block that a filter left without rows."""

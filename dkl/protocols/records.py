@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -54,6 +54,22 @@ def no_cost(rows: int, columns: int) -> Cost:
     return Cost()
 
 
+class Keeper(Protocol):
+    """What a block function keeps of its block between passes that share a name, as far as there is room."""
+
+    def at(self, key: bytes) -> Keeper:
+        """The same for some rows of the block, which the key tells apart from others."""
+
+    def get(self) -> Any:
+        """What an earlier pass has kept; None where it kept nothing."""
+
+    def claim(self, nbytes: int) -> bool:
+        """Whether so many bytes may be kept: they are this block's then."""
+
+    def put(self, value: Any) -> None:
+        """Keep a value for which there was room, once it is whole."""
+
+
 @dataclass(frozen=True, eq=False)
 class BlockSum:
     """Sums over all rows of a block function.
@@ -79,6 +95,12 @@ class BlockSum:
         of that kind reads no X.
     on_host : bool
         Whether the function works on the host whatever the pass computes on: its blocks are not moved.
+    kept_as : str
+        A name that passes share whose function makes something costly of each block alike, such as mapped rows: a
+        process keeps as many bytes of it as it has room for, by the `Keeper` that the function finds as the operand
+        "kept". Empty where nothing is worth keeping; no bit depends on it.
+    kept_row_bytes : int
+        Bytes of it, a row.
     """
 
     name: str
@@ -90,6 +112,8 @@ class BlockSum:
     writes: Mapping[str, str] = field(default_factory=dict)
     needs_x: bool = True
     on_host: bool = False
+    kept_as: str = ""
+    kept_row_bytes: int = 0
 
     @property
     def result_bytes(self) -> int:

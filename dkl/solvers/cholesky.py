@@ -15,6 +15,8 @@ from dkl.kernels.tiles import spans
 
 # Rows and columns of a tile: BLAS has its full rate on one, and there are enough of them for many cores.
 _TILE = 384
+# Up to so many rows one tile is faster than several of them on two cores.
+_ALONE = 1_536
 # Columns of an inverse that each core holds at a time.
 _COLUMNS = 128
 # Columns of R^-1 that rows are multiplied by at once: wide enough for the full rate of BLAS, narrow enough that few
@@ -42,7 +44,7 @@ def factorise(matrix: np.ndarray) -> bool:
     ----------
     Golub & Van Loan 2013, Matrix Computations, section 4.2.6 (outer products, by blocks).
     """
-    tiles = list(spans(len(matrix), _TILE))
+    tiles = list(spans(len(matrix), _TILE if len(matrix) > _ALONE else _ALONE))
     with one_blas_thread():
         for number, tile in enumerate(tiles):
             corner = matrix[tile, tile]

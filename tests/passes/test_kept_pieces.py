@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dkl
-from dkl.passes.cutting import PIECES, forget_pieces
+from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
+from dkl.passes.kept_pieces import PIECES
 from dkl.passes.loop import run_driver
 from dkl.passes.memory import project
 from dkl.protocols.block import Block
@@ -113,7 +114,7 @@ def test_pieces_are_forgotten_when_their_fit_is_done_and_when_another_begins() -
         run_pass(source, [fold(source, 0, "another")])
         assert len(MADE) == 8
         run_driver(EpochsDriver(), source, source)
-        assert PIECES.get("fit", 0, 0) is None
+        assert PIECES.get("fit", (0, 0)) is None
 
 
 def test_the_plan_counts_kept_pieces_after_blocks() -> None:
@@ -153,3 +154,33 @@ def test_stochastic_fits_map_their_rows_once(kind: str, monkeypatch: pytest.Monk
         assert sum(mapped) == (3_000 if cache else 4 * 3_000)
     np.testing.assert_array_equal(models[0].linear_.coef_, models[1].linear_.coef_)
     assert models[0].score(X, y) > 0.7
+
+
+@pytest.mark.parametrize("cache", [100_000, 1 << 28])
+@pytest.mark.parametrize("alpha", [1e-3, "auto"])
+def test_newton_steps_map_similarities_once(cache: int, alpha: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Similarities to landmarks that there is room for come from the first pass: the model has the bits of no room."""
+    from dkl.kernels import landmark_tiles
+
+    generator, mapped = np.random.default_rng(0), []
+    X = generator.normal(size=(3_000, 4))
+    y = X[:, 0] * X[:, 1] + 0.3 * generator.normal(size=3_000) > 0.0
+    whole = landmark_tiles.NystromProduct.__call__
+
+    def counted(self: Any, X: Any, room: Any = None) -> Any:
+        mapped.append(X.shape[0])
+        return whole(self, X, room)
+
+    monkeypatch.setattr(landmark_tiles.NystromProduct, "__call__", counted)
+    models, counts = [], []
+    for room in (0, cache):
+        mapped.clear()
+        learner = dkl.NystromFeatures(n_features=50, scaling="standard", random_state=0)
+        machine = dkl.KernelClassifier(learner, solver="newton", loss="log_loss", alpha=alpha, random_state=0)
+        data = dkl.create_dataset(f"memory://similarities-{cache}-{alpha}-{room}.zarr", X, y, chunk_rows=1_000)
+        with dask.config.set({"dkl.cache-bytes": room, "scheduler": "threads"}):
+            models.append(machine.fit(data))
+        counts.append(sum(mapped))
+    np.testing.assert_array_equal(models[0].linear_.coef_, models[1].linear_.coef_)
+    assert counts[1] < (0.5 if cache > 1 << 20 else 1.0) * counts[0]
+    assert PIECES.get("any", (0, b"")) is None

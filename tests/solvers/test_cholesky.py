@@ -24,6 +24,7 @@ def upper_only(A: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 4, 7, 8, 13, 40])
 def test_the_factor_is_the_one_of_numpy(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(cholesky, "_TILE", 4)
+    monkeypatch.setattr(cholesky, "_ALONE", 4)
     A = system(size)
     R = upper_only(A)
     assert factorise(R)
@@ -31,7 +32,7 @@ def test_the_factor_is_the_one_of_numpy(monkeypatch: pytest.MonkeyPatch, size: i
 
 
 def test_tiles_of_the_size_that_is_used_give_the_factor_too() -> None:
-    A = system(2 * cholesky._TILE + 5)
+    A = system(cholesky._ALONE + 5)
     R = upper_only(A)
     assert factorise(R)
     np.testing.assert_allclose(np.triu(R).T @ np.triu(R), A, rtol=1e-9, atol=1e-9)
@@ -54,6 +55,7 @@ def test_the_bits_do_not_depend_on_how_many_cores_there_are(monkeypatch: pytest.
 @pytest.mark.parametrize("place", [0, 3, 4, 11])
 def test_a_matrix_that_is_not_positive_has_no_factor(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     monkeypatch.setattr(cholesky, "_TILE", 4)
+    monkeypatch.setattr(cholesky, "_ALONE", 4)
     A = system(12)
     A[place, place] = -1.0
     assert not factorise(A)

@@ -9,6 +9,7 @@ from scipy.linalg import lapack
 from sklearn.cluster import KMeans
 
 from dkl.errors import refuse_non_finite
+from dkl.kernels.landmark_tiles import KernelValues
 
 Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
 
@@ -64,7 +65,7 @@ def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -
     phi are the whitened similarities to the first m rows, and nu is such that the scores sum to about m / 2: the rows
     that a ridge model of so many degrees of freedom needs (El Alaoui & Mahoney 2015).
     """
-    phi = kernel.kernel(rows, rows[:m]) @ whitening_of(rows[:m], kernel)
+    phi = KernelValues(kernel, rows[:m], np.dtype(np.float64))(rows) @ whitening_of(rows[:m], kernel)
     values, vectors = np.linalg.eigh((phi * weight[:, None]).T @ phi)
     values = np.maximum(values, 0.0)
     low, high = 1e-12 * values.max(), values.sum()
@@ -99,7 +100,7 @@ def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> n
 
 def whitening_of(landmarks: np.ndarray, kernel: Any) -> np.ndarray:
     """A = L^-T with L L^T = k(Z, Z) + e I, so that |k(x, Z) A|^2 is the kernel's own norm of x: (l, l) float64."""
-    matrix = kernel.kernel(landmarks)
+    matrix = KernelValues(kernel, landmarks, np.dtype(np.float64))(landmarks)
     refuse_non_finite(matrix.diagonal(), "the kernel of landmark", "scale the rows (scaling='standard')")
     size, jitter = len(matrix), _JITTER
     while True:
