@@ -29,11 +29,12 @@ class NystromProjection:
     kernel : Family
         Its `kernel` has a bandwidth.
     landmarks : ndarray of shape (l, d), float64
-        Z, scaled as rows are, and in the metric.
+        Z, scaled as rows are, and in the metric: of shape (l, d') for one of shape (d, d').
     whitening : ndarray of shape (l, m), float64
         A, or some of its columns.
-    metric : ndarray of shape (d,) or (d, d), float64, or None
-        Scaled rows are multiplied by it before the kernel sees them: M^(1/2) of a learned metric M.
+    metric : ndarray of shape (d,), (d, d) or (d, d'), float64, or None
+        Scaled rows are multiplied by it before the kernel sees them: M^(1/2) of a learned metric M, or what makes one
+        rank of d columns for the values of a category.
     """
 
     kernel: Any
@@ -52,7 +53,7 @@ class NystromProjection:
 
     @property
     def n_columns(self) -> int:
-        return self.landmarks.shape[1]
+        return self.landmarks.shape[1] if self.metric is None else self.metric.shape[0]
 
     @property
     def nbytes(self) -> int:

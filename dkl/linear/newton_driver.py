@@ -23,7 +23,7 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import Loss, newton_loss
-from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
+from dkl.solvers.positive_definite import KnownSystems, map_systems, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
@@ -263,6 +263,9 @@ class NewtonDriver:
     hinge is piecewise quadratic, so a full step that leaves the rows with margin below 1 unchanged ends the search.
     """
 
+    def __init__(self) -> None:
+        self._known = KnownSystems()
+
     def init(self, problem: NewtonProblem) -> NewtonState:
         """All models at the start, nothing read."""
         g = problem.n_models
@@ -312,8 +315,8 @@ class NewtonDriver:
             if len(accepted) == 0:
                 return state
             moved = state.coefficients[0] - before[0], gradients[0]
-            return _with_secant_step(problem, state, problem.metric[0], *moved)
-        _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]))
+            return _with_secant_step(problem, state, self._known, *moved)
+        _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]), self._known)
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
         # Shared Hessians are not kept: after this pass the models stand at different points.
@@ -330,7 +333,8 @@ class NewtonDriver:
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        items = {"Hessians": 3 * packed + 2 * solved * system}
+        # a factor is kept where there is one system alone
+        items = {"Hessians": 3 * packed + (2 * solved + 1) * system}
         # LAPACK works on a matrix of its own, of twice the size, beside the one that becomes the eigenvectors
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 
@@ -504,7 +508,11 @@ def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray
 
 
 def _set_directions(
-    problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: tuple[np.ndarray, np.ndarray, np.ndarray]
+    problem: NewtonProblem,
+    state: NewtonState,
+    models: np.ndarray,
+    sums: tuple[np.ndarray, np.ndarray, np.ndarray],
+    known: KnownSystems,
 ) -> None:
     """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
     gradients, hessians, hessian_of = sums
@@ -512,7 +520,7 @@ def _set_directions(
 
     def solved(system: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
         those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
-        return those, _solve(problem, hessians[system[0]], system[1], gradients[those])
+        return those, _solve(problem, (hessians, known), system, gradients[those], is_only=len(systems) == 1)
 
     # Each pair of Hessian and penalty is factored once, for all models that have it.
     systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
@@ -522,7 +530,7 @@ def _set_directions(
 
 
 def _with_secant_step(
-    problem: NewtonProblem, state: NewtonState, metric: np.ndarray, move: np.ndarray, gradient: np.ndarray
+    problem: NewtonProblem, state: NewtonState, known: KnownSystems, move: np.ndarray, gradient: np.ndarray
 ) -> NewtonState:
     """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
 
@@ -542,24 +550,33 @@ def _with_secant_step(
     for p in reversed(range(len(moves))):
         shares[p] = moves[p] @ direction / curvatures[p]
         direction -= shares[p] * changes[p]
-    direction = _solve(problem, metric, state.penalties(problem)[0], direction[None])[0]
+    system = 0, float(state.penalties(problem)[0])
+    direction = _solve(problem, (problem.metric, known), system, direction[None], is_only=True)[0]
     for p in range(len(moves)):
         direction += (shares[p] - changes[p] @ direction / curvatures[p]) * moves[p]
     state.directions[0], state.slope[0] = -direction, -gradient @ direction
     return replace(state, moves=moves, changes=changes, last_gradient=gradient)
 
 
-def _solve(problem: NewtonProblem, packed: np.ndarray, alpha: float, gradients: np.ndarray) -> np.ndarray:
-    """(H/N + alpha I)^-1 of each gradient."""
+def _solve(
+    problem: NewtonProblem,
+    hessians: tuple[Any, KnownSystems],
+    which: tuple[int, float],
+    gradients: np.ndarray,
+    *,
+    is_only: bool,
+) -> np.ndarray:
+    """(H/N + alpha I)^-1 of each gradient, for the Hessian and the penalty of a system and what is known of it."""
+    (matrices, known), (number, alpha) = hessians, which
     # The system is multiplied by N over the loss's unit of curvature, which saves a copy of the sums.
     scale = problem.total_weight / problem.table.curvature_unit
 
     def system() -> np.ndarray:
-        matrix, _ = lapack.dtpttr(problem.width, packed)
+        matrix, _ = lapack.dtpttr(problem.width, matrices[number])
         diagonal = np.einsum("ii->i", matrix)
         diagonal[:-1] += scale * alpha
         # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
         diagonal[-1] += 1e-12 * diagonal.mean()
         return matrix
 
-    return solve_positive(system, scale * gradients.T).T
+    return known.solve(matrices, which, system, scale * gradients.T, is_only=is_only).T

@@ -16,6 +16,7 @@ from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
 from dkl.methods.base import FeatureLearner
 from dkl.methods.combined.learner import CombinedFeatures
+from dkl.methods.nystrom.ordered import ordered_names
 from dkl.registry import learner_entry
 
 # Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
@@ -24,8 +25,9 @@ _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
 _COLUMNS_OF_A_METRIC = 8
 # A kernel of so much of the median distance gains longest with more landmarks; of few it wants a wider one.
 _MATERN_BANDWIDTH = 0.5
-# A product over columns is a sum of effects of few columns where it is wide, as most tables want it.
-_LAPLACIAN_BANDWIDTH = 4.0
+# A product over columns is a sum of effects of few columns where it is wide, as most tables want it; in a learned
+# metric, where few columns are left, less so.
+_LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 4.0, 2.0
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 # Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
@@ -95,6 +97,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
+    metrics: list[Contender] = []
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_A_KERNEL:
         size = int(np.clip(dataset.n_rows // 2, 10, effort.n_features))
         kernel = learner_entry("nystrom").learner_class(
@@ -102,17 +105,20 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
         # a product over columns: rows are near that differ in few columns, however much, as classes do
-        tried.append(
-            Contender(
-                "a Laplacian kernel at landmarks",
-                clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH),
-            )
-        )
-    tried += waves
-    if dataset.n_columns >= _COLUMNS_OF_A_METRIC and (kernels := [one for one in tried if is_kernel(one)]):
-        # the metric finds few columns that matter among many
-        learned = clone(kernels[0].learner).set_params(metric="diagonal", sigma_factor=1.0)
-        tried.append(Contender("a Matern kernel in a learned metric", learned))
+        product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
+        tried.append(Contender("a Laplacian kernel at landmarks", product))
+        if knobs.scaling == "auto" and not np.all(dataset.passthrough):
+            # in quantiles it finds thresholds wherever rows are dense, as trees do
+            other = clone(product).set_params(scaling=_other_scaling(product.scaling))
+            tried.append(Contender(f"a Laplacian kernel at landmarks (scaling {other.scaling})", other))
+        if ordered_names(dataset.encoding):
+            ranks = clone(product).set_params(categories="ordered")
+            tried.append(Contender("a Laplacian kernel of ordered categories at landmarks", ranks))
+        if dataset.n_columns >= _COLUMNS_OF_A_METRIC:
+            # the metric finds few columns that matter among many
+            learned = clone(product).set_params(metric="diagonal", sigma_factor=_BANDWIDTH_IN_A_METRIC)
+            metrics.append(Contender("a Laplacian kernel in a learned metric", learned))
+    tried += [*waves, *metrics]
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
@@ -128,6 +134,21 @@ def is_learned(contender: Contender) -> bool:
     return contender.learner.get_params(deep=False).get("metric") is not None
 
 
+def with_known_metric(contender: Contender) -> Contender:
+    """The same without what learning its metric takes."""
+    return Contender(contender.name, clone(contender.learner).set_params(metric=None))
+
+
+def shares_metric(contender: Contender, other: Contender) -> bool:
+    """Whether both learn the same metric of the same rows: by rounds of their own, in one scaling."""
+    if not (is_learned(contender) and is_learned(other)):
+        return False
+    ours, theirs = (one.learner.get_params(deep=False) for one in (contender, other))
+    same = all(ours[name] == theirs[name] for name in ("metric", "scaling", "kernel"))
+    # the rounds of a kernel with slopes of its own are its own
+    return same and ours["kernel"].norm == "l1"
+
+
 def has_kernel(contender: Contender) -> bool:
     """Whether some of its features are similarities to landmarks."""
     together = contender.learner.get_params(deep=False).get("features") or [contender.learner]
@@ -141,7 +162,7 @@ def variants(
     n_rows: int,
     *,
     is_best: bool = True,
-    is_sparse: bool = False,
+    scales: bool = True,
 ) -> list[Contender]:
     """What may do better than a kind: more features, or searches; and of the best another bandwidth or scaling."""
     given = contender.learner.get_params(deep=False)
@@ -158,17 +179,21 @@ def variants(
     if may_repeat and more * size <= effort.most_features:
         found.append(contender.changed(f"bags {more}", bags=more))
     # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
-    # scaling has an end. A kernel in quantiles finds thresholds wherever rows are dense. A bandwidth that was found in
-    # one scaling means nothing in another.
+    # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
-    may_scale = knobs.scaling == "auto" and "scaling" in given and not is_sparse
+    may_scale = knobs.scaling == "auto" and "scaling" in given and scales
     if is_best and may_scale and not has_bandwidth:
-        other = "standard" if given["scaling"] == "quantile" else "quantile"
+        other = _other_scaling(given["scaling"])
         found.append(contender.changed(f"scaling {other}", scaling=other))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
         found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
     return found
+
+
+def _other_scaling(scaling: str | None) -> str:
+    """What may suit columns better than the one of two scalings."""
+    return "standard" if scaling == "quantile" else "quantile"
 
 
 def with_landmarks(contender: Contender, size: int) -> Contender:

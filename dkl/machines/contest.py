@@ -10,7 +10,16 @@ import numpy as np
 from sklearn.base import clone
 
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
-from dkl.machines.contenders import Contender, has_kernel, is_kernel, is_learned, landmarks_of, with_landmarks
+from dkl.machines.contenders import (
+    Contender,
+    has_kernel,
+    is_kernel,
+    is_learned,
+    landmarks_of,
+    shares_metric,
+    with_known_metric,
+    with_landmarks,
+)
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
@@ -406,11 +415,20 @@ class Race:
         known = len(parents) == _PAIR and all(len(self.choices[parent]) > fold for parent in parents)
         return parents if known else ()
 
+    def metric_of(self, number: int, fold: int) -> int | None:
+        """The contender that has learned the metric, for this fold, that another would learn again; None for none."""
+        parents = self._parents.get(number, ())
+        if len(parents) != 1 or len(self.choices[parents[0]]) <= fold:
+            return None
+        return parents[0] if shares_metric(self.contenders[number], self.contenders[parents[0]]) else None
+
     def trial_work(self, number: int, fold: int | None = None) -> float:
         """The work of a trial of a contender: of the next one, unless the fold is given."""
         contender = self.contenders[number]
         if self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold):
             return self.joining(contender)
+        if self.metric_of(number, len(self.choices[number]) if fold is None else fold) is not None:
+            contender = with_known_metric(contender)
         if number in self._found:
             # a search that ends early takes the work of one for as many features as it finds
             contender = Contender("", clone(contender.learner).set_params(n_features=self._found[number]))

@@ -21,8 +21,8 @@ _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.1, 5e7
 # Similarities that take no more bytes than these are mapped once for all passes of a fit.
 _KEPT_BYTES = 1 << 29
-# Rounds of a learned metric as a rule, its landmarks at most, the penalties of a round, and a slope at a landmark.
-_METRIC_ROUNDS, _LEAST_METRIC_LANDMARKS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 1_000, 13.0, 10.0
+# Rounds of a learned metric as a rule, its landmarks, the penalties of a round, and a slope at a landmark.
+_METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 13.0, 10.0
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
 # for each model.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
@@ -131,7 +131,7 @@ class Shape:
             return 0.0
         if "features_per_round" not in given:
             whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in given else 0.0
-            return whitening + (self._metric(D) if given.get("metric") else 0.0)
+            return whitening + (self._metric() if given.get("metric") else 0.0)
         if "bins" in given:
             m, bags = given["n_features"], given["bags"]
             rounds = bags * (m / min(max(n / 60.0, 5.0), 25.0) + 8.0)
@@ -139,9 +139,9 @@ class Shape:
             return rounds * (_ROUND + _STEP * looked_at)
         return _SEARCH_BEGINS + n * D * (_SEARCH + _SEARCH_A_COLUMN * d + _SEARCH_A_MODEL * K)
 
-    def _metric(self, D: int) -> float:
+    def _metric(self) -> float:
         """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
-        landmarks = min(max(D, _LEAST_METRIC_LANDMARKS), _METRIC_LANDMARKS, self.n_rows)
+        landmarks = min(_METRIC_LANDMARKS, self.n_rows)
         # products of rows with landmarks for the distances, of all similarities, and of slopes with landmarks
         products = 2.0 * (2.0 * self.n_columns + landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
         similarities = 2.0 * _KERNEL + _SLOPE * self.n_models + products

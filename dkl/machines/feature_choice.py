@@ -61,7 +61,7 @@ _ENOUGH_ROWS = 800
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
 # Crosses have to do so much better: kernels find them, too, with more rows than are tried on.
-_CLEARLY_CROSSED = 0.25
+_CLEARLY_CROSSED = 0.15
 # Landmarks of the kernel that crosses are judged by.
 _LARGE_KERNEL = 1_000
 
@@ -137,9 +137,10 @@ class ChoosingMixin(LossChoosingMixin):
             self._advised = contender.learner
             try:
                 learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+                known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
                 on, many = (sample, weights, run), shape.features_of(contender.learner) > MANY_FEATURES
                 near = race.preferred(number) if many else None
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned)
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
@@ -337,6 +338,8 @@ class ChoosingMixin(LossChoosingMixin):
         effort = EFFORTS[self.effort]
         whole = self._shape(dataset)
         judged = self._shape(sample)
+        # one-hot columns are what they are in any scaling
+        scales = not (sample.source.is_sparse or np.all(sample.passthrough))
         return Race(
             list(tried),
             len(folds),
@@ -345,7 +348,7 @@ class ChoosingMixin(LossChoosingMixin):
             joining=lambda contender: judged.telling(contender.learner),
             fitting=lambda contender: whole.fitting(contender.learner),
             vary=lambda contender, is_best: variants(
-                contender, effort, self._knobs, sample.n_rows, is_best=is_best, is_sparse=sample.source.is_sparse
+                contender, effort, self._knobs, sample.n_rows, is_best=is_best, scales=scales
             ),
             join=joined,
             plan=self.trials,
@@ -394,17 +397,20 @@ class ChoosingMixin(LossChoosingMixin):
         stage: str,
         near: PenaltyChoice | None = None,
         learned: Sequence[FeatureLearner] = (),
+        known: FeatureLearner | None = None,
     ) -> tuple[FeatureLearner, PenaltyChoice]:
         """The features learned without the rows of a fold, and how the penalties do on these.
 
-        Those of other features side by side need not be `learned` again. Those penalties are tried that are `near`
-        the one which fewer of the kind have preferred, if that is known.
+        Those of other features side by side need not be `learned` again, nor the metric that is `known`. Those
+        penalties are tried that are `near` the one which fewer of the kind have preferred, if that is known.
         """
         pilot = self._learner(f"pilot-{stage}")
         if learned:
             pilot.put_together(learned)
         else:
             context = FitContext(fold, for_machine=True, is_pilot=True, hints=False, judging_seed=self._judging_seed)
+            if known is not None and known.metric_ is not None:
+                context = replace(context, metric=(known.metric_, known.family_.sigma / known.sigma_factor))
             pilot.fit_within(on[0], context)
         return pilot, self._told_penalties(pilot, fold, on, stage, near)
 

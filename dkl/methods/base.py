@@ -42,7 +42,7 @@ from dkl.methods.parameters import (
     with_parameters,
 )
 from dkl.methods.potentials import PotentialProblem, PotentialState
-from dkl.methods.preparation.driver import PreparationDriver
+from dkl.methods.preparation.driver import PreparationDriver, PreparationProblem
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import recorded, recorded_device
 from dkl.methods.refining import judging_share
@@ -215,7 +215,7 @@ class FeatureLearner(
         check_parameters(self)
         self._check_rest()
         # No row is read: the seed is any, and so are frequencies, since sizes do not depend on them.
-        preparation = preparation_problem(dataset, self._prior(), self.scaling, 0)
+        preparation = self._preparation(dataset, self._prior(), 0)
         return [*PreparationDriver().plan(preparation), *self._planned_method(dataset)]
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
@@ -312,12 +312,16 @@ class FeatureLearner(
     def _prepare(self, dataset: Dataset) -> Any:
         """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
         family = self._prior()
-        problem = preparation_problem(dataset, family, self.scaling, self.seed_)
+        problem = self._preparation(dataset, family, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)
         return state.scaler(problem)
+
+    def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
+        """What has to be found of the rows first."""
+        return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
         """How passes are run, the state of a stage kept below the checkpoint."""

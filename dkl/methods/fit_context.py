@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from dkl.linear.minibatches import HeldOut
 
 
@@ -30,6 +32,9 @@ class FitContext:
     weighs : bool
         False ends the fit once the candidates, their scaling and bandwidth are there: those who agree on them weigh
         them by the sums of rows that come later.
+    metric : (ndarray, float) or None
+        A metric that was learned from the same rows in the same scaling, by rounds that the learner's kernel has no
+        part in, and the bandwidth in it at `sigma_factor` 1: it is not learned again.
     """
 
     withheld: HeldOut | None = None
@@ -38,6 +43,7 @@ class FitContext:
     hints: bool = True
     weighs: bool = True
     judging_seed: int | None = None
+    metric: tuple[np.ndarray, float] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
         """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""

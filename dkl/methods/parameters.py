@@ -164,6 +164,7 @@ NYSTROM: Constraints = {
     **{name: constraint for name, constraint in COMMON.items() if name != "family"},
     "kernel": [HasMethods(["kernel", "validate", "with_bandwidth"]), None],
     "landmarks": [StrOptions({"uniform", "kmeans", "leverage", "rpcholesky"})],
+    "categories": [StrOptions({"one-hot", "ordered"})],
     "sigma_factor": [_POSITIVE],
     "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
 }

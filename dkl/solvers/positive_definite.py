@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -52,6 +52,32 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
     return lapack.dpotrs(factor_positive(form), right, lower=0)[0]
 
 
+class KnownSystems:
+    """What was found of systems that are solved again and again: their factors, and what their diagonals wanted.
+
+    It changes no bit: a system that is new to it is factored as before. Of a single one the factor is kept, of several
+    what had to be added to each of them, so that it is not found out again.
+    """
+
+    def __init__(self) -> None:
+        self._matrices: object = None
+        self._added: dict[Hashable, float] = {}
+        self._factor: tuple[Hashable, np.ndarray] | None = None
+
+    def solve(
+        self, matrices: object, key: Hashable, form: Callable[[], np.ndarray], right: np.ndarray, *, is_only: bool
+    ) -> np.ndarray:
+        """As `solve_positive`, for the system `key` among those that are made of `matrices`."""
+        if matrices is not self._matrices:
+            self._matrices, self._added, self._factor = matrices, {}, None
+        known = self._factor
+        if known is not None and known[0] == key:
+            return lapack.dpotrs(known[1], right, lower=0)[0]
+        R, self._added[key] = _factored(form, self._added.get(key, 0.0))
+        self._factor = (key, R) if is_only else None
+        return lapack.dpotrs(R, right, lower=0)[0]
+
+
 def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     """The factor R of R^T R = A, for a symmetric positive definite A; one that is not quite gets a growing diagonal.
 
@@ -71,7 +97,11 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     ValueError
         If the matrix is not finite.
     """
-    extra = 0.0
+    return _factored(form, 0.0)[0]
+
+
+def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray, float]:
+    """The factor, and what the diagonal got in the end, which is at least `extra`."""
     while True:
         system = np.asfortranarray(form(), dtype=np.float64)
         diagonal = np.einsum("ii->i", system)
@@ -85,5 +115,5 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
         # fails: a little more on the diagonal outweighs it, ten times as much each time until it succeeds.
         diagonal += extra
         if factorise(system):
-            return system
+            return system, extra
         extra = 10.0 * extra if extra else 1e-9 * scale

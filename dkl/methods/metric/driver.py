@@ -38,7 +38,7 @@ class MetricProblem:
     Parameters
     ----------
     kernel : Gaussian or Matern
-        With its bandwidth in scaled columns.
+        With its bandwidth in scaled columns; "median" is the median distance between landmarks.
     scaler : Scaler or None
     targets : HeldTargets
     n_models : int
@@ -109,7 +109,8 @@ class MetricDriver:
 
     def init(self, problem: MetricProblem) -> MetricState:
         """No landmarks, and the metric of the scaled columns."""
-        d, sigma = problem.n_columns, float(problem.kernel.sigma)
+        # a median is that of the landmarks, once these are drawn
+        d, sigma = problem.n_columns, 1.0 if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
         metric = np.eye(d) if problem.is_full else np.ones(d)
         return MetricState(
             phase="sample",
@@ -137,7 +138,9 @@ class MetricDriver:
         if state.phase == "sample":
             X = scale_rows(results[0].X, problem.scaler, "float64")
             rows = np.unique(X.toarray() if hasattr(X, "toarray") else X, axis=0)
-            return replace(state, phase="system", landmarks=np.random.default_rng(problem.seed).permutation(rows))
+            landmarks = np.random.default_rng(problem.seed).permutation(rows)
+            sigma = _bandwidth(problem, landmarks)
+            return replace(state, phase="system", landmarks=landmarks, sigmas=np.array([sigma]), best_sigma=sigma)
         return _judged(problem, state, results) if state.phase == "system" else _moved(problem, state, results[0])
 
     def plan(self, problem: MetricProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -249,4 +252,12 @@ def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarra
     before = float(np.median(distance.pdist(some)))
     if not (apart.min() > 0.0 and before > 0.0):
         return replace(state, phase="done")
-    return replace(state, phase="system", metrics=metrics, sigmas=float(problem.kernel.sigma) * apart / before)
+    return replace(state, phase="system", metrics=metrics, sigmas=_bandwidth(problem, some) * apart / before)
+
+
+def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:
+    """Of the kernel in scaled columns; 1 for landmarks that do not differ, which no round learns from."""
+    if not problem.kernel.needs_bandwidth:
+        return float(problem.kernel.sigma)
+    apart = distance.pdist(landmarks[:_DISTANCES])
+    return float(np.median(apart)) or 1.0 if len(apart) else 1.0

@@ -9,6 +9,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Matern
+from dkl.features.nystrom_projection import in_metric
 from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
 from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
@@ -16,6 +17,7 @@ from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
+from dkl.methods.preparation.bandwidth import median_distance
 
 MetricKind = Literal["diagonal", "full"]
 
@@ -30,8 +32,9 @@ _JUDGES = 0.2
 class LearnedMetricMixin(FeatureLearner):
     """A learner whose kernel, or law of frequencies, may be of rows in a learned metric.
 
-    A learner of waves finds it with Matern(0.5) on 1,000 landmarks, whatever its family is: on puma32h a Gaussian
-    kernel of the median bandwidth is too smooth to say which columns count, and its rounds gain nothing.
+    A Laplacian kernel, and a learner of waves, find it with Matern(0.5), on 600 and 1,000 landmarks, whatever its
+    family is: on puma32h a Gaussian kernel of the median bandwidth is too smooth to say which columns count, and its
+    rounds gain nothing.
     """
 
     # whether the rounds have the learner's own kernel, and as many landmarks as it asks for
@@ -56,6 +59,11 @@ class LearnedMetricMixin(FeatureLearner):
         self.metric_history_: list[dict[str, float]] = []
         if self.metric is None:
             return
+        factor = float(getattr(self, "sigma_factor", 1.0))
+        if self._context.metric is not None:
+            self.metric_, sigma = self._context.metric
+            self.family_ = self.family_.with_bandwidth(factor * sigma)
+            return
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
@@ -63,6 +71,10 @@ class LearnedMetricMixin(FeatureLearner):
         self.metric_, family = state.best_metric, self.family_
         if isinstance(family, Dictionaries):
             self.family_ = family.stretched(state.best_sigma / family.sigma)
+        elif self._metric_of_own_kernel and family.norm == "l1":
+            # its own median in the metric, as without one
+            apart = median_distance(in_metric(state.landmarks, self.metric_), metric="cityblock")
+            self.family_ = family.with_bandwidth(factor * apart)
         else:
             self.family_ = family.with_bandwidth(state.best_sigma)
 
@@ -91,7 +103,11 @@ class LearnedMetricMixin(FeatureLearner):
             For kernels without a gradient in closed form, families without a bandwidth, and a full metric of sparse
             rows or many columns.
         """
-        if not self._metric_of_own_kernel:
+        n_landmarks = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
+        if self._metric_of_own_kernel and getattr(kernel, "norm", None) == "l1":
+            # such a kernel has corners at the columns of every landmark: another one says which columns count
+            kernel, n_landmarks = Matern(0.5), _LEAST_LANDMARKS
+        elif not self._metric_of_own_kernel:
             if not hasattr(kernel, "sigma"):
                 raise ValueError(
                     f"metric={self.metric!r} needs a family with a bandwidth, which {kernel!r} is not; take "
@@ -101,7 +117,7 @@ class LearnedMetricMixin(FeatureLearner):
         if not has_radial_slope(kernel):
             raise ValueError(
                 f"metric={self.metric!r} needs a kernel of the distance with a gradient in closed form, which "
-                f"{kernel!r} is not; take Gaussian() or Matern(0.5, 1.5 or 2.5), or metric=None"
+                f"{kernel!r} is not; take Gaussian(), Laplacian() or Matern(0.5, 1.5 or 2.5), or metric=None"
             )
         if self.metric == "full" and (dataset.source.is_sparse or dataset.n_columns > _MOST_COLUMNS):
             rows = "sparse rows" if dataset.source.is_sparse else f"{dataset.n_columns:,} columns"
@@ -111,14 +127,13 @@ class LearnedMetricMixin(FeatureLearner):
             )
         held_out = self._context.judging(getattr(self, "validation_fraction", _JUDGES), seed)
         targets = model_targets(dataset, scale, self._class_weights(dataset))
-        asked = int(self.n_features) if self._metric_of_own_kernel else _LANDMARKS
         return MetricProblem(
             kernel=kernel,
             scaler=scaler,
             targets=HeldTargets(targets, held_out.mask),
             n_models=len(targets.models),
             n_columns=dataset.n_columns,
-            n_landmarks=int(min(np.clip(asked, _LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
+            n_landmarks=int(min(np.clip(n_landmarks, _LEAST_LANDMARKS, _LANDMARKS), dataset.n_rows)),
             is_full=self.metric == "full",
             seed=seed,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
+from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
 from dkl.methods.parameters import NYSTROM, Constraints
+from dkl.methods.preparation.driver import PreparationProblem
 
 # rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
@@ -45,9 +47,14 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         A learned metric: rounds fit a kernel model on 600 to 1,000 landmarks, take the mean of the outer
         products of its gradients as the metric of the next round, and end where held-out rows gain no more. "diagonal"
         is a factor for each column, "full" a d x d matrix, for dense rows of at most 5,000 columns. Learned with the
-        targets, by squared errors for classes, too; for kernels of the distance (Gaussian, Matern of 0.5, 1.5, 2.5).
+        targets, by squared errors for classes, too; for kernels of the distance (Gaussian, Matern of 0.5, 1.5, 2.5),
+        and for Laplacian ones by rounds with Matern(0.5).
     validation_fraction : float
         The share of the rows held out to judge rounds of the metric.
+    categories : {"one-hot", "ordered"}
+        What the kernel sees of a table's categories of few values. "ordered": equally spaced ranks where the texts have
+        an order, as single letters and texts with a number have ("18-24", "25-40"); others stay one-hot. Not beside a
+        learned metric.
     scaling, max_rows
         As of `RandomFeatures`.
     class_weight : dict, "balanced" or None
@@ -60,6 +67,8 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         In the units of the scaled rows, and in the metric.
     metric_ : ndarray of shape (d,) or (d, d), or None
         The root R of the learned metric: the kernel is one of |R'x - R'z| for scaled rows.
+    ordered_ : tuple of str
+        The columns of the table whose ranks are taken.
     metric_history_ : list of dict
         A line a round of the metric, the first one without it: loss on held-out rows, penalty.
     feature_map_ : FeatureMap
@@ -97,6 +106,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         sigma_factor: float = 1.0,
         metric: MetricKind | None = None,
         validation_fraction: float = 0.2,
+        categories: Literal["one-hot", "ordered"] = "one-hot",
         scaling: ScalingChoice | None = None,
         max_rows: int | None = None,
         class_weight: Any = None,
@@ -113,6 +123,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         self.sigma_factor = sigma_factor
         self.metric = metric
         self.validation_fraction = validation_fraction
+        self.categories = categories
         self.scaling = scaling
         self.max_rows = max_rows
         self.class_weight = class_weight
@@ -143,8 +154,11 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         """A map of as many landmarks as there may be."""
         m = min(self.n_features, dataset.n_rows)
         d = dataset.n_columns
-        metric = None if self.metric is None else np.ones((d, d) if self.metric == "full" else d)
-        projection = NystromProjection(self._planned_family(), np.zeros((m, d)), np.zeros((m, m)), metric)
+        metric = self._moving(dataset)
+        if self.metric is not None:
+            metric = np.ones((d, d) if self.metric == "full" else d)
+        width = d if metric is None else metric.shape[-1]
+        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.zeros((m, m)), metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
@@ -157,16 +171,33 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
 
     def _learn(self, dataset: Dataset) -> None:
         self._class_weights(dataset)
+        moving = self._moving(dataset)
+        self.ordered_ = () if moving is None else ordered_names(dataset.encoding)
         scaler = self._prepare(dataset)
         if (sigma := getattr(self.family_, "sigma", None)) is not None:
             self.family_ = self.family_.with_bandwidth(float(sigma) * self.sigma_factor)
         self._learn_metric(dataset, scaler)
-        problem = self._problem(dataset, self.family_, scaler, self.seed_)
-        problem = replace(problem, metric=self.metric_)
+        metric = self.metric_ if moving is None else moving
+        problem = replace(self._problem(dataset, self.family_, scaler, self.seed_), metric=metric)
         landmarks = self._run(NystromDriver(), problem, dataset, "landmarks").landmarks
         whitening = whitening_of(landmarks, self.family_)
-        projection = NystromProjection(self.family_, landmarks, whitening, self.metric_)
+        projection = NystromProjection(self.family_, landmarks, whitening, metric)
         self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
+
+    def _moving(self, dataset: Dataset) -> np.ndarray | None:
+        """What the scaled rows are multiplied by before the kernel sees them; None for a metric, or nothing."""
+        if self.categories == "one-hot":
+            return None
+        if self.metric is not None:
+            raise ValueError(
+                f"categories='ordered' and metric={self.metric!r} both move the rows; take metric=None, or "
+                "categories='one-hot'"
+            )
+        return ordered_columns(dataset.encoding, dataset.n_columns)
+
+    def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
+        """The bandwidth is that of the rows as the kernel sees them."""
+        return replace(super()._preparation(dataset, family, seed), moving=self._moving(dataset))
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:
         looked_at = self.n_features

@@ -42,6 +42,8 @@ class PreparationProblem:
         Whether the median distance between scaled rows is asked for.
     metric : {"euclidean", "cityblock"}
         The metric of that distance.
+    moving : ndarray of shape (d, d') or None
+        Scaled rows are multiplied by it before distances are taken.
     """
 
     n_rows: int
@@ -53,6 +55,7 @@ class PreparationProblem:
     scaling: ScalingKind | None = None
     needs_bandwidth: bool = False
     metric: Metric = "euclidean"
+    moving: np.ndarray | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -129,6 +132,7 @@ class PreparationDriver:
         # sigma is the median distance in the coordinates that frequencies are drawn for, after scaling
         if problem.needs_bandwidth:
             rows = scale_rows(sample.X, scaler, dtype="float64")
+            rows = rows if problem.moving is None else np.asarray(rows @ problem.moving)
             sigma = median_distance(rows, weights, metric=problem.metric)
             refuse_non_finite(
                 sigma,
