@@ -228,7 +228,7 @@ def _kernel_steps(feature_map: FeatureMap) -> list[tuple[str, Any]]:
     kernel.components_ = nystrom.landmarks
     kernel.normalization_ = (nystrom.whitening * feature_map.amplitudes).T
     kernel.component_indices_ = np.arange(len(nystrom.landmarks))
-    kernel.n_features_in_, kernel._n_features_out = feature_map.n_columns, feature_map.n_features
+    kernel.n_features_in_, kernel._n_features_out = nystrom.landmarks.shape[1], feature_map.n_features
     return [*steps, ("kernel", kernel)]
 
 

@@ -15,6 +15,7 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.kernels.tiles import RowTiles, spans
+from dkl.process import TwoForms
 from dkl.protocols.arrays import Array, Rows
 
 # A distance, its square root and its exponential take as long as so many operations of a product, beside those of the
@@ -56,7 +57,8 @@ class KernelValues:
             values: np.ndarray = self.kernel.kernel(rows, self.landmarks)
         else:
             distances = np.zeros((len(rows), len(self.landmarks)), self.dtype)
-            add_distances(self._moved(rows), self._columns, self.norm == "l2", distances)
+            moved = self._moved(rows)
+            _DISTANCES(distances.size * moved.shape[1], moved, self._columns, self.norm == "l2", distances)
             values = self.kernel.of_distances(np.sqrt(distances, out=distances) if self.norm == "l2" else distances)
         return values.astype(self.dtype, copy=False)
 
@@ -258,9 +260,20 @@ def _sum(values: np.ndarray) -> float:
     return total
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
-def add_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
+def _few_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
     """out[i, l] += sum_j |X[i, j] - columns[j, l]|, or its square, for a number of columns that four divides."""
+    # rows whose differences stay in the cache
+    for rows in spans(len(X), 32):
+        for j in range(0, X.shape[1], 4):
+            gaps = [X[rows, j + k, None] - columns[j + k] for k in range(4)]
+            p, q, r, s = [gap * gap if squared else np.abs(gap) for gap in gaps]
+            out[rows] += (p + q) + (r + s)
+
+
+# Without flags that let the compiler fuse or reorder: the bits are those of NumPy.
+@numba.njit(nogil=True, cache=True)
+def _many_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.ndarray) -> None:
+    """As `_few_distances`."""
     for first in range(0, out.shape[1], _LANDMARKS_AT_ONCE):
         last = first + _LANDMARKS_AT_ONCE
         for i in range(len(X)):
@@ -271,7 +284,7 @@ def add_distances(X: np.ndarray, columns: np.ndarray, squared: bool, out: np.nda
                 _add_four(X[i, j : j + 4], (a, b, c, d), squared, out[i, first:last])
 
 
-@numba.njit(nogil=True, cache=True, fastmath=REDUCTION)
+@numba.njit(nogil=True, cache=True)
 def _add_four(
     row: np.ndarray, columns: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], squared: bool, out: np.ndarray
 ) -> None:
@@ -288,3 +301,7 @@ def _add_four(
     else:
         for at in range(len(out)):
             out[at] += (abs(x - a[at]) + abs(y - b[at])) + (abs(z - c[at]) + abs(w - d[at]))
+
+
+# To compile takes a second and more, for which NumPy goes through so many numbers.
+_DISTANCES = TwoForms(_few_distances, _many_distances, 300_000_000)

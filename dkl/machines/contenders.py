@@ -107,7 +107,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
         # a product over columns: rows are near that differ in few columns, however much, as classes do
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
         tried.append(Contender("a Laplacian kernel at landmarks", product))
-        if knobs.scaling == "auto" and not np.all(dataset.passthrough):
+        if knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough):
             # in quantiles it finds thresholds wherever rows are dense, as trees do
             other = clone(product).set_params(scaling=_other_scaling(product.scaling))
             tried.append(Contender(f"a Laplacian kernel at landmarks (scaling {other.scaling})", other))
@@ -182,7 +182,9 @@ def variants(
     # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
     may_scale = knobs.scaling == "auto" and "scaling" in given and scales
-    if is_best and may_scale and not has_bandwidth:
+    # of a kernel, whose bandwidths are told apart one after the other, only the first is tried in it
+    is_first = " (" not in contender.name
+    if is_best and may_scale and not has_bandwidth and (is_first or not is_kernel(contender)):
         other = _other_scaling(given["scaling"])
         found.append(contender.changed(f"scaling {other}", scaling=other))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):

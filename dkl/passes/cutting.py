@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from dkl.errors import located
 from dkl.passes.backends import current_client
-from dkl.passes.kept_pieces import PIECES
-from dkl.passes.reading import LOADER
+from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.tasks import StopFlag, working
 from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.protocols.records import Fold

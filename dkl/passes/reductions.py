@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.kernels.device import in_smaller_tiles
-from dkl.passes.kept_pieces import Kept
+from dkl.passes.reading import Kept
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
 from dkl.protocols.arrays import Rows

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkl.kernels import moments, normal_equations, scale
+from dkl.kernels import landmark_tiles, moments, normal_equations, scale
 from dkl.kernels.newton import gram
 from dkl.process import TwoForms, compiling_at_once
 
@@ -37,6 +37,21 @@ def test_quantile_scores_have_the_same_bits_in_both_forms(dtype: str, seed: int,
     scale._SCORING.plain(*given, plain)
     scale._SCORING.compiled(*given, compiled)
     np.testing.assert_array_equal(plain, compiled, strict=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, n=st.integers(0, 20), fours=st.integers(1, 3), n_landmarks=st.integers(1, 1_100))
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_distances_have_the_same_bits_in_both_forms(
+    dtype: str, squared: bool, seed: int, n: int, fours: int, n_landmarks: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X, columns = (rng.normal(size=shape).astype(dtype) for shape in ((n, 4 * fours), (4 * fours, n_landmarks)))
+    outs = [np.ones((n, n_landmarks), dtype) for _ in range(2)]
+    landmark_tiles._DISTANCES.plain(X, columns, squared, outs[0])
+    landmark_tiles._DISTANCES.compiled(X, columns, squared, outs[1])
+    np.testing.assert_array_equal(outs[0], outs[1], strict=True)
 
 
 @settings(max_examples=40, deadline=None)

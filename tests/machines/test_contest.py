@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.penalty_choice import PenaltyChoice
-from dkl.machines.contenders import Contender, contenders, joined, usual_advice, variants
+from dkl.machines.contenders import Contender, contenders, joined, shares_metric, usual_advice, variants
 from dkl.machines.contest import Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
@@ -33,7 +34,28 @@ def test_with_a_bandwidth_only_kinds_that_have_one_are_tried() -> None:
 
 def test_a_metric_is_learned_where_some_of_many_columns_may_matter() -> None:
     named = [[contender.name for contender in tried_on(np.zeros((20, columns)))] for columns in (7, 8)]
-    assert [name for name in named[1] if name not in named[0]] == ["a Matern kernel in a learned metric"]
+    assert [name for name in named[1] if name not in named[0]] == ["a Laplacian kernel in a learned metric"]
+
+
+def test_texts_with_an_order_are_tried_as_ranks() -> None:
+    rows = pd.DataFrame({"size": list("SMLSML") * 10, "band": ["18-24", "25-40", "5-17"] * 20, "x": np.arange(60.0)})
+    names = [contender.name for contender in tried_on(rows)]
+    assert "a Laplacian kernel of ordered categories at landmarks" in names
+    assert "a Laplacian kernel of ordered categories at landmarks" not in [one.name for one in tried_on(rows[["x"]])]
+
+
+def test_variants_in_a_learned_metric_do_not_learn_it_again() -> None:
+    learned = Contender("metric", dkl.NystromFeatures(dkl.Laplacian(), n_features=20, metric="diagonal"))
+    more, scaled = learned.changed("up to 30", n_features=30), learned.changed("scaling quantile", scaling="quantile")
+    assert shares_metric(more, learned)
+    assert not shares_metric(scaled, learned)
+    matern = Contender("metric", dkl.NystromFeatures(dkl.Matern(0.5), n_features=20, metric="diagonal"))
+    assert not shares_metric(matern.changed("up to 30", n_features=30), matern)
+    race = race_of(1, judging=lambda one: 5.0 if one.learner.get_params().get("metric") else 1.0)
+    race.contenders[0], race.vary = learned, lambda one, is_best: [more, scaled]
+    run(race, lambda number, fold: 0.5 + 0.1 * number)
+    # all learn it once for themselves, but for the one that finds it learned
+    assert (race.tried, race.spent) == ([0, 1, 2], 5.0 + 1.0 + 5.0)
 
 
 def test_sparse_rows_are_tried_with_their_columns_and_waves_alone() -> None:
@@ -132,11 +154,14 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     effort = EFFORTS["balanced"]
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
+        "scaling quantile)",
         "bandwidth x 1)",
         "bandwidth x 0.25)",
     ]
-    assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900) == []
-    # of rows far from all others waves say any number, unless the scaling ends; kernels say nothing
+    assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0, scaling="standard"), 900) == []
+    # one-hot columns are the same in any scaling
+    unscaled = variants(kernel, effort, Knobs(n_features=400, sigma=1.0), 900, scales=False)
+    assert unscaled == []
     waves = next(one for one in tried_on(np.zeros((900, 3))) if one.name == "searched waves")
     assert [one.name.partition(" (")[2] for one in variants(waves, effort, Knobs(), 900)] == [
         "up to 1,000)",

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.spatial import distance
 
 import dkl
+from dkl.data.coerce import as_dataset
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.radial import radial_slope, radial_value
 from dkl.kernels.generic import mapped
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.kernels.scale import scale_rows
+from dkl.methods.fit_context import FitContext
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.driver import MetricDriver, MetricProblem
 from dkl.planning import plan
@@ -110,6 +114,32 @@ def test_columns_that_count_are_found_and_the_model_gains_in_every_draw() -> Non
         assert min(history) < 0.5 * history[0]
 
 
+def test_a_laplacian_kernel_has_the_metric_of_rounds_with_another_kernel() -> None:
+    X, y = noisy()
+    learner = features(kernel=dkl.Laplacian(), sigma_factor=2.0).fit(X[:900], y[:900])
+    assert set(np.argsort(learner.metric_)[-2:]) == {3, 5}
+    moved = scale_rows(X[:900], learner.scaler_, "float64") * learner.metric_
+    apart = np.median(distance.pdist(moved, "cityblock"))
+    # twice the median distance in the metric, of 600 of the 900 rows
+    np.testing.assert_allclose(learner.family_.sigma, 2.0 * apart, rtol=0.03)
+    models = [
+        dkl.KernelRegressor(one, solver="newton", alpha="auto").fit(X[:900], y[:900])
+        for one in (learner, features(None, kernel=dkl.Laplacian(), sigma_factor=2.0))
+    ]
+    losses = [np.mean((model.predict(X[900:]) - y[900:]) ** 2) for model in models]
+    assert losses[0] < 0.5 * losses[1]
+
+
+def test_a_metric_that_is_known_is_not_learned_again() -> None:
+    X, y = noisy()
+    first = features(kernel=dkl.Laplacian(), n_features=40, sigma_factor=2.0).fit(X, y)
+    known = FitContext(metric=(first.metric_, first.family_.sigma / 2.0))
+    again = features(kernel=dkl.Laplacian(), n_features=40, sigma_factor=2.0)
+    again.fit_within(as_dataset(X, y), known)
+    assert again.metric_history_ == []
+    np.testing.assert_array_equal(again.feature_map_.projection.whitening, first.feature_map_.projection.whitening)
+
+
 def test_a_full_metric_turns_rows_where_a_diagonal_one_cannot_follow() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1_200, 10))
@@ -159,7 +189,7 @@ def test_a_plan_counts_the_rounds_and_a_learner_keeps_its_promises() -> None:
     ("parameters", "rows", "message"),
     [
         ({"metric": "both"}, np.asarray, "metric"),
-        ({"kernel": dkl.Laplacian()}, np.asarray, "needs a kernel of the distance"),
+        ({"kernel": dkl.Cauchy()}, np.asarray, "needs a kernel of the distance"),
         ({"metric": "full", "scaling": None}, sparse.csr_array, "take metric='diagonal'"),
         ({"validation_fraction": 0.0}, np.asarray, "validation_fraction"),
     ],

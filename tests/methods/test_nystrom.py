@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
+from scipy.spatial import distance
 from sklearn.datasets import make_friedman1
 
 import dkl
@@ -15,11 +17,13 @@ from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels.generic import mapped
-from dkl.kernels.landmark_tiles import NystromProduct
+from dkl.kernels.landmark_tiles import KernelValues, NystromProduct
 from dkl.kernels.maps import map_rows
+from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.methods.nystrom.landmarks import leverage_scores, pivots, whitening_of
 from dkl.methods.nystrom.learner import NystromFeatures
+from dkl.methods.nystrom.ordered import text_order
 from dkl.planning import plan
 from dkl.testing import check_learner
 
@@ -123,6 +127,66 @@ def test_features_are_whitened_in_single_precision_only_where_its_noise_is_small
         np.testing.assert_allclose(map_rows(X, fm, "float64"), expected, rtol=1e-6, atol=1e-8)
         # panels end where the zeros of the triangle begin
         assert [last for _, last, _ in product.panels] == [512, 700]
+
+
+@pytest.mark.parametrize("d", [1, 4, 7, 26])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [*KERNELS, dkl.Matern(2.5, 2.0), dkl.Cauchy(2.0)], ids=str)
+def test_values_of_a_kernel_are_its_definition(kernel: Any, dtype: str, d: int) -> None:
+    """Also where all rows are far from zero, which single precision alone would not see."""
+    X, Z = rows(50, d), rows(600, d)[::-1]
+    for shift in (0.0, 1e5):
+        # kernels of directions and lengths see where zero is
+        if shift and getattr(kernel, "norm", None) is None:
+            continue
+        found = KernelValues(kernel, Z + shift, np.dtype(dtype))(X + shift)
+        assert found.dtype == dtype
+        expected = [[kernel.kernel(x[None], z[None])[0, 0] for z in Z[:40]] for x in X]
+        rounded = 2e-6 if dtype == "float32" else 1e-13 if shift == 0.0 else 1e-9
+        np.testing.assert_allclose(found[:, :40], expected, atol=rounded)
+
+
+def test_texts_have_an_order_where_they_are_letters_or_hold_numbers() -> None:
+    assert text_order(("b", "a", "d")).tolist() == [1, 0, 2]
+    assert text_order(("5-17", "18-24", "65 or more")).tolist() == [0, 1, 2]
+    assert text_order(("v1.5", "v1.25", "v10")).tolist() == [1, 0, 2]
+    for texts in (("yes", "no"), ("a", "B", "c"), ("a", "b", "7"), ("x1", "y1", "z2"), ("red", "green", "blue")):
+        assert text_order(texts) is None
+
+
+def test_ordered_categories_are_columns_of_ranks(tmp_path: Path) -> None:
+    """The features are those of a table that holds the ranks as numbers, of mean 0 and variance 1 over the values."""
+    generator = np.random.default_rng(0)
+    codes = generator.integers(0, 4, 200)
+    frame = pd.DataFrame(
+        {"x": generator.normal(size=200), "size": np.array(["1 m", "2 m", "10 m", "20 m"])[codes], "kind": "a"}
+    )
+    frame.loc[codes == 1, "kind"] = "b"
+    y = np.sin(2.0 * codes) + frame.x
+    learner = NystromFeatures(
+        dkl.Laplacian(), n_features=50, scaling="standard", categories="ordered", sigma_factor=2.0, random_state=0
+    )
+    model = dkl.KernelRegressor(learner, solver="newton", alpha=1e-3, random_state=0).fit(frame, y)
+    fitted = model.features_
+    assert fitted.ordered_ == ("size",)
+    ranks = (np.arange(4) - 1.5) / np.std(np.arange(4))
+    x = (frame.x - frame.x.mean()) / frame.x.std(ddof=0)
+    seen = np.column_stack([frame.kind == "a", frame.kind == "b", ranks[codes], x]).astype(float)
+    projection = fitted.feature_map_.projection
+    moved = projection.moved(scale_rows(model.encoding_.transform(frame), fitted.scaler_, "float64"))
+    # the columns of a row lie in the order of the table: which one is which does not matter for distances
+    np.testing.assert_allclose(distance.pdist(moved, "cityblock"), distance.pdist(seen, "cityblock"), atol=1e-5)
+    np.testing.assert_allclose(fitted.family_.sigma, 2.0 * np.median(distance.pdist(seen, "cityblock")), rtol=1e-5)
+    # one-hot columns know of no order
+    one_hot = dkl.KernelRegressor(learner.set_params(categories="one-hot"), solver="newton", alpha=1e-3)
+    assert not np.allclose(one_hot.fit(frame, y).predict(frame), model.predict(frame), atol=1e-3)
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict(frame), model.predict(frame))
+    np.testing.assert_allclose(model.to_sklearn().predict(frame), model.predict(frame), atol=2e-5)
+    with pytest.warns(dkl.errors.TableDifferenceWarning, match="is missing"):
+        assert np.isfinite(model.predict(frame.assign(size=None))).all()
+    with pytest.raises(ValueError, match="both move the rows"):
+        NystromFeatures(categories="ordered", metric="diagonal").fit(frame, y)
 
 
 def test_nystrom_keeps_the_promises_of_learners() -> None:

@@ -12,9 +12,9 @@ import pytest
 import dkl
 from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
-from dkl.passes.kept_pieces import PIECES
 from dkl.passes.loop import run_driver
 from dkl.passes.memory import project
+from dkl.passes.reading import PIECES
 from dkl.protocols.block import Block
 from dkl.protocols.records import Fold
 from tests.passes.sources import Source, make_block
@@ -156,7 +156,7 @@ def test_stochastic_fits_map_their_rows_once(kind: str, monkeypatch: pytest.Monk
     assert models[0].score(X, y) > 0.7
 
 
-@pytest.mark.parametrize("cache", [100_000, 1 << 28])
+@pytest.mark.parametrize("cache", [600_000, 1 << 28])
 @pytest.mark.parametrize("alpha", [1e-3, "auto"])
 def test_newton_steps_map_similarities_once(cache: int, alpha: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Similarities to landmarks that there is room for come from the first pass: the model has the bits of no room."""
@@ -177,7 +177,7 @@ def test_newton_steps_map_similarities_once(cache: int, alpha: Any, monkeypatch:
         mapped.clear()
         learner = dkl.NystromFeatures(n_features=50, scaling="standard", random_state=0)
         machine = dkl.KernelClassifier(learner, solver="newton", loss="log_loss", alpha=alpha, random_state=0)
-        data = dkl.create_dataset(f"memory://similarities-{cache}-{alpha}-{room}.zarr", X, y, chunk_rows=1_000)
+        data = dkl.create_dataset(f"memory://similarities-{cache}-{alpha}-{room}.zarr", X, y, rows_a_block=1_000)
         with dask.config.set({"dkl.cache-bytes": room, "scheduler": "threads"}):
             models.append(machine.fit(data))
         counts.append(sum(mapped))

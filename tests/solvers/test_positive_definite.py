@@ -7,7 +7,7 @@ import pytest
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.solvers import positive_definite as positive
-from dkl.solvers.positive_definite import map_systems, solve_positive, systems_at_once
+from dkl.solvers.positive_definite import KnownSystems, map_systems, solve_positive, systems_at_once
 
 
 def system(size: int, seed: int) -> np.ndarray:
@@ -50,3 +50,26 @@ def test_a_system_that_is_not_quite_positive_gets_a_small_diagonal() -> None:
 def test_what_is_not_finite_is_an_error_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="the rows are too large"):
         solve_positive(lambda: np.full((2, 2), np.nan, order="F"), np.ones(2))
+
+
+@pytest.mark.parametrize("is_only", [True, False])
+def test_systems_that_are_known_have_the_bits_of_new_ones(is_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single system is factored once, several without finding out again what their diagonals want."""
+    A = system(6, 0)
+    # indefinite by more than the first thing that is added
+    A -= (np.linalg.eigvalsh(A)[0] + 1e-6 * A.trace() / 6) * np.eye(6)
+    tries, whole = [], positive.factorise
+    monkeypatch.setattr(positive, "factorise", lambda matrix: tries.append(1) or whole(matrix))
+    known, counts = KnownSystems(), []
+    for right in np.random.default_rng(1).standard_normal((3, 6, 2)):
+        expected = solve_positive(A.copy, right)
+        tries.clear()
+        np.testing.assert_array_equal(known.solve(A, (0, 1.0), A.copy, right, is_only=is_only), expected)
+        counts.append(len(tries))
+    assert counts[0] > 3
+    assert counts[1:] == ([0, 0] if is_only else [1, 1])
+    # another matrix is new to it
+    other, b = system(6, 2), np.ones((6, 1))
+    np.testing.assert_array_equal(
+        known.solve(other, (0, 1.0), other.copy, b, is_only=True), solve_positive(other.copy, b)
+    )
