@@ -286,6 +286,13 @@ def _patience() -> Callable[[Any], None]:
     return early_stopping(PATIENCE, verbose=False)
 
 
+def tuned_features(fit: Fit) -> Any:
+    """The machines that learn the density of their frequencies."""
+    import dkl
+
+    return (dkl.TunedRegressor if fit.has_numbers else dkl.TunedClassifier)(random_state=fit.seed)
+
+
 def machine(
     learner: str | None = None,
     *,
@@ -313,6 +320,18 @@ NEWTON: dict[str, Any] = {
     "classifier": {"loss": "squared_hinge", "solver": "newton", "alpha": "auto"},
     "regressor": {"solver": "newton", "alpha": "auto"},
 }
+LEARNERS = {
+    "random": "RandomFeatures",
+    "aligned": "AlignedFeatures",
+    "posterior": "PosteriorFeatures",
+    "landmark": "LandmarkFeatures",
+    "peaks": "PeakFeatures",
+    "margin": "MarginFeatures",
+    "leverage": "LeverageFeatures",
+    "joint": "JointFeatures",
+    "steps": "StepFeatures",
+    "nystrom": "NystromFeatures",
+}
 DKL = {
     "dkl": Arm(machine(), "KernelClassifier() and KernelRegressor(), no settings, raw frames", "dkl", "dkl"),
     "dkl-best": Arm(
@@ -321,15 +340,13 @@ DKL = {
         "dkl",
         "dkl",
     ),
-    "dkl-margin": Arm(
-        machine("MarginFeatures", **NEWTON),
-        "MarginFeatures() with Newton steps and alpha='auto', raw frames",
-        "dkl",
-        "dkl",
-    ),
-    "dkl-steps": Arm(
-        machine("StepFeatures", **NEWTON), "StepFeatures() with Newton steps and alpha='auto', raw frames", "dkl", "dkl"
-    ),
+    **{
+        f"dkl-{name}": Arm(
+            machine(learner, **NEWTON), f"{learner}() with Newton steps and alpha='auto', raw frames", "dkl", "dkl"
+        )
+        for name, learner in LEARNERS.items()
+    },
+    "dkl-tuned": Arm(tuned_features, "TunedClassifier() and TunedRegressor(), raw frames", "dkl", "dkl"),
     "dkl-glass-box": Arm(
         machine("StepFeatures", depth=2, bins=128, n_features=400, bags=8, **NEWTON),
         "StepFeatures(depth=2, bins=128, n_features=400, bags=8) with Newton steps and alpha='auto', raw frames",
