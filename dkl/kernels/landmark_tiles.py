@@ -25,7 +25,9 @@ _NYSTROM_ROWS = 1024
 # Landmarks whose distances stay in the first cache beside the columns that are added to them.
 _LANDMARKS_AT_ONCE = 512
 # Columns that are multiplied at once, and the noise of single precision that features, of length about 1, may have.
-_PANEL, _NOISE = 512, 1e-4
+_PANEL, _NOISE = 512, 5e-4
+# So few landmarks take hardly longer in double precision.
+_FEW_LANDMARKS = 256
 
 
 class KernelValues:
@@ -92,7 +94,8 @@ class NystromProduct:
         self.feature_map, self.projection, self.dtype = feature_map, projection, dtype
         # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
         noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * feature_map.amplitudes)
-        self.precision = np.dtype(np.float32 if dtype == np.float32 and noise <= _NOISE else np.float64)
+        is_large = len(projection.landmarks) > _FEW_LANDMARKS
+        self.precision = np.dtype(np.float32 if dtype == np.float32 and is_large and noise <= _NOISE else np.float64)
         self.similarities = KernelValues(projection.kernel, projection.landmarks, self.precision)
         self.panels = []
         for columns in spans(projection.n_frequencies, _PANEL):

@@ -117,8 +117,8 @@ class Shape:
             return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
         if "landmarks" in learner.get_params(deep=False):
-            # the whitening is a triangle, most often in double precision
-            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _EXACT_PRODUCTS)
+            # the whitening is a triangle
+            return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:

@@ -123,7 +123,8 @@ def test_features_are_whitened_in_single_precision_only_where_its_noise_is_small
         assert product.precision == precision
         expected = kernel.kernel(X, Z) @ projection.whitening * fm.amplitudes
         error = np.linalg.norm(map_rows(X, fm) - expected, axis=1) / np.linalg.norm(expected, axis=1)
-        assert error.max() < 1e-4
+        # the noise is a bound on the length of the error, of features of length 1
+        assert error.max() < 5e-4
         np.testing.assert_allclose(map_rows(X, fm, "float64"), expected, rtol=1e-6, atol=1e-8)
         # panels end where the zeros of the triangle begin
         assert [last for _, last, _ in product.panels] == [512, 700]

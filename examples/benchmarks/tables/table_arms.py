@@ -77,6 +77,8 @@ class Arm:
         Training rows above which it is left out.
     has_budget : bool
         Whether it is tuned for as long as `dkl` took.
+    only_labels : bool
+        Whether it takes no numbers for targets.
     """
 
     make: Callable[[Fit], Any]
@@ -85,6 +87,7 @@ class Arm:
     module: str = "sklearn"
     most_rows: int | None = None
     has_budget: bool = False
+    only_labels: bool = False
 
 
 class Columns(TransformerMixin, BaseEstimator):
@@ -342,7 +345,11 @@ DKL = {
     ),
     **{
         f"dkl-{name}": Arm(
-            machine(learner, **NEWTON), f"{learner}() with Newton steps and alpha='auto', raw frames", "dkl", "dkl"
+            machine(learner, **NEWTON),
+            f"{learner}() with Newton steps and alpha='auto', raw frames",
+            "dkl",
+            "dkl",
+            only_labels=name in ("posterior", "landmark"),
         )
         for name, learner in LEARNERS.items()
     },

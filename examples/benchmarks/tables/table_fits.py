@@ -123,6 +123,8 @@ def measured(job: Job) -> Line:
     sizes = {"n_rows": len(rows.y), "n_columns": rows.X.shape[1], "n_test": len(rows.y_test)}
     if arm.most_rows is not None and len(rows.y) > arm.most_rows:
         return {**sizes, "status": "left out", "message": f"more than {arm.most_rows:,} training rows"}
+    if arm.only_labels and table.has_numbers:
+        return {**sizes, "status": "left out", "message": "numbers to predict"}
     fit = Fit(table.has_numbers, table.time is not None, job.seed, job.budget)
     gc.collect()
     held, clock, processor = forget_peak(), time.perf_counter(), processor_seconds()
@@ -159,6 +161,8 @@ def small_tables() -> Iterator[tuple[Rows, bool]]:
 def warm(arm: str) -> None:
     """Fit the arm to small tables and predict, so that all that is loaded or compiled once is there."""
     for rows, has_numbers in small_tables():
+        if has_numbers and ARMS[arm].only_labels:
+            continue
         model = ARMS[arm].make(Fit(has_numbers, budget=WARM_BUDGET, is_warming=True)).fit(rows.X, rows.y)
         predicted(model, rows, has_numbers)
 
