@@ -28,6 +28,8 @@ _MATERN_BANDWIDTH = 0.5
 # A product over columns is a sum of effects of few columns where it is wide, as most tables want it; in a learned
 # metric, where few columns are left, less so.
 _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 4.0, 2.0
+# Wider and narrower ones of a kernel; between two of them its loss hardly changes.
+_WIDER = (3.0, 1.0 / 3.0)
 # A larger one of a kind has so many times as many features.
 _GROWTH = 2.5
 # Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
@@ -189,7 +191,7 @@ def variants(
         found.append(contender.changed(f"scaling {other}", scaling=other))
     if is_best and knobs.sigma == "auto" and is_kernel(contender):
         factor = given["sigma_factor"]
-        found += [contender.changed(f"bandwidth x {by * factor:g}", sigma_factor=by * factor) for by in (2.0, 0.5)]
+        found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
     return found
 
 

@@ -470,7 +470,7 @@ class ChoosingMixin(LossChoosingMixin):
         while waiting:
             for contender in race.vary(waiting.pop(), True):
                 factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
-                fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 10.0
+                fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 40.0
                 if fits and contender.key not in known:
                     known[contender.key] = contender
                     waiting.append(contender)

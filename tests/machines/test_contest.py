@@ -155,8 +155,8 @@ def test_variants_are_larger_and_wider_unless_that_is_pinned() -> None:
     assert [one.name.partition(" (")[2] for one in variants(kernel, effort, Knobs(), 900)] == [
         "up to 900)",
         "scaling quantile)",
-        "bandwidth x 1)",
-        "bandwidth x 0.25)",
+        "bandwidth x 1.5)",
+        "bandwidth x 0.167)",
     ]
     assert variants(kernel, effort, Knobs(n_features=400, sigma=1.0, scaling="standard"), 900) == []
     # one-hot columns are the same in any scaling
