@@ -249,3 +249,11 @@ def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) 
         assert run.exit_code == 1, (learner, run.output)
         assert "iB" in run.stderr
         assert "Traceback" not in run.output
+
+
+@pytest.mark.parametrize("effort", ["fast", "balanced", "best"])
+def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> None:
+    """ "best" tries more features side by side than the log loss has Hessians for."""
+    X = np.random.default_rng(0).normal(size=(5_000, 20)).astype(np.float32)
+    planned = plan(KernelClassifier(effort=effort, progress=False), X, X[:, 0] > 0.0)
+    assert planned.peak_bytes > 0

@@ -23,6 +23,7 @@ from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
+from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.contenders import (
     Contender,
@@ -421,7 +422,8 @@ class ChoosingMixin(LossChoosingMixin):
         by_time = dataset.schema.held_by == "time"
         passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
-        for place, contender in enumerate(self._all_that_may_be_tried(dataset, sample)):
+        tried = self._all_that_may_be_tried(dataset, sample)
+        for place, contender in enumerate(tried):
             self._advised = contender.learner
             pilot = self._learner("pilot")
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
@@ -434,6 +436,11 @@ class ChoosingMixin(LossChoosingMixin):
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
+        # other losses have Hessians of all pairs of features, and are not asked for more of these than they can have
+        size = self._shape(sample).features_of
+        able = [contender.learner for contender in tried if size(contender.learner) <= MOST_FEATURES]
+        self._advised = max(able, key=size)
+        pilot = self._learner("pilot")
         for loss in self._other_losses(dataset):
             self.loss_ = loss
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
@@ -470,7 +477,7 @@ class ChoosingMixin(LossChoosingMixin):
         while waiting:
             for contender in race.vary(waiting.pop(), True):
                 factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
-                fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 40.0
+                fits = race.judging(contender) + race.fitting(contender) <= race.allowed and 0.1 < factor < 10.0
                 if fits and contender.key not in known:
                     known[contender.key] = contender
                     waiting.append(contender)
