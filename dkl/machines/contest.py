@@ -36,7 +36,7 @@ _LAST_GROWTH = 1.1
 _KEPT = 0.55
 # Of the share of its loss that a kernel lost by more landmarks, so much is expected of still more.
 _LASTING = 0.7
-# Of a kernel so many landmarks are tried before anything else.
+# Of a kernel so many landmarks, and bandwidths with them, are tried before anything else.
 _FEW_LANDMARKS = 1_000
 # Contenders that one is joined from.
 _PAIR = 2
@@ -294,7 +294,7 @@ class Race:
         # a search that ended with fewer features than it might have had finds no more of them
         found = [one for one in found if not set(one[1]) & set(self._found) or not self._grows_from(*one[:2])]
         # a thousand landmarks gain most often: they come first, then what is joined, then the rest
-        first = [self._grows_cheaply(contender, of) for contender, of, _ in found]
+        first = [self._comes_first(contender, of) for contender, of, _ in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
         # what errs on other rows than the best does is of another kind
         other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
@@ -372,15 +372,16 @@ class Race:
         given, before = sizes[0], sizes[-1]
         return given is not None and before is not None and given > before
 
-    def _grows_cheaply(self, contender: Contender, parents: tuple[int, ...]) -> bool:
-        """Whether it is a kernel of more landmarks than its parent, but no more than a thousand."""
-        if not is_kernel(contender) or not self._grows_from(contender, parents):
+    def _comes_first(self, contender: Contender, parents: tuple[int, ...]) -> bool:
+        """Whether it is a kernel of more landmarks than its parent, up to a thousand, or of another bandwidth there."""
+        if not is_kernel(contender) or len(parents) != 1:
             return False
-        return int(contender.learner.get_params(deep=False)["n_features"]) <= _FEW_LANDMARKS
+        size = int(contender.learner.get_params(deep=False)["n_features"])
+        return size == _FEW_LANDMARKS or (size < _FEW_LANDMARKS and self._grows_from(contender, parents))
 
     def _comes_later(self, number: int) -> bool:
         """What variants are tried by, before their numbers."""
-        return not self._grows_cheaply(self.contenders[number], self._parents.get(number, (number,)))
+        return not self._comes_first(self.contenders[number], self._parents.get(number, ()))
 
     def _is_grown(self, number: int) -> bool:
         """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
