@@ -436,16 +436,15 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     """
     targets: NewtonTargets = operands["targets"]
     sampled = getattr(targets.folds, "samples", False)
-    seen = targets.seen(block.row_id if sampled else block.held_with)
-    which = b""
+    seen, kept = targets.seen(block.row_id if sampled else block.held_with), operands.get("kept")
     if seen is not None:
         # Rows that no model sees are left out before they are mapped.
         some = np.flatnonzero(seen.any(axis=1))
-        which = blake2b(some.tobytes()).digest() if len(some) < block.n_rows else b""
-        block, seen = (block, seen) if len(some) == block.n_rows else (block.rows(some), seen[some])
+        if len(some) < block.n_rows:
+            block, seen = block.rows(some), seen[some]
+            kept = None if kept is None else kept.at(blake2b(some.tobytes()).digest())
     values, weight = targets(block)
     weight = weight if seen is None or seen.all() else weight[:, None] * seen
-    kept = operands["kept"].at(which) if "kept" in operands else None
     return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"], kept)
 
 

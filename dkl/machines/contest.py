@@ -425,10 +425,10 @@ class Race:
 
     def trial_work(self, number: int, fold: int | None = None) -> float:
         """The work of a trial of a contender: of the next one, unless the fold is given."""
-        contender = self.contenders[number]
-        if self.joining is not None and self.joined_of(number, len(self.choices[number]) if fold is None else fold):
+        contender, fold = self.contenders[number], len(self.choices[number]) if fold is None else fold
+        if self.joining is not None and self.joined_of(number, fold):
             return self.joining(contender)
-        if self.metric_of(number, len(self.choices[number]) if fold is None else fold) is not None:
+        if self.metric_of(number, fold) is not None:
             contender = with_known_metric(contender)
         if number in self._found:
             # a search that ends early takes the work of one for as many features as it finds

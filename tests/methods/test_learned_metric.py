@@ -130,6 +130,14 @@ def test_a_laplacian_kernel_has_the_metric_of_rounds_with_another_kernel() -> No
     assert losses[0] < 0.5 * losses[1]
 
 
+def test_a_bandwidth_that_is_pinned_stays_the_share_of_the_median_distance_that_it_was() -> None:
+    X, y = noisy(500)
+    learner = features(kernel=dkl.Laplacian(3.0), sigma_factor=2.0).fit(X, y)
+    scaled = scale_rows(X, learner.scaler_, "float64")
+    apart, before = (np.median(distance.pdist(rows, "cityblock")) for rows in (scaled * learner.metric_, scaled))
+    np.testing.assert_allclose(learner.family_.sigma, 6.0 * apart / before, rtol=1e-9)
+
+
 def test_a_metric_that_is_known_is_not_learned_again() -> None:
     X, y = noisy()
     first = features(kernel=dkl.Laplacian(), n_features=40, sigma_factor=2.0).fit(X, y)

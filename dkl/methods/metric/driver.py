@@ -252,7 +252,8 @@ def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarra
     before = float(np.median(distance.pdist(some)))
     if not (apart.min() > 0.0 and before > 0.0):
         return replace(state, phase="done")
-    return replace(state, phase="system", metrics=metrics, sigmas=_bandwidth(problem, some) * apart / before)
+    sigma = before if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
+    return replace(state, phase="system", metrics=metrics, sigmas=sigma * apart / before)
 
 
 def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:

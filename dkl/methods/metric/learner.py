@@ -59,10 +59,9 @@ class LearnedMetricMixin(FeatureLearner):
         self.metric_history_: list[dict[str, float]] = []
         if self.metric is None:
             return
-        factor = float(getattr(self, "sigma_factor", 1.0))
         if self._context.metric is not None:
             self.metric_, sigma = self._context.metric
-            self.family_ = self.family_.with_bandwidth(factor * sigma)
+            self.family_ = self.family_.with_bandwidth(float(getattr(self, "sigma_factor", 1.0)) * sigma)
             return
         scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
@@ -72,9 +71,10 @@ class LearnedMetricMixin(FeatureLearner):
         if isinstance(family, Dictionaries):
             self.family_ = family.stretched(state.best_sigma / family.sigma)
         elif self._metric_of_own_kernel and family.norm == "l1":
-            # its own median in the metric, as without one
-            apart = median_distance(in_metric(state.landmarks, self.metric_), metric="cityblock")
-            self.family_ = family.with_bandwidth(factor * apart)
+            # the share of the median distance that it is in scaled columns
+            moved = in_metric(state.landmarks, self.metric_)
+            apart, before = (median_distance(rows, metric="cityblock") for rows in (moved, state.landmarks))
+            self.family_ = family.with_bandwidth(float(family.sigma) * apart / before)
         else:
             self.family_ = family.with_bandwidth(state.best_sigma)
 
