@@ -361,7 +361,11 @@ class ClusterBackend:
         self._coming_to_driver(task).add_done_callback(lambda _: here())
 
     def _coming_to_driver(self, task: ClusterFuture) -> Future:
-        """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew."""
+        """Not `task.result(timeout=...)`, which forgets what has arrived and asks for it anew.
+
+        Never cancelled: results that are asked for at about one time share a request, and a client keeps a request that
+        was cancelled before it left. All that it is asked for later then ends as cancelled, for as long as it lives.
+        """
         loop: Any = self._client.loop
         # One transfer a task, however often it is asked for.
         if task not in self._coming:
@@ -389,8 +393,7 @@ class ClusterBackend:
                 raise
             raise TaskLost(f"the connection broke: {error}") from error
         finally:
-            coming.cancel()
-            del self._coming[task]
+            self._coming.pop(task, None)
 
     def look_after(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
         self._look()
@@ -433,9 +436,9 @@ class ClusterBackend:
 
     def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
-        # A result on its way is not waited for any more.
+        # A result on its way is not waited for any more; nor is its way broken off, see `_coming_to_driver`.
         for task in self._coming.keys() & set(live):
-            self._coming.pop(task).cancel()
+            del self._coming[task]
         if live and self._client.status == "running":
             self._client.cancel(live, force=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from dkl.errors import ClusterError
 from dkl.kernels.blas import threads_at_work
+from dkl.passes.backends import ClusterBackend
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
 from tests.passes.conftest import bring_two_workers
@@ -34,6 +36,9 @@ from tests.passes.faults import (
     slow_sums,
 )
 from tests.passes.sources import Source, chain, fold_by_definition, moments, ragged, tree_by_definition
+
+# So many requests for results does a client of `distributed` send at once.
+MOST_REQUESTS = 5
 
 
 def faulty(tmp_path, rows, table, otherwise=OK) -> Source:
@@ -165,19 +170,28 @@ def test_large_results_survive_the_worker_that_held_them(mortal):
 
 @contextmanager
 def interrupted_after(seconds):
-    """A Ctrl-C in the midst of what is done within.
+    """A Ctrl-C in the midst of what is done within, and another when nothing has come of it three seconds later.
 
-    Nothing is collected meanwhile: CPython drops an interrupt that is raised in a callback of the collector, and
-    hypothesis and distributed have one each.
+    CPython drops an interrupt that it raises in a finalizer or a callback of the collector, as a person at a keyboard
+    sees now and then. The collector is off meanwhile: hypothesis and distributed have a callback each.
     """
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    over = threading.Event()
+
+    def press() -> None:
+        wait_s = seconds
+        while not over.wait(wait_s):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_s = 3.0
+
+    keyboard = threading.Thread(target=press)
     gc.collect()
     gc.disable()
-    timer.start()
+    keyboard.start()
     try:
         yield
     finally:
-        timer.join()
+        over.set()
+        keyboard.join()
         gc.enable()
 
 
@@ -207,6 +221,37 @@ def test_ctrl_c_stops_the_threads_of_a_pass(record):
     assert time.perf_counter() - started < 10.0
     time.sleep(0.2)
     assert threads_at_work() == 0
+
+
+def test_a_result_that_is_given_up_leaves_the_client_whole():
+    """A request that is cancelled before it has left stays with the client, which then answers nothing any more."""
+    from distributed import Client, LocalCluster, wait
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        backend = ClusterBackend(client)
+        first, second = (backend.submit("value", int, text) for text in ("1", "2"))
+        wait([first, second])
+
+        async def requests_wait() -> None:
+            for _ in range(MOST_REQUESTS):
+                await client._gather_semaphore.acquire()
+            assert client._gather_semaphore.locked()
+
+        async def requests_go_on() -> None:
+            for _ in range(MOST_REQUESTS):
+                client._gather_semaphore.release()
+
+        client.sync(requests_wait)
+        backend.bring(first, lambda: None)
+        client.sync(asyncio.sleep, 0.05)
+        backend.cancel([first])
+        client.sync(asyncio.sleep, 0.05)
+        client.sync(requests_go_on)
+        assert backend.result(second) == 2
+        assert client.submit(int, "3").result() == 3
 
 
 def test_a_map_that_nobody_reads_on_leaves_no_task(mortal):
