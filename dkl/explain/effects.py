@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.explain.column_groups import Columns, Groups, columns_of
+from dkl.explain.kernel_factors import ColumnKernels, KernelFactors, term_values
 from dkl.explain.model import model_of, output_labels, parts_of, rows_to_explain, wave_amplitudes
 from dkl.explain.step_factors import ColumnSteps, StepFactors
 from dkl.explain.sums import ColumnWaves, unit_waves
@@ -35,8 +36,9 @@ class Effect:
     """The part of a model that depends on a few columns alone: a main effect, or an interaction.
 
     ``f_T(x) = Re sum_j a_j prod_{c in T} (e_jc(x_c) - psi_jc)`` with e_jc(x_c) the wave exp(i w_jc . x_c), or an atom's
-    steps and hinges of column c, and psi_jc its mean over the rows: of mean zero in each of its columns, so that an
-    interaction holds no main effect. x_c is a number, or all encoded columns of a category.
+    steps and hinges of column c, or a kernel between it and a landmark, and psi_jc its mean over the rows: of mean zero
+    in each of its columns, so that an interaction holds no main effect. x_c is a number, or all encoded columns of a
+    category.
 
     Parameters
     ----------
@@ -46,11 +48,11 @@ class Effect:
         Of the columns.
     strength : float
         Standard deviation over the rows, in units of the decision values (of the targets for numbers).
-    factors : tuple of ColumnWaves, ColumnSteps or ColumnFunctions
+    factors : tuple of ColumnWaves, ColumnSteps, ColumnKernels or ColumnFunctions
         e for each of the columns, m functions each.
-    means : ndarray of shape (m, |T|), complex; of steps float64
+    means : ndarray of shape (m, |T|), complex; of steps and kernels float64
         psi.
-    coefficients : ndarray of shape (m, K), complex; of steps float64
+    coefficients : ndarray of shape (m, K), complex; of steps and kernels float64
         a.
     outputs : tuple of str
         What the K outputs are where they are several, or the logarithm of a mean.
@@ -74,7 +76,7 @@ class Effect:
     columns: tuple[int, ...]
     names: tuple[str, ...]
     strength: float
-    factors: tuple[ColumnWaves | ColumnSteps | ColumnFunctions, ...]
+    factors: tuple[ColumnFunction, ...]
     means: np.ndarray
     coefficients: np.ndarray
     outputs: tuple[str, ...] = ()
@@ -145,14 +147,16 @@ def effects(
 ) -> list[Effect]:
     """The effects of a fitted machine, strongest first.
 
-    A model on sparse frequencies, or on products of steps, is a sum of functions of few columns. It is taken apart by
-    the functional analysis of variance under the product of the columns' own distributions, which is a formula here,
-    not a fit: what a pair does is told apart from what its columns do alone.
+    A model on sparse frequencies, on products of steps, or on a kernel of few columns at landmarks
+    (``SparseFrequencies(most_columns=2)``) is a sum of functions of few columns. It is taken apart by the functional
+    analysis of variance under the product of the columns' own distributions, which is a formula here, not a fit: what a
+    pair does is told apart from what its columns do alone.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
-        On Fourier features or steps; frequencies and atoms on more than `most_columns` columns belong to no effect.
+        On Fourier features, steps or such a kernel; frequencies, atoms and products of kernels on more than
+        `most_columns` columns belong to no effect.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         The rows whose means are taken; at most 5,000 are used.
     most_columns : int
@@ -169,7 +173,7 @@ def effects(
     NotFittedError
         If the model is not fitted.
     TypeError
-        If its features are neither Fourier features nor steps.
+        If its features are neither Fourier features, nor steps, nor such a kernel in unmixed columns.
     ValueError
         As `dkl.explain.importance`.
 
@@ -193,41 +197,36 @@ def effects(
     known = columns_of(model, names, groups)
     bags = _bags_of(model, scorer)
     parts = [
-        (part, wave_amplitudes(part), StepFactors.of(part, known, part.coef if bags is None else bags))
+        (
+            part,
+            wave_amplitudes(part),
+            StepFactors.of(part, known, part.coef if bags is None else bags),
+            KernelFactors.of(part, known),
+        )
         for part in parts_of(scorer)
     ]
-    unknown = [part.feature_map.activation for part, a, steps in parts if a is None and steps is None]
+    unknown = [part.feature_map.activation for part, *read in parts if all(one is None for one in read)]
     if unknown:
         raise TypeError(
             f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, as "
-            "of MarginFeatures and StepFeatures; dkl.explain.partial_dependence takes models on all features"
+            "of MarginFeatures and StepFeatures, and off kernels of few columns, as of "
+            "NystromFeatures(SparseFrequencies(Laplacian(), most_columns=2)); dkl.explain.partial_dependence takes "
+            "models on all features"
         )
     rows = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
     # Products of small matrices: several threads of BLAS would wait for each other most of the time.
     with one_blas_thread():
         found: dict[tuple[int, ...], list[Effect]] = {}
-        for part, a, steps in parts:
-            of_part = [] if steps is None else _step_effects(steps, known, rows, most_columns, len(part.coef))
+        for part, a, steps, kernels in parts:
             if a is not None:
                 of_part = _wave_effects(part.feature_map, a, known, rows, most_columns)
+            elif steps is not None:
+                of_part = _step_effects(steps, known, rows, most_columns, len(part.coef))
+            else:
+                of_part = [] if kernels is None else _kernel_effects(kernels, known, rows, most_columns)
             for effect in of_part:
                 found.setdefault(effect.columns, []).append(effect)
-        every = []
-        for effects in found.values():
-            effect = effects[0]
-            if len(effects) > 1:
-                # Several kinds of features have effects in the same columns, which add up.
-                factors = zip(*(one.factors for one in effects), strict=True)
-                total = replace(
-                    effect,
-                    factors=tuple(ColumnFunctions(parts) for parts in factors),
-                    means=np.concatenate([one.means for one in effects]),
-                    coefficients=np.concatenate([one.coefficients for one in effects]),
-                )
-                own = [rows[:, known.members[c]] for c in effect.columns]
-                values = total(*(column if column.shape[1] > 1 else column[:, 0] for column in own))
-                effect = replace(total, strength=float(np.sqrt(values.var(axis=0).sum())))
-            every.append(effect)
+        every = [_together(of_columns, known, rows) for of_columns in found.values()]
     outputs = output_labels(model)
     return [replace(effect, outputs=outputs) for effect in sorted(every, key=lambda effect: -effect.strength)]
 
@@ -236,7 +235,7 @@ def effects(
 class ColumnFunctions:
     """Waves and products of steps of the same columns, one after the other."""
 
-    parts: tuple[ColumnWaves | ColumnSteps | ColumnFunctions, ...]
+    parts: tuple[ColumnFunction, ...]
 
     @property
     def columns(self) -> np.ndarray:
@@ -246,6 +245,9 @@ class ColumnFunctions:
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The functions at rows (n, k) of these columns, unscaled: (n, m)."""
         return np.concatenate([part.values(rows) for part in self.parts], axis=1)
+
+
+ColumnFunction = ColumnWaves | ColumnSteps | ColumnKernels | ColumnFunctions
 
 
 def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect:
@@ -292,6 +294,36 @@ def _step_effects(
         of_columns = tuple(known.names[c] for c in columns)
         effect = Effect(columns, of_columns, strength, parts, means[numbers], coefficients)
         every.append(replace(effect, bag_coefficients=bags) if len(bags) else effect)
+    return every
+
+
+def _kernel_effects(kernels: KernelFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
+    """The effects of a model on a kernel of few columns, by its kernels at dense rows (n, d)."""
+    n, tiles = len(rows), kernels.tiles(len(rows))
+    sums: list[np.ndarray] = []
+    for tile in tiles:
+        own = [values.sum(axis=1) for values in kernels.values(rows[tile])]
+        sums = own if not sums else [one + other for one, other in zip(sums, own, strict=True)]
+    means = [one / n for one in sums]
+    terms = kernels.terms(means, most_columns)
+    squares = {columns: np.zeros((2, kernels.coef.shape[1])) for columns in terms}
+    for tile in tiles:
+        centred = [values - psi[:, None] for values, psi in zip(kernels.values(rows[tile]), means, strict=True)]
+        for columns, of_columns in terms.items():
+            value = sum(term_values(centred, columns, sizes) @ coefficients for sizes, coefficients in of_columns)
+            squares[columns] += np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
+    every = []
+    for columns, of_columns in terms.items():
+        first, second = squares[columns] / n
+        factors, psi = [], []
+        for position, c in enumerate(columns):
+            sizes = tuple(sizes[position] for sizes, _ in of_columns)
+            factors.append(replace(kernels.parts[c], sizes=sizes))
+            psi.append(np.concatenate([means[c][size - 1] for size in sizes]))
+        strength = float(np.sqrt(np.maximum(second - np.square(first), 0.0).sum()))
+        coefficients = np.concatenate([own for _, own in of_columns])
+        of_names = tuple(known.names[c] for c in columns)
+        every.append(Effect(columns, of_names, strength, tuple(factors), np.stack(psi, axis=1), coefficients))
     return every
 
 

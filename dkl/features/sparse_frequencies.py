@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import DTypeLike
+from scipy import special
 
-from dkl.features.families import Cauchy, Gaussian, Laplacian
+from dkl.features.families import Bandwidth, Cauchy, Gaussian, Laplacian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.projections import DenseProjection
@@ -25,19 +27,28 @@ class SparseFrequencies:
     additive kernels of Duvenaud, Nickisch & Rasmussen 2011, equation (8). Where columns act by themselves or in pairs,
     it needs fewer rows, and fewer frequencies, than a kernel of all columns at once.
 
+    With ``most_columns=q`` no more than q entries are kept: k(x, y) = sum_s w_s e_s(x, y) over s = 1, ..., q with e_s
+    the sum over all sets of s columns of the products of their k_c, and w_s proportional to p^s (1 - p)^(d - s). Every
+    function of such a kernel is a sum of functions of at most q columns, which `dkl.explain.effects` tells apart:
+    ``NystromFeatures(SparseFrequencies(Laplacian(1.0), most_columns=2), scaling="quantile")`` is a model of shapes and
+    pairs.
+
     Parameters
     ----------
     family : Gaussian, Laplacian or Cauchy
         With sampling="iid". Its sigma is the bandwidth of each column that is kept.
     share : float
-        In (0, 1]; 1 is the family itself.
+        In (0, 1]; 1 is the family itself. With most_columns=2 and a share of 2 / (d + 1) single columns have the weight
+        of pairs.
+    most_columns : int or None
+        Entries of a frequency that are kept at most.
 
     Raises
     ------
     TypeError
         By `validate`, if the kernel of the family is not a product over columns.
     ValueError
-        By `validate`, if the share or a parameter of the family has no meaning.
+        By `validate`, if a parameter, or one of the family, has no meaning.
 
     Examples
     --------
@@ -51,10 +62,16 @@ class SparseFrequencies:
 
     family: ProductFamily
     share: float = 0.3
+    most_columns: int | None = None
 
     @property
     def needs_bandwidth(self) -> bool:
         return self.family.needs_bandwidth
+
+    @property
+    def sigma(self) -> Bandwidth:
+        """The bandwidth of each column that is kept."""
+        return self.family.sigma
 
     def validate(self) -> None:
         if not isinstance(self.family, ProductFamily):
@@ -64,6 +81,16 @@ class SparseFrequencies:
             )
         if not (isinstance(self.share, Real) and 0.0 < self.share <= 1.0):
             raise ValueError(f"SparseFrequencies: share is {self.share!r}; it must lie in (0, 1]")
+        if self.most_columns is not None and not _is_count(self.most_columns):
+            raise ValueError(
+                f"SparseFrequencies: most_columns is {self.most_columns!r}; it must be a whole number from 1 on, or "
+                "None"
+            )
+        if self.most_columns is not None and self.share == 1.0:
+            raise ValueError(
+                f"SparseFrequencies: share=1.0 keeps every entry, and most_columns={self.most_columns} few; use a "
+                "share below 1"
+            )
         if self.family.sampling != "iid":
             raise ValueError(
                 f"SparseFrequencies: sampling is {self.family.sampling!r}, which few columns undo; use 'iid'"
@@ -86,20 +113,69 @@ class SparseFrequencies:
 
     def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
         X, Y = np.atleast_2d(X), np.atleast_2d(X if Y is None else Y)
+        columns = (self.family.kernel(X[:, c : c + 1], Y[:, c : c + 1]) for c in range(X.shape[1]))
+        if self.most_columns is not None:
+            weights = self.weights(X.shape[1])
+            sums = symmetric_sums(columns, len(weights) - 1, (len(X), len(Y)))
+            total = np.zeros((len(X), len(Y)))
+            for weight, of_size in zip(weights[1:], sums[1:], strict=True):
+                total += weight * of_size
+            return total
         # The product over columns is a sum over all sets of columns; the empty set, which no frequency has, is taken
         # out.
         none = (1.0 - self.share) ** X.shape[1]
         product = np.ones((len(X), len(Y)))
-        for c in range(X.shape[1]):
-            product *= 1.0 - self.share + self.share * self.family.kernel(X[:, c : c + 1], Y[:, c : c + 1])
+        for column in columns:
+            product *= 1.0 - self.share + self.share * column
         return (product - none) / (1.0 - none)
 
+    def weights(self, n_columns: int) -> np.ndarray:
+        """w_0 = 0, w_1, ..., w_q of `most_columns`: what the kernel gives each set of s columns, its chance."""
+        most = n_columns if self.most_columns is None else min(self.most_columns, n_columns)
+        sizes = np.arange(most + 1)
+        # in logarithms: of many columns each chance is tiny
+        logs = sizes * np.log(self.share) + (n_columns - sizes) * np.log1p(-self.share)
+        logs[0] = -np.inf
+        chances = np.exp(logs - logs[1:].max())
+        every: np.ndarray = chances / (chances * special.comb(n_columns, sizes)).sum()
+        return every
+
     def _kept(self, n_frequencies: int, n_columns: int, seed: int) -> np.ndarray:
-        """Which entries stay: the first by its own law, those behind it independently; no row depends on later ones."""
+        """Which entries stay, (m, d) bool; no row depends on later ones."""
         places = np.arange(n_columns)
         uniform = stream(seed, "columns").random((n_frequencies, n_columns + 1))
+        if self.most_columns is not None:
+            # How many, by inverting the distribution function of their number; then those with the least numbers.
+            weights = self.weights(n_columns)
+            up_to = np.cumsum(weights * special.comb(n_columns, np.arange(len(weights))))
+            sizes = np.searchsorted(up_to / up_to[-1], uniform[:, 0], side="right")
+            return np.asarray(uniform[:, 1:].argsort(axis=1).argsort(axis=1) < sizes[:, None])
+        # Otherwise the first by its own law, and those behind it independently.
         # The first kept entry stands at place c with probability p (1 - p)^c, given that there is one: its distribution
         # function, inverted by a uniform number.
         first_up_to = -np.expm1((places + 1) * np.log1p(-self.share)) if self.share < 1.0 else np.ones(n_columns)
         first = np.searchsorted(first_up_to / first_up_to[-1], uniform[:, 0], side="right")[:, None]
         return (places == first) | ((places > first) & (uniform[:, 1:] < self.share))
+
+
+def symmetric_sums(columns: Iterable[np.ndarray], most: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """e_0 = 1, e_1, ..., e_most: the sums over all sets of s columns of the products of their arrays.
+
+    Parameters
+    ----------
+    columns : iterable of ndarray
+        Read once.
+    most : int
+    shape : tuple of int
+        Of each array.
+    """
+    sums = [np.ones(shape), *(np.zeros(shape) for _ in range(most))]
+    for column in columns:
+        # from the largest sets down: each sum takes that of one column less as it was before this column
+        for size in range(most, 0, -1):
+            sums[size] += sums[size - 1] * column
+    return sums
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import TransformedTargetRegressor, make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -319,6 +319,43 @@ def machine(
     return make
 
 
+class BagsOfSteps(BaseEstimator):
+    """dkl's working model on steps: as many searches as there are bags, whose coefficients are averaged.
+
+    Parameters
+    ----------
+    features : StepFeatures
+    """
+
+    def __init__(self, features: Any) -> None:
+        self.features = features
+
+    def fit(self, X: pd.DataFrame, y: Any) -> BagsOfSteps:
+        self.machine_ = clone(self.features).fit(X, y).machine_
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        # its methods and classes are those of the model
+        if name.startswith("__") or name == "machine_":
+            raise AttributeError(name)
+        return getattr(self.machine_, name)
+
+
+def glass_box(fit: Fit) -> Any:
+    """Shapes and pairs by steps."""
+    import dkl
+
+    return BagsOfSteps(dkl.StepFeatures(depth=2, bins=128, n_features=400, bags=8, random_state=fit.seed))
+
+
+def additive_kernel(fit: Fit) -> Any:
+    """Shapes and pairs by a kernel of at most two columns at landmarks."""
+    import dkl
+
+    kernel = dkl.SparseFrequencies(dkl.Laplacian(4.0 if fit.has_numbers else 0.5), most_columns=2)
+    return machine("NystromFeatures", kernel=kernel, n_features=4_000, scaling="quantile", **NEWTON)(fit)
+
+
 NEWTON: dict[str, Any] = {
     "classifier": {"loss": "squared_hinge", "solver": "newton", "alpha": "auto"},
     "regressor": {"solver": "newton", "alpha": "auto"},
@@ -337,12 +374,15 @@ LEARNERS = {
 }
 DKL = {
     "dkl": Arm(machine(), "KernelClassifier() and KernelRegressor(), no settings, raw frames", "dkl", "dkl"),
-    "dkl-best": Arm(
-        machine(classifier={"effort": "best"}, regressor={"effort": "best"}),
-        'KernelClassifier(effort="best") and KernelRegressor(effort="best"), raw frames',
-        "dkl",
-        "dkl",
-    ),
+    **{
+        f"dkl-{effort}": Arm(
+            machine(classifier={"effort": effort}, regressor={"effort": effort}),
+            f'KernelClassifier(effort="{effort}") and KernelRegressor(effort="{effort}"), raw frames',
+            "dkl",
+            "dkl",
+        )
+        for effort in ("fast", "best")
+    },
     **{
         f"dkl-{name}": Arm(
             machine(learner, **NEWTON),
@@ -355,8 +395,15 @@ DKL = {
     },
     "dkl-tuned": Arm(tuned_features, "TunedClassifier() and TunedRegressor(), raw frames", "dkl", "dkl"),
     "dkl-glass-box": Arm(
-        machine("StepFeatures", depth=2, bins=128, n_features=400, bags=8, **NEWTON),
-        "StepFeatures(depth=2, bins=128, n_features=400, bags=8) with Newton steps and alpha='auto', raw frames",
+        glass_box,
+        "StepFeatures(depth=2, bins=128, n_features=400, bags=8).fit(X, y).machine_, the mean of the bags, raw frames",
+        "dkl",
+        "dkl",
+    ),
+    "dkl-additive": Arm(
+        additive_kernel,
+        "NystromFeatures(SparseFrequencies(Laplacian(s), most_columns=2), n_features=4_000, scaling='quantile'), "
+        "s = 0.5 for labels and 4 for numbers, with Newton steps and alpha='auto', raw frames",
         "dkl",
         "dkl",
     ),

@@ -1,0 +1,172 @@
+"""A model on an additive kernel at landmarks as a sum of products of functions of single columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any, Self
+
+import numpy as np
+
+from dkl.explain.column_groups import Columns
+from dkl.explain.wave_pass import chosen_scaler
+from dkl.features.nystrom_projection import NystromProjection, in_metric
+from dkl.features.scaling import Scaler
+from dkl.features.sparse_frequencies import SparseFrequencies, symmetric_sums
+from dkl.kernels.scale import scale_rows
+from dkl.kernels.tiles import spans
+from dkl.methods.prediction import Scorer
+
+# Bytes of the factors of all columns that exist at once.
+_TILE_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnKernels:
+    """Kernels between one column and the landmarks: of its encoded columns, the sums over sets of so many of them.
+
+    Parameters
+    ----------
+    kernel : SparseFrequencies
+        With `most_columns` and a bandwidth.
+    landmarks : ndarray of shape (l, k)
+        In these encoded columns.
+    scaler : Scaler or None
+        Of them.
+    metric : ndarray of shape (k,) or None
+    columns : ndarray of int, shape (k,)
+        Which of the encoded columns of a row they are.
+    sizes : tuple of int
+        Of each block of l functions: how many of the encoded columns are multiplied.
+    """
+
+    kernel: SparseFrequencies
+    landmarks: np.ndarray
+    scaler: Scaler | None
+    metric: np.ndarray | None
+    columns: np.ndarray
+    sizes: tuple[int, ...]
+
+    def values(self, rows: np.ndarray) -> np.ndarray:
+        """The functions at rows (n, k) of these columns, unscaled: float64 (n, l len(sizes))."""
+        scaled = in_metric(scale_rows(rows, self.scaler, "float64"), self.metric)
+        every = self.sums(scaled)
+        return np.concatenate([every[size - 1] for size in self.sizes], axis=1)
+
+    def sums(self, scaled: np.ndarray) -> np.ndarray:
+        """e_1, ..., e_r of the kernels between rows (n, k), scaled and in the metric, and landmarks: (r, n, l)."""
+        of_each = (
+            self.kernel.family.kernel(scaled[:, c : c + 1], self.landmarks[:, c : c + 1])
+            for c in range(scaled.shape[1])
+        )
+        most = min(self.kernel.most_columns or 0, scaled.shape[1])
+        return np.stack(symmetric_sums(of_each, most, (len(scaled), len(self.landmarks)))[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFactors:
+    """f(x) = sum_l a_l sum_s w_s e_s(k_1(x_1, z_l1), ..., k_d(x_d, z_ld)) of landmarks z; the intercept is no part.
+
+    Parameters
+    ----------
+    parts : tuple of ColumnKernels
+        Of each of the G columns that a person knows, with all their sizes.
+    weights : ndarray of shape (q + 1,)
+        w, of sets of s encoded columns.
+    coef : ndarray of shape (l, K)
+        a.
+    """
+
+    parts: tuple[ColumnKernels, ...]
+    weights: np.ndarray
+    coef: np.ndarray
+
+    @classmethod
+    def of(cls, scorer: Scorer, known: Columns) -> Self | None:
+        """Of a model on a kernel of few columns at landmarks; None for one on other features."""
+        feature_map, projection = scorer.feature_map, scorer.feature_map.projection
+        if not isinstance(projection, NystromProjection):
+            return None
+        kernel, metric = projection.kernel, projection.metric
+        # a metric that mixes columns leaves no function of one of them
+        is_apart = metric is None or metric.ndim == 1
+        if not (isinstance(kernel, SparseFrequencies) and kernel.most_columns is not None and is_apart):
+            return None
+        parts = []
+        for members in known.members:
+            own = None if metric is None else metric[members]
+            sizes = tuple(range(1, min(kernel.most_columns, len(members)) + 1))
+            scaler = chosen_scaler(feature_map.scaler, members)
+            parts.append(ColumnKernels(kernel, projection.landmarks[:, members], scaler, own, members, sizes))
+        coef = projection.whitening @ (scorer.coef * feature_map.amplitudes).T
+        return cls(tuple(parts), kernel.weights(projection.n_columns), coef)
+
+    def tiles(self, n: int) -> list[slice]:
+        """Spans of n rows whose factors fit into memory."""
+        functions = sum(len(part.sizes) for part in self.parts) * len(self.coef)
+        return list(spans(n, max(1, _TILE_BYTES // (8 * functions))))
+
+    def values(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Of each column its functions at dense rows (n, d), unscaled: (r, n, l), for sets of 1, ..., r of its own."""
+        found = []
+        for part in self.parts:
+            scaled = in_metric(scale_rows(rows[:, part.columns], part.scaler, "float64"), part.metric)
+            found.append(part.sums(scaled))
+        return found
+
+    def terms(
+        self, means: list[np.ndarray], most_columns: int
+    ) -> dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]]:
+        """The functional analysis of variance under independent columns: the terms of each effect.
+
+        With g_cr the function of column c for sets of r of its encoded columns, and psi_cr its mean, the term of
+        columns T and sizes r_c is ``prod_{c in T} (g_cr - psi_cr)``, times what the means of the other columns leave of
+        the weights.
+
+        Parameters
+        ----------
+        means : list of ndarray of shape (r, l)
+            psi, a column each.
+        most_columns : int
+            Products of functions of more columns belong to no effect.
+
+        Returns
+        -------
+        dict of tuple of int to list of (tuple of int, ndarray of shape (l, K))
+            By columns, ascending: the sizes of each term, and the coefficients of its l products.
+        """
+        q = len(self.weights) - 1
+        every: dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]] = {}
+        for number in range(1, min(most_columns, q) + 1):
+            for columns in combinations(range(len(self.parts)), number):
+                others = [psi for c, psi in enumerate(means) if c not in columns] if number < q else []
+                left = self._left(others, q - number, most_columns - number)
+                terms = []
+                for sizes in product(*(self.parts[c].sizes for c in columns)):
+                    if (taken := sum(sizes)) <= q:
+                        # sets that go on into other columns, each with its own weight
+                        share = self.weights[taken:] @ left[: q + 1 - taken]
+                        terms.append((sizes, share[:, None] * self.coef))
+                every[columns] = terms
+        return every
+
+    def _left(self, others: list[np.ndarray], most_size: int, most_columns: int) -> np.ndarray:
+        """The sums over sets of s encoded columns, of at most so many of the other columns, of their means: (s, l)."""
+        # by how many columns have a part in a set, and by its size
+        sums = np.zeros((most_columns + 1, most_size + 1, len(self.coef)))
+        sums[0, 0] = 1.0
+        for psi in others:
+            for number in range(most_columns, 0, -1):
+                for size in range(most_size, 0, -1):
+                    for r in range(1, min(size, len(psi)) + 1):
+                        sums[number, size] += sums[number - 1, size - r] * psi[r - 1]
+        total: np.ndarray = sums.sum(axis=0)
+        return total
+
+
+def term_values(centred: list[np.ndarray], columns: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
+    """prod_{c in T} (g_cr - psi_cr) at a tile of rows: (n, l)."""
+    values: Any = 1.0
+    for c, size in zip(columns, sizes, strict=True):
+        values = values * centred[c][size - 1]
+    return values
