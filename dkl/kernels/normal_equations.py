@@ -32,7 +32,7 @@ NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pin
 _TILE_BYTES = 1 << 24
 _LEAST_ROWS, _MOST_ROWS = 1024, 8192
 # The same of rows that are used at once, while they are in the cache of a core.
-_CACHED_BYTES, _LEAST_CACHED = 1 << 20, 256
+_CACHED_BYTES, _LEAST_CACHED = 1 << 21, 256
 # Slopes and curvatures of a mean exp(f) at most, so that a step that is far too long still has sums in float32.
 _STEEPEST = 1e30
 # Rows of a tile of the design matrix, whose last column is one.
@@ -265,7 +265,8 @@ def loss_sums(
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
     start, move = line_scores(phi, *models) if is_large else (model_scores(wide, one) for one in models)
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
-    weight = np.broadcast_to(weight[:, None] if weight.ndim == 1 else weight, targets.shape)
+    weight = weight[:, None] if weight.ndim == 1 else weight
+    weight = weight if weight.shape == targets.shape else np.broadcast_to(weight, targets.shape)
     if options.loss in ("squared_hinge", "squared_error"):
         losses, descent = np.zeros(trial.steps.shape), np.empty(targets.shape)
         curvature: np.ndarray = np.empty(targets.shape, np.int8)

@@ -126,7 +126,7 @@ def refuse_overflow(tile: Rows, first_row: int) -> None:
     values = tile if isinstance(tile, np.ndarray) else tile.data
     with np.errstate(over="ignore", invalid="ignore"):
         # one sum tells of almost all tiles that nothing is amiss
-        if np.isfinite(values.sum(dtype=np.float64)) or not np.isinf(values).any():
+        if np.isfinite(values.sum()) or not np.isinf(values).any():
             return
     first = int(np.argmax(np.isinf(values)))
     if isinstance(tile, np.ndarray):
