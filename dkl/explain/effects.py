@@ -300,11 +300,10 @@ def _step_effects(
 def _kernel_effects(kernels: KernelFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
     """The effects of a model on a kernel of few columns, by its kernels at dense rows (n, d)."""
     n, tiles = len(rows), kernels.tiles(len(rows))
-    sums: list[np.ndarray] = []
+    means = [np.zeros((len(part.sizes), len(part.landmarks))) for part in kernels.parts]
     for tile in tiles:
-        own = [values.sum(axis=1) for values in kernels.values(rows[tile])]
-        sums = own if not sums else [one + other for one, other in zip(sums, own, strict=True)]
-    means = [one / n for one in sums]
+        for mean, values in zip(means, kernels.values(rows[tile]), strict=True):
+            mean += values.sum(axis=1) / n
     terms = kernels.terms(means, most_columns)
     squares = {columns: np.zeros((2, kernels.coef.shape[1])) for columns in terms}
     for tile in tiles:

@@ -101,6 +101,7 @@ def told(environment: Mapping[str, str], *command: str) -> str:
 
 
 def test_the_script_fits_on_workers_that_slurm_lends(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
     from dkl.data.create import create_dataset
 
     X = np.random.default_rng(0).standard_normal((2_000, 5))
