@@ -325,13 +325,24 @@ class BagsOfSteps(BaseEstimator):
     Parameters
     ----------
     features : StepFeatures
+    has_numbers : bool
+        Whether targets are numbers.
     """
 
-    def __init__(self, features: Any) -> None:
+    def __init__(self, features: Any, has_numbers: bool = False) -> None:
         self.features = features
+        self.has_numbers = has_numbers
 
     def fit(self, X: pd.DataFrame, y: Any) -> BagsOfSteps:
-        self.machine_ = clone(self.features).fit(X, y).machine_
+        import dkl
+
+        features = clone(self.features)
+        # a learner by itself takes whole numbers for labels, a regressor does not; the regressor's own fit is not used
+        if self.has_numbers:
+            features = dkl.KernelRegressor(features, solver="newton", alpha=1e-3, progress=False).fit(X, y).features_
+        else:
+            features.fit(X, y)
+        self.machine_ = features.machine_
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -345,7 +356,8 @@ def glass_box(fit: Fit) -> Any:
     """Shapes and pairs by steps."""
     import dkl
 
-    return BagsOfSteps(dkl.StepFeatures(depth=2, bins=128, n_features=400, bags=8, random_state=fit.seed))
+    steps = dkl.StepFeatures(depth=2, bins=128, n_features=400, bags=8, random_state=fit.seed)
+    return BagsOfSteps(steps, fit.has_numbers)
 
 
 def additive_kernel(fit: Fit) -> Any:
