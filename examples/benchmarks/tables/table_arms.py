@@ -356,7 +356,7 @@ def glass_box(fit: Fit) -> Any:
     """Shapes and pairs by steps."""
     import dkl
 
-    steps = dkl.StepFeatures(depth=2, bins=128, n_features=400, bags=8, random_state=fit.seed)
+    steps = dkl.StepFeatures(depth=2, bins=128, n_features=400, bags=16, random_state=fit.seed)
     return BagsOfSteps(steps, fit.has_numbers)
 
 
@@ -408,7 +408,7 @@ DKL = {
     "dkl-tuned": Arm(tuned_features, "TunedClassifier() and TunedRegressor(), raw frames", "dkl", "dkl"),
     "dkl-glass-box": Arm(
         glass_box,
-        "StepFeatures(depth=2, bins=128, n_features=400, bags=8).fit(X, y).machine_, the mean of the bags, raw frames",
+        "StepFeatures(depth=2, bins=128, n_features=400, bags=16).fit(X, y).machine_, the mean of the bags, raw frames",
         "dkl",
         "dkl",
     ),
