@@ -49,12 +49,12 @@ class ColumnKernels:
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """The functions at rows (n, k) of these columns, unscaled: float64 (n, l len(sizes))."""
-        scaled = in_metric(scale_rows(rows, self.scaler, "float64"), self.metric)
-        every = self.sums(scaled)
+        every = self.sums(rows)
         return np.concatenate([every[size - 1] for size in self.sizes], axis=1)
 
-    def sums(self, scaled: np.ndarray) -> np.ndarray:
-        """e_1, ..., e_r of the kernels between rows (n, k), scaled and in the metric, and landmarks: (r, n, l)."""
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """e_1, ..., e_r of the kernels between rows (n, k) of these columns, unscaled, and landmarks: (r, n, l)."""
+        scaled = in_metric(scale_rows(rows, self.scaler, "float64"), self.metric)
         of_each = (
             self.kernel.family.kernel(scaled[:, c : c + 1], self.landmarks[:, c : c + 1])
             for c in range(scaled.shape[1])
@@ -108,11 +108,7 @@ class KernelFactors:
 
     def values(self, rows: np.ndarray) -> list[np.ndarray]:
         """Of each column its functions at dense rows (n, d), unscaled: (r, n, l), for sets of 1, ..., r of its own."""
-        found = []
-        for part in self.parts:
-            scaled = in_metric(scale_rows(rows[:, part.columns], part.scaler, "float64"), part.metric)
-            found.append(part.sums(scaled))
-        return found
+        return [part.sums(rows[:, part.columns]) for part in self.parts]
 
     def terms(
         self, means: list[np.ndarray], most_columns: int

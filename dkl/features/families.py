@@ -445,10 +445,15 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and 0.0 < float(value) < np.inf
 
 
+def is_count(value: object) -> bool:
+    """Whether a parameter is a whole number of at least 1; True counts as no number."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
 def _checked_shape(n_frequencies: int, n_columns: int) -> tuple[int, int]:
     """The shape of W as Python's own integers; ValueError where one is no whole number of at least 1."""
     for name, value in (("n_frequencies", n_frequencies), ("n_columns", n_columns)):
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        if not is_count(value):
             raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")
     return int(n_frequencies), int(n_columns)
 

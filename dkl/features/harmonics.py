@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import special
 
+from dkl.features.families import is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import Blocks, HarmonicProjection
@@ -289,7 +290,7 @@ class SphericalHarmonics:
         """
         if n_frequencies is None:
             return self.pool(n_columns, dtype)
-        if not isinstance(n_frequencies, Integral) or isinstance(n_frequencies, bool) or n_frequencies < 1:
+        if not is_count(n_frequencies):
             raise ValueError(f"n_frequencies is {n_frequencies!r}; it must be a whole number of at least 1")
         generator, counts = stream(seed, "frequencies"), self._counts(n_columns)
         if self.is_enumerable(n_columns):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy import special
 
-from dkl.features.families import Bandwidth, Cauchy, Gaussian, Laplacian
+from dkl.features.families import Bandwidth, Cauchy, Gaussian, Laplacian, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.projections import DenseProjection
@@ -81,7 +81,7 @@ class SparseFrequencies:
             )
         if not (isinstance(self.share, Real) and 0.0 < self.share <= 1.0):
             raise ValueError(f"SparseFrequencies: share is {self.share!r}; it must lie in (0, 1]")
-        if self.most_columns is not None and not _is_count(self.most_columns):
+        if self.most_columns is not None and not is_count(self.most_columns):
             raise ValueError(
                 f"SparseFrequencies: most_columns is {self.most_columns!r}; it must be a whole number from 1 on, or "
                 "None"
@@ -175,7 +175,3 @@ def symmetric_sums(columns: Iterable[np.ndarray], most: int, shape: tuple[int, .
         for size in range(most, 0, -1):
             sums[size] += sums[size - 1] * column
     return sums
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
