@@ -47,8 +47,11 @@ _NEAR_KERNEL, _NEAR = 0.25, 0.03
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.5
-# After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up.
-_BEHIND = (0.15, 0.05, 0.02)
+# After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
+# fewer held-out rows than so many, which tell less, by the share that grows as their errors do.
+_BEHIND, ENOUGH_ROWS = (0.15, 0.05, 0.02), 800
+# Variants leave so much of the work at most for telling losses apart, and for the fit by another one.
+OF_LOSSES = 0.4
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,11 @@ class Race:
         A contender of two.
     joining : callable or None
         The work of one trial of it where the features of both were learned without the rows of that fold already.
+    of_losses : callable or None
+        The work of telling other losses apart on a contender's features, on so many folds, and of what a fit by them
+        takes more: as much of it as variants are to leave.
+    judging_rows : float
+        That each fold has.
     most_landmarks : int
         Of a kernel in the last fit.
     plan : sequence of int or None
@@ -109,6 +117,8 @@ class Race:
     vary: Callable[[Contender, bool], list[Contender]]
     join: Callable[[Contender, Contender], Contender] | None = None
     joining: Callable[[Contender], float] | None = None
+    of_losses: Callable[[Contender, int], float] | None = None
+    judging_rows: float = ENOUGH_ROWS
     plan: Sequence[int] | None = None
     most_landmarks: int = 0
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
@@ -186,6 +196,7 @@ class Race:
     def alive(self) -> list[int]:
         """The kinds that are not far behind on the folds that are done."""
         behind = _BEHIND[min(self.rounds, len(_BEHIND)) - 1]
+        behind *= max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
         able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
         least = min((self.loss(number) for number in able), default=np.inf)
         return [number for number in able if self.loss(number) <= least * (1.0 + behind)]
@@ -406,6 +417,8 @@ class Race:
         if kept and self._grew(best := self.winner) is not None:
             last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
             ahead = max(ahead, min(_KEPT * self.allowed, last))
+        if self.of_losses is not None and max(self.tried, default=0) >= self._kinds:
+            ahead += max(self.of_losses(self.contenders[one], self.rounds) for one in (number, self.winner))
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
         return self.spent + trials + ahead <= self.allowed

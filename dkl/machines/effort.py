@@ -18,7 +18,7 @@ _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 
 # Rounds of steps look at a histogram of each column within at most so many regions.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
-_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.1, 5e7
+_WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.2, 5e7
 # Similarities that take no more bytes than these are mapped once for all passes of a fit.
 _KEPT_BYTES = 1 << 29
 # Rounds of a learned metric as a rule, its landmarks, the penalties of a round, and a slope at a landmark.
@@ -29,6 +29,10 @@ _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hi
 # Products with all values of a sparse row, a hundred times.
 _SPARSE = 1e5
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
+# The same of losses other than these two: for each of their penalties and models, and of the last fit.
+_OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
+# Judging scalings and bandwidths takes so much for each pair of rows.
+_ADVICE = 800.0
 # Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
 MANY_FEATURES = 600
 # A fit that would otherwise end late is expected to take so much longer than those before it.
@@ -65,6 +69,10 @@ class Effort:
     n_features: int
     most_features: int
     most_bags: int
+
+    def advising(self, n_rows: int) -> float:
+        """The work of judging scalings and bandwidths."""
+        return _ADVICE * min(self.advised_rows, n_rows) ** 2
 
     def allowed(self, shape: Shape) -> float:
         """The work that rows of this shape may take."""
@@ -152,24 +160,28 @@ class Shape:
         """Work of finding the features and telling penalties apart on them."""
         return self.learning(learner) + self.telling(learner)
 
-    def telling(self, learner: FeatureLearner) -> float:
-        """Work of telling penalties apart on features that were found."""
-        # of the squared error one Hessian serves all penalties and models
-        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_JUDGING * self.n_models
-        each = 1.0 if self.loss == "squared_error" else 3.0 * self.n_models
-        penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
-        systems = each * (penalties if self.features_of(learner) <= MANY_FEATURES else min(penalties, _FEW_PENALTIES))
-        maps = 1.3 if self.loss == "squared_error" else 4.0
-        return self._steps(learner, hessians, systems, maps)
+    def telling(self, learner: FeatureLearner, *, is_near: bool = False) -> float:
+        """Work of telling penalties apart on features that were found: a few of them where it is known near which."""
+        n_penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
+        if is_near or self.features_of(learner) > MANY_FEATURES:
+            n_penalties = min(n_penalties, _FEW_PENALTIES)
+        if self.loss == "squared_error":
+            # one Hessian serves all penalties and models
+            return self._steps(learner, 1.0, n_penalties, 1.3)
+        if self.loss == "squared_hinge":
+            return self._steps(learner, _HESSIANS_JUDGING * self.n_models, 3.0 * self.n_models * n_penalties, 4.0)
+        hessians = _OTHER_HESSIANS_JUDGING * self.n_models * n_penalties
+        return self._steps(learner, hessians, hessians, 4.0)
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""
         K, maps = self.n_models, 2.0 if self.loss == "squared_error" else 6.0
-        hessians = 1.0 if self.loss == "squared_error" else _HESSIANS_FITTING * K
+        steps = {"squared_error": 1.0, "squared_hinge": _HESSIANS_FITTING}.get(self.loss, _OTHER_HESSIANS_FITTING)
+        hessians = steps if self.loss == "squared_error" else steps * K
         systems = 2.0 * hessians
         if self.loss == "log_loss" and K > 1:
             # all classes together: a Hessian of each pair, and one system
-            hessians, systems = _HESSIANS_FITTING * K * (K + 1) / 2.0, _HESSIANS_FITTING * K**3
+            hessians, systems = steps * K * (K + 1) / 2.0, steps * K**3
         return self.learning(learner) + self._steps(learner, hessians, systems, maps)
 
     def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:

@@ -36,9 +36,10 @@ from dkl.machines.contenders import (
     usual_advice,
     variants,
 )
-from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
+from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, OF_LOSSES, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
-from dkl.machines.loss_choice import LossChoosingMixin
+from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
+from dkl.machines.loss_choice import FOLDS_OF_LOSSES, LossChoosingMixin
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -57,8 +58,6 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
-# As many folds judge as have so many rows together.
-_ENOUGH_ROWS = 800
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
 # Crosses have to do so much better: kernels find them, too, with more rows than are tried on.
@@ -117,7 +116,8 @@ class ChoosingMixin(LossChoosingMixin):
         except RowsAlikeError:
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
-        sample, folds = self._judged_sample(dataset, effort)
+        view, folds = self._judged_sample(dataset, effort)
+        sample = gathered(view, run, self.seed_)
         race, shape = self._race(tried, dataset, sample, folds), self._shape(sample)
         # a fit that resumes ends its trials where the first one did, whatever the clock says now
         ending = stage_checkpoint(self.checkpoint, "choice")
@@ -163,16 +163,15 @@ class ChoosingMixin(LossChoosingMixin):
         of_categories = category_reasons(dataset.encoding)
         on, choices = (sample, weights, run), race.choices[won][: race.rounds]
         judged = [pilots[won, fold] for fold in range(race.rounds)]
-        other = self._better_loss(judged, folds[: race.rounds], on, dataset, race.allowed - race.spent, expected)
-        if other is not None:
-            choices = other.choices
-            if grown is not None:
-                # steps by another loss take more work, so that there may be fewer landmarks
-                race.spent += other.work
-                whole = self._shape(dataset)
-                race.fitting = lambda contender: whole.fitting(contender.learner)
-                grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
-        of_loss = () if other is None else (other.reason,)
+        told = self._better_loss(judged, folds[: race.rounds], on, dataset, race.allowed - race.spent, expected)
+        if grown is not None and told.work:
+            # telling, and steps by another loss, take work, so that there may be fewer landmarks
+            race.spent += told.work
+            whole = self._shape(dataset)
+            race.fitting = lambda contender: whole.fitting(contender.learner)
+            grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
+        choices = choices if told.choices is None else told.choices
+        of_loss = (told.reason,) if told.reason else ()
         self._advised = (grown or race.contenders[won]).learner
         reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
@@ -197,7 +196,7 @@ class ChoosingMixin(LossChoosingMixin):
             return dataset
         losses = []
         for stage, names in (("with", codes), ("without", [*codes, *ahead])):
-            rows = without_columns(sample, names)
+            rows = gathered(without_columns(sample, names), run, self.seed_)
             self._advised = contenders(rows, usual_advice(), effort, self._knobs)[0].learner
             _, choice = self._tried(folds[0], (rows, weights, run), f"columns-{stage}")
             losses.append(1.0 - float(choice.scores.max()))
@@ -232,6 +231,9 @@ class ChoosingMixin(LossChoosingMixin):
         if self._chooses:
             dataset = self._without_columns_ahead(dataset, weights, run)
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
+        if dataset.encoding is not None and not dataset.encoding.array_dtype:
+            # a column of classes has many of numbers, most of them 0
+            self._own_columns = min(self._own_columns, len(dataset.encoding.rules))
         if not self._chooses or not self._asks_for_categories(dataset):
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
@@ -284,7 +286,8 @@ class ChoosingMixin(LossChoosingMixin):
     ) -> float:
         """The score of the columns themselves, or of a kernel, on held-out rows of a sample."""
         effort = EFFORTS[self.effort]
-        sample, folds = self._judged_sample(dataset, effort)
+        view, folds = self._judged_sample(dataset, effort)
+        sample = gathered(view, run, self.seed_)
         kinds = contenders(sample, usual_advice(), effort, self._knobs)
         chosen = kinds[0]
         if kind == "kernel":
@@ -322,7 +325,8 @@ class ChoosingMixin(LossChoosingMixin):
             *self._left_out,
         )
         self._tried_kinds = ()
-        sample, folds = self._judged_sample(dataset, EFFORTS["best"])
+        view, folds = self._judged_sample(dataset, EFFORTS["best"])
+        sample = gathered(view, run, self.seed_)
         judged = []
         for number, fold in enumerate(folds):
             # a fold of so few rows may have none
@@ -352,10 +356,24 @@ class ChoosingMixin(LossChoosingMixin):
                 contender, effort, self._knobs, sample.n_rows, is_best=is_best, scales=scales
             ),
             join=joined,
+            of_losses=lambda contender, n_folds: self._work_of_losses(contender, n_folds, dataset, sample),
+            judging_rows=folds[0].share * sample.total_weight if folds else ENOUGH_ROWS,
             plan=self.trials,
-            spent=self._spent_before,
+            spent=self._spent_before + effort.advising(dataset.n_rows),
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
+
+    def _work_of_losses(self, contender: Contender, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
+        """What telling other losses apart on a contender's features, and a fit by them, take of what may be kept."""
+        judged, whole, kept, told = self._shape(sample), self._shape(dataset), 0.0, 0.0
+        for loss in self._other_losses(dataset):
+            told += min(n_folds, FOLDS_OF_LOSSES) * replace(judged, loss=loss).telling(
+                contender.learner, is_near=loss == "log_loss"
+            )
+            more = replace(whole, loss=loss).fitting(contender.learner) - whole.fitting(contender.learner)
+            if told + more <= OF_LOSSES * self._allowed(dataset):
+                kept = told + more
+        return kept
 
     def _allowed(self, dataset: Dataset) -> float:
         """The work that the effort allows, which columns made of categories do not add to."""
@@ -374,7 +392,7 @@ class ChoosingMixin(LossChoosingMixin):
         sample = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
-        enough = int(np.ceil(_ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
+        enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
 
     def _judged_rows(self, dataset: Dataset, effort: Effort) -> int:
@@ -422,6 +440,8 @@ class ChoosingMixin(LossChoosingMixin):
         by_time = dataset.schema.held_by == "time"
         passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
+        # for the race, to leave columns out, and for each trial of what is better taken for a category
+        passes += planned_gathering(sample, self.seed_) * (3 + (2 * _TRIALS if looks else 0))
         tried = self._all_that_may_be_tried(dataset, sample)
         for place, contender in enumerate(tried):
             self._advised = contender.learner
@@ -467,6 +487,11 @@ class ChoosingMixin(LossChoosingMixin):
         held = chosen_penalty_memory(problem, sample.n_rows)
         of_suspects = suspect_memory(dataset) if self._asks_for_categories(dataset) else {}
         return max(held, of_suspects, key=lambda items: sum(items.values()))
+
+    def _planned_rows(self, dataset: Dataset) -> dict[str, int]:
+        """Bytes of the rows that features are tried on, where they are gathered."""
+        nbytes = gathered_bytes(self._judged_sample(dataset, EFFORTS[self.effort])[0]) if self._chooses else 0
+        return {"rows to try features on": nbytes} if nbytes else {}
 
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""

@@ -26,25 +26,30 @@ On = tuple[Dataset, np.ndarray | None, Run]
 # What may do better than the squared error, by whose Hessian kinds of features were told apart: of two classes, and of
 # more. The log loss of all classes together has a Hessian of each pair of them.
 _OTHERS_OF_TWO, _OTHERS = ("log_loss",), ("squared_hinge", "log_loss")
+# Of the log loss, C is told apart near so many times the one that the squared error prefers: its curvature is smaller.
+_STRONGER = 10.0
+# So many folds tell losses apart at most: these differ by more than kinds of features do.
+FOLDS_OF_LOSSES = 2
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
 
 
 @dataclass(frozen=True)
-class BetterLoss:
-    """A loss that does better than the squared error.
+class LossChoice:
+    """Which loss does best.
 
     Parameters
     ----------
-    choices : list of PenaltyChoice
-        How penalties do by it on the features of each fold.
     work : float
         What telling took.
+    choices : list of PenaltyChoice or None
+        How penalties do by it on the features of each fold; None if it is the squared error, which features were
+        chosen by.
     reason : str
     """
 
-    choices: list[PenaltyChoice]
     work: float
-    reason: str
+    choices: list[PenaltyChoice] | None = None
+    reason: str = ""
 
 
 class LossChoosingMixin(SettledMixin):
@@ -68,8 +73,8 @@ class LossChoosingMixin(SettledMixin):
 
     def _better_loss(
         self, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset, left: float, expected: float
-    ) -> BetterLoss | None:
-        """Set the loss whose probabilities are best on held-out rows; None where that is the squared error.
+    ) -> LossChoice:
+        """Set the loss whose probabilities are best on held-out rows.
 
         Parameters
         ----------
@@ -87,10 +92,12 @@ class LossChoosingMixin(SettledMixin):
             The share of the squared error that is expected to stay if all of that goes into more landmarks: a loss
             that leaves more of its own is not worth it.
         """
+        pilots, folds = pilots[:FOLDS_OF_LOSSES], folds[:FOLDS_OF_LOSSES]
         found, taken = dict[str, tuple[list[PenaltyChoice], float]](), 0.0
         for loss in self._other_losses(dataset):
             judged, whole = (replace(self._shape(rows), loss=loss) for rows in (on[0], dataset))
-            telling = len(pilots) * judged.telling(self._advised)
+            near = _near(loss, pilots)
+            telling = len(pilots) * judged.telling(self._advised, is_near=near is not None)
             # of very many features there are no Hessians
             is_wide = whole.features_of(self._advised) > wide_newton.MOST_FEATURES
             if is_wide or taken + telling + whole.fitting(self._advised) > left:
@@ -98,24 +105,24 @@ class LossChoosingMixin(SettledMixin):
             taken += telling
             self.loss_ = loss
             choices = [
-                self._told_penalties(pilot, fold, on, f"{loss}-{number}")
+                self._told_penalties(pilot, fold, on, f"{loss}-{number}", near)
                 for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=True))
             ]
             own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
             found[loss] = choices, self._probabilities(own, folds, on)
         if not found:
-            return None
+            return LossChoice(0.0)
         squared = self._probabilities(pilots, folds, on)
         self.loss_ = min(found, key=lambda loss: found[loss][1])
         choices, least = found[self.loss_]
         if least >= expected * squared:
             self.loss_ = "squared_error"
-            return None
+            return LossChoice(taken)
         others = {"squared error": squared, **{_SPOKEN[loss]: figure for loss, (_, figure) in found.items()}}
         best = _SPOKEN[self.loss_]
         told = ", ".join(f"{figure:.4f} with the {name}" for name, figure in others.items() if name != best)
         reason = f"Loss: {best}; the log loss of probabilities on held-out rows is {least:.4f} then, {told}."
-        return BetterLoss(choices, taken, reason)
+        return LossChoice(taken, choices, reason)
 
     def _probabilities(self, judged: Sequence[Judged], folds: Sequence[HeldOut], on: On) -> float:
         """The mean over folds of the log loss of calibrated probabilities."""
@@ -195,6 +202,14 @@ class LossChoosingMixin(SettledMixin):
         """The linear problem of a pilot that rows of a fold calibrate."""
         problem: LinearProblem = self._problem_on(pilot, on[0], on[1])
         return replace(problem, held_out=fold)
+
+
+def _near(loss: str, pilots: Sequence[Judged]) -> PenaltyChoice | None:
+    """The penalty near which those of a loss are told apart: of the log loss by that of the squared error."""
+    if loss != "log_loss":
+        return None
+    squares = agreed([choice for _, choice in pilots])
+    return replace(squares, strengths=_STRONGER * squares.strengths)
 
 
 def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:

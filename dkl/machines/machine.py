@@ -358,13 +358,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         if self._chooses:
             unfitted._advised = unfitted._costliest(dataset)
         learner = unfitted._new_features("features")
-        features = learner.planned_memory(dataset)
+        features = {**learner.planned_memory(dataset), **(rows := unfitted._planned_rows(dataset))}
         if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
         problem = unfitted._planned_last(problem, dataset)
         # features and linear models are fitted one after the other: the largest counts
-        held = [features, head_memory(problem, dataset.n_rows), unfitted._planned_judging(dataset)]
+        held = [features, head_memory(problem, dataset.n_rows), {**unfitted._planned_judging(dataset), **rows}]
         return max(held, key=lambda items: sum(items.values()))
 
     def _unfitted(self) -> Self:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.data.schema import HeldBy, RowColumn, Schema
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import SelectedSource, narrowed
+from dkl.data.sources.selected import narrowed
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
 
@@ -189,7 +189,8 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
     ValueError
         All rows are one group, or of one time.
     """
-    if schema.held_by is None or (isinstance(source, SelectedSource) and isinstance(source.steps[-1], HeldRows)):
+    steps = getattr(source, "steps", ())
+    if schema.held_by is None or (steps and isinstance(steps[-1], HeldRows)):
         return source
     known = schema.row_columns[schema.held_by]
     blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
