@@ -414,3 +414,26 @@ def test_the_work_of_joined_features_is_that_of_each_and_of_one_model_on_all() -
     assert shape.features_of(both) == shape.features_of(first.learner) + shape.features_of(second.learner)
     assert shape.fitting(both) > shape.fitting(first.learner) + shape.fitting(second.learner) - 1e8
     assert shape.learning(both) == shape.learning(first.learner) + shape.learning(second.learner)
+
+
+def test_of_few_judging_rows_kinds_are_given_up_for_larger_differences() -> None:
+    scores = [[0.9, 0.7], [0.9, 0.7]]
+
+    def folds_of(judging_rows: float) -> list[tuple[int, int]]:
+        return run(race_of(2, folds=2, judging_rows=judging_rows), lambda number, fold: scores[fold][number])
+
+    # a loss of .3 beside .1 is too far behind on many rows, and stays on a few
+    assert folds_of(800.0) == [(0, 0), (1, 0)]
+    assert folds_of(4.0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
+    def tried(of_losses: float) -> list[int]:
+        race = race_of(1, allowed=10.0, judging=lambda one: 2.0, fitting=lambda one: 1.0)
+        race.vary = lambda one, is_best: [one.changed(f"up to {n}", n_features=n) for n in (500, 600, 700)]
+        race.of_losses = lambda one, folds: of_losses
+        run(race, lambda number, fold: 0.5 + 0.1 * number)
+        return race.tried
+
+    assert tried(0.0) == [0, 1, 2, 3]
+    assert tried(4.0) == [0, 1]

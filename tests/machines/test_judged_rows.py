@@ -1,0 +1,116 @@
+"""The rows that features are tried on: read once, the same as in the view of the source, held out as there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+
+import dkl
+from dkl.data.coerce import as_dataset
+from dkl.data.dataset import Dataset
+from dkl.data.sources.gathered import GatheredSource
+from dkl.data.sources.in_memory import ArraySource
+from dkl.data.together.rules import held_source
+from dkl.events import Event
+from dkl.linear.fitting import Run
+from dkl.machines import judged_rows
+from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
+from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import RowSample
+
+N = 900
+
+
+def rows_of(dataset: Dataset) -> Block:
+    """All rows, by their numbers."""
+    found: Block = run_pass(dataset.source, [RowSample("all", N, 0)]).results[0]
+    return found.rows(np.argsort(found.row_id))
+
+
+def dataset_of(kind: str) -> Dataset:
+    generator = np.random.default_rng(0)
+    X, y = generator.normal(size=(N, 4)).astype(np.float32), generator.integers(3, size=N)
+    if kind == "weighted":
+        return as_dataset(X, y, generator.integers(0, 3, size=N).astype(float))
+    if kind == "table":
+        frame = pd.DataFrame({"a": X[:, 0], "b": generator.choice(list("xyz"), size=N)})
+        return as_dataset(frame, np.array(["no", "yes"])[y % 2])
+    if kind in ("groups", "times"):
+        together = {"by_group" if kind == "groups" else "by_time": np.arange(N) // 30}
+        return as_dataset(X, y).split({"train": 0.7, "test": 0.3}, **together)["train"]
+    return as_dataset(X, y if kind == "classes" else np.column_stack([X[:, 0], X[:, 1]]))
+
+
+def as_held(dataset: Dataset) -> Dataset:
+    """The rows as a fit holds them out."""
+    return dataset.with_rows(held_source(dataset.source, dataset.schema), dataset.schema)
+
+
+@pytest.mark.parametrize("kind", ["classes", "targets", "weighted", "table", "groups", "times"])
+def test_gathered_rows_are_those_of_the_view_and_are_held_out_as_there(kind: str) -> None:
+    view = as_held(dataset_of(kind)).thin(400, 3)
+    few = gathered(view, Run(), 5)
+    assert isinstance(few.source, GatheredSource)
+    assert (few.n_rows, few.total_weight) == (view.n_rows, view.total_weight)
+    ours, theirs = rows_of(few), rows_of(view)
+    for name in ("X", "y", "weights", "row_id", "held_with"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert few.source.one_fold == getattr(view.source, "one_fold", False)
+    assert few.schema is view.schema
+    # plans go by the blocks of the source
+    assert few.source.block_rows.max() <= view.source.block_rows.max()
+    # what looks for the rule that holds rows together finds it
+    assert as_held(few).source is few.source
+
+
+def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = dataset_of("classes")
+    assert isinstance(dataset.source, ArraySource)
+    assert gathered(dataset, Run(), 0) is dataset
+    view = dataset.thin(400)
+    assert gathered_bytes(view) == 400 * (4 * 4 + 32)
+    assert len(planned_gathering(view, 0)) == 1
+    monkeypatch.setattr(judged_rows, "_MOST_BYTES", 1_000)
+    assert gathered(view, Run(), 0) is view
+    assert planned_gathering(view, 0) == []
+
+
+def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(12_000, 6)).astype(np.float32)
+    y = (np.sin(2.0 * X[:, 0]) + X[:, 1] > 0).astype(int)
+    stored = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=1_000)
+    passes, reads = Counter[str](), Counter[str]()
+
+    def note(event: Event) -> None:
+        if event.kind == "finished":
+            passes[event.name] += 1
+            reads[event.name] += bool(event.detail.get("bytes"))
+
+    with dask.config.set({"dkl.cache-bytes": 0}):
+        machine = dkl.KernelClassifier(random_state=0, progress=note).fit(stored)
+    trials = sum(kind.folds for kind in machine._tried_kinds)
+    # each trial judges penalties, on the rows that one pass has gathered; the last linear model is that of all rows
+    assert trials <= passes["held-out scores"]
+    assert reads["held-out scores"] == 0
+    assert reads["rows to try features on"] == 1
+    assert trials > 3 * reads["newton step"] > 0
+    assert machine.score(stored) > 0.9
+
+
+def test_the_plan_knows_of_the_rows_that_are_gathered() -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(30_000, 10)).astype(np.float32)
+    machine = dkl.KernelRegressor(random_state=0)
+    dataset = as_dataset(X, X[:, 0])
+    names: list[Any] = [records[0].name for records, _ in machine.planned_passes(dataset)]
+    assert "rows to try features on" in names
+    held = machine.planned_memory(dataset)["rows to try features on"]
+    assert 5_000 * 72 <= held <= 20_000 * 72
