@@ -17,6 +17,8 @@ _PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
 # Rounds of steps look at a histogram of each column within at most so many regions.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
+# They end, as a rule, where an atom has no more than so many rows.
+_ROWS_AN_ATOM = 8
 # A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.2, 5e7
 # Similarities that take no more bytes than these are mapped once for all passes of a fit.
@@ -141,7 +143,7 @@ class Shape:
             whitening = D**3 * 2.0 / 3.0 * _SYSTEMS if "landmarks" in given else 0.0
             return whitening + (self._metric() if given.get("metric") else 0.0)
         if "bins" in given:
-            m, bags = given["n_features"], given["bags"]
+            m, bags = min(given["n_features"], n / _ROWS_AN_ATOM), given["bags"]
             rounds = bags * (m / min(max(n / 60.0, 5.0), 25.0) + 8.0)
             looked_at = min(_REGIONS, m) * d * (n + _STEP_BINS) * (1.0 + _STEP_A_MODEL * (K - 1.0))
             return rounds * (_ROUND + _STEP * looked_at)

@@ -56,6 +56,8 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
 # and crosses, for at most so much of the work.
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
+# Work is allowed for so many numbers a column of a table.
+_MOST_NUMBERS = 3
 # The folds of a cross-validation hold a row each.
 _LEAST_ROWS = 5
 # Columns are left out where the loss on the newest rows falls by so much without them.
@@ -233,7 +235,7 @@ class ChoosingMixin(LossChoosingMixin):
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
         if dataset.encoding is not None and not dataset.encoding.array_dtype:
             # a column of classes has many of numbers, most of them 0
-            self._own_columns = min(self._own_columns, len(dataset.encoding.rules))
+            self._own_columns = min(self._own_columns, _MOST_NUMBERS * len(dataset.encoding.rules))
         if not self._chooses or not self._asks_for_categories(dataset):
             return self._numbered(dataset, run)
         found = more_categories(dataset, self._judging_rows(dataset), run, self.seed_)
@@ -364,7 +366,12 @@ class ChoosingMixin(LossChoosingMixin):
         )
 
     def _work_of_losses(self, contender: Contender, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
-        """What telling other losses apart on a contender's features, and a fit by them, take of what may be kept."""
+        """What telling other losses apart on a contender's features, and a fit by them, take of what may be kept.
+
+        Of more than two classes they take more than variants are worth: they are told apart where work is left.
+        """
+        if (dataset.schema.n_classes or 0) > 2:
+            return 0.0
         judged, whole, kept, told = self._shape(sample), self._shape(dataset), 0.0, 0.0
         for loss in self._other_losses(dataset):
             told += min(n_folds, FOLDS_OF_LOSSES) * replace(judged, loss=loss).telling(
