@@ -96,6 +96,12 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
+    if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
+        # few rows have asked for another kernel than the usual one: its random waves say whether more of them do, too
+        usual = Gaussian()
+        tried.append(Contender("random waves of the Gaussian kernel", clone(drawn).set_params(family=usual)))
+        of_usual = clone(searched).set_params(family=usual, n_features=size)
+        waves.append(Contender("searched waves of the Gaussian kernel", of_usual))
     if not dataset.source.is_sparse and dataset.n_columns <= _MOST_COLUMNS_OF_STEPS:
         steps = learner_entry("steps").learner_class(bins=_BINS, n_features=effort.n_features)
         tried.append(Contender("steps of columns and their products", steps))
@@ -124,6 +130,18 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     if knobs.sigma != "auto":
         tried = [contender for contender in tried if knobs.bandwidth_of(contender.learner)]
     return [Contender(contender.name, knobs.turned(contender.learner)) for contender in tried]
+
+
+def is_searched(contender: Contender) -> bool:
+    """Whether its features are searched waves."""
+    given = contender.learner.get_params(deep=False)
+    return "family" in given and "features_per_round" in given
+
+
+def is_drawn(contender: Contender) -> bool:
+    """Whether its features are random waves."""
+    given = contender.learner.get_params(deep=False)
+    return "family" in given and not contender.learner._supervised
 
 
 def is_kernel(contender: Contender) -> bool:

@@ -13,8 +13,10 @@ from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.machines.contenders import (
     Contender,
     has_kernel,
+    is_drawn,
     is_kernel,
     is_learned,
+    is_searched,
     landmarks_of,
     shares_metric,
     with_known_metric,
@@ -369,10 +371,18 @@ class Race:
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
     def _is_needless(self, contender: Contender) -> bool:
-        """Whether it is a kernel in a learned metric, where kernels of all columns alike do as well as other kinds."""
+        """Whether others tell that it is no better.
+
+        A kernel in a learned metric is not, where kernels of all columns alike do as well as other kinds; nor are
+        searched waves of a kernel whose random waves do worse than those of another.
+        """
+        losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
+        if is_searched(contender):
+            drawn = {one: loss for one, loss in losses.items() if is_drawn(self.contenders[one])}
+            best = self.contenders[min(drawn, key=lambda one: drawn[one])] if len(drawn) > 1 else contender
+            return repr(best.learner.family) != repr(contender.learner.family)
         if not is_learned(contender):
             return False
-        losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
         return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
 

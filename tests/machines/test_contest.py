@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dkl.machines.contenders import Contender, contenders, joined, shares_metric
 from dkl.machines.contest import Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
+from dkl.machines.suggest import Advice
 
 
 def tried_on(X: Any, **knobs: Any) -> list[Contender]:
@@ -437,3 +439,24 @@ def test_variants_leave_the_work_that_telling_losses_apart_takes() -> None:
 
     assert tried(0.0) == [0, 1, 2, 3]
     assert tried(4.0) == [0, 1]
+
+
+def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_random_waves_do_better() -> None:
+    advice = Advice(dkl.MarginFeatures(dkl.Laplacian(), n_features=40, scaling="standard"), {}, ())
+    kinds = contenders(as_dataset(np.zeros((60, 3))), advice, EFFORTS["balanced"], Knobs())
+    names = [kind.name for kind in kinds]
+    drawn = ["random waves", "random waves of the Gaussian kernel"]
+    searched = ["searched waves", "searched waves of the Gaussian kernel"]
+    assert [name for name in names if "waves" in name] == [*drawn, *searched]
+
+    def tried(better: str) -> list[str]:
+        race = race_of(1)
+        race = replace(race, contenders=list(kinds))
+        run(race, lambda number, fold: 0.6 if names[number] == better else 0.5)
+        return [names[number] for number in race.tried if names[number] in searched]
+
+    assert tried(drawn[0]) == [searched[0]]
+    assert tried(drawn[1]) == [searched[1]]
+    # the usual kernel is compared with no other
+    usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
+    assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0]]
