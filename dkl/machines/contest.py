@@ -48,7 +48,7 @@ _NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
-_SHARE_OF_FOLDS = 0.6
+_SHARE_OF_FOLDS = 0.8
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
 # fewer held-out rows than so many, which tell less, by the share that grows as their errors do.
 _BEHIND, ENOUGH_ROWS = (0.15, 0.05, 0.02), 800
