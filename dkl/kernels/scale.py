@@ -110,7 +110,7 @@ def _scale_few_linearly(X: np.ndarray, center: np.ndarray, factors: np.ndarray, 
 
 
 # Compiling takes .2 s for each dtype.
-_LINEAR = TwoForms(_scale_few_linearly, _scale_linearly, 4_000_000)
+_LINEAR = TwoForms(_scale_few_linearly, _scale_linearly, 10_000_000)
 
 
 def is_written_out(scaler: Scaler | None) -> bool:
