@@ -24,6 +24,7 @@ struct Place { int x, y, z; };
 static thread_local Place threadIdx;
 static Place blockIdx, blockDim;
 static pthread_barrier_t gate;
+static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
 #define __global__
 #define __shared__ static
 #define __syncthreads() pthread_barrier_wait(&gate)
@@ -41,6 +42,8 @@ static void* one(void* thread) {
     return 0;
 }
 extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @PARAMETERS@) {
+    // where a block is, and what it was called with, is the same for all threads of the process
+    pthread_mutex_lock(&one_launch);
     blockDim = {threads, 1, 1};
     pthread_t* team = (pthread_t*)malloc(threads * sizeof(pthread_t));
     Call given = {@NAMES@};
@@ -55,6 +58,7 @@ extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @P
         pthread_barrier_destroy(&gate);
     }
     free(team);
+    pthread_mutex_unlock(&one_launch);
 }
 """
 
