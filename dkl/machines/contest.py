@@ -52,8 +52,6 @@ _SHARE_OF_FOLDS = 0.8
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
 # fewer held-out rows than so many, which tell less, by the share that grows as their errors do.
 _BEHIND, ENOUGH_ROWS = (0.15, 0.05, 0.02), 800
-# Variants leave so much of the work at most for telling losses apart, and for the fit by another one.
-OF_LOSSES = 0.4
 
 
 @dataclass(frozen=True)

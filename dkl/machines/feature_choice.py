@@ -36,10 +36,10 @@ from dkl.machines.contenders import (
     usual_advice,
     variants,
 )
-from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, OF_LOSSES, Race, Tried
+from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
-from dkl.machines.loss_choice import FOLDS_OF_LOSSES, LossChoosingMixin
+from dkl.machines.loss_choice import LossChoosingMixin, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -118,8 +118,7 @@ class ChoosingMixin(LossChoosingMixin):
         except RowsAlikeError:
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
-        view, folds = self._judged_sample(dataset, effort)
-        sample = gathered(view, run, self.seed_)
+        sample, folds = self._gathered_sample(dataset, effort, run)
         race, shape = self._race(tried, dataset, sample, folds), self._shape(sample)
         # a fit that resumes ends its trials where the first one did, whatever the clock says now
         ending = stage_checkpoint(self.checkpoint, "choice")
@@ -275,21 +274,28 @@ class ChoosingMixin(LossChoosingMixin):
         """
         least = _CLEARLY_CROSSED if what == "crosses" else _CLEARLY
         before = after = -np.inf
+        effort = EFFORTS[self.effort]
+        judged, others = (self._gathered_sample(each, effort, run) for each in (rows, other))
         for kind in ("columns", "kernel"):
-            before = max(before, self._plain_score(rows, weights, run, what, kind, "before"))
-            after = max(after, self._plain_score(other, weights, run, what, kind, "with"))
+            before = max(before, self._plain_score(*judged, weights, run, what, kind, "before"))
+            after = max(after, self._plain_score(*others, weights, run, what, kind, "with"))
             is_better = 1.0 - after < (1.0 - least) * (1.0 - before)
             if what == "crosses" and not is_better:
                 break
         return is_better, before, after
 
     def _plain_score(
-        self, dataset: Dataset, weights: np.ndarray | None, run: Run, what: str, kind: str, stage: str
+        self,
+        sample: Dataset,
+        folds: list[HeldOut],
+        weights: np.ndarray | None,
+        run: Run,
+        what: str,
+        kind: str,
+        stage: str,
     ) -> float:
         """The score of the columns themselves, or of a kernel, on held-out rows of a sample."""
         effort = EFFORTS[self.effort]
-        view, folds = self._judged_sample(dataset, effort)
-        sample = gathered(view, run, self.seed_)
         kinds = contenders(sample, usual_advice(), effort, self._knobs)
         chosen = kinds[0]
         if kind == "kernel":
@@ -301,7 +307,7 @@ class ChoosingMixin(LossChoosingMixin):
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._advised = chosen.learner
         self._spent_before += self._shape(sample).judging(chosen.learner)
-        self._judging_seed = self.seed_ if isinstance(dataset.encoding, FittedEncoding) else None
+        self._judging_seed = self.seed_ if isinstance(sample.encoding, FittedEncoding) else None
         _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
         return float(choice.scores.max())
 
@@ -327,8 +333,7 @@ class ChoosingMixin(LossChoosingMixin):
             *self._left_out,
         )
         self._tried_kinds = ()
-        view, folds = self._judged_sample(dataset, EFFORTS["best"])
-        sample = gathered(view, run, self.seed_)
+        sample, folds = self._gathered_sample(dataset, EFFORTS["best"], run)
         judged = []
         for number, fold in enumerate(folds):
             # a fold of so few rows may have none
@@ -358,29 +363,12 @@ class ChoosingMixin(LossChoosingMixin):
                 contender, effort, self._knobs, sample.n_rows, is_best=is_best, scales=scales
             ),
             join=joined,
-            of_losses=lambda contender, n_folds: self._work_of_losses(contender, n_folds, dataset, sample),
+            of_losses=lambda contender, n_folds: self._work_of_losses(contender.learner, n_folds, dataset, sample),
             judging_rows=folds[0].share * sample.total_weight if folds else ENOUGH_ROWS,
             plan=self.trials,
             spent=self._spent_before + effort.advising(dataset.n_rows),
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
         )
-
-    def _work_of_losses(self, contender: Contender, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
-        """What telling other losses apart on a contender's features, and a fit by them, take of what may be kept.
-
-        Of more than two classes they take more than variants are worth: they are told apart where work is left.
-        """
-        if (dataset.schema.n_classes or 0) > 2:
-            return 0.0
-        judged, whole, kept, told = self._shape(sample), self._shape(dataset), 0.0, 0.0
-        for loss in self._other_losses(dataset):
-            told += min(n_folds, FOLDS_OF_LOSSES) * replace(judged, loss=loss).telling(
-                contender.learner, is_near=loss == "log_loss"
-            )
-            more = replace(whole, loss=loss).fitting(contender.learner) - whole.fitting(contender.learner)
-            if told + more <= OF_LOSSES * self._allowed(dataset):
-                kept = told + more
-        return kept
 
     def _allowed(self, dataset: Dataset) -> float:
         """The work that the effort allows, which columns made of categories do not add to."""
@@ -401,6 +389,11 @@ class ChoosingMixin(LossChoosingMixin):
         folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
+
+    def _gathered_sample(self, dataset: Dataset, effort: Effort, run: Run) -> tuple[Dataset, list[HeldOut]]:
+        """`_judged_sample`, its rows in memory where that is worth it."""
+        sample, folds = self._judged_sample(dataset, effort)
+        return gathered(sample, run, self.seed_), folds
 
     def _judged_rows(self, dataset: Dataset, effort: Effort) -> int:
         """The rows that kinds are tried on at most: more than `effort` says where trying all of them on more is cheap.
@@ -447,8 +440,8 @@ class ChoosingMixin(LossChoosingMixin):
         by_time = dataset.schema.held_by == "time"
         passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
-        # for the race, to leave columns out, and for each trial of what is better taken for a category
-        passes += planned_gathering(sample, self.seed_) * (3 + (2 * _TRIALS if looks else 0))
+        # for the race, to leave columns out, and before and after each of two kinds of columns that may be better taken
+        passes += planned_gathering(sample, self.seed_) * (3 + (_TRIALS if looks else 0))
         tried = self._all_that_may_be_tried(dataset, sample)
         for place, contender in enumerate(tried):
             self._advised = contender.learner
@@ -468,9 +461,11 @@ class ChoosingMixin(LossChoosingMixin):
         able = [contender.learner for contender in tried if size(contender.learner) <= MOST_FEATURES]
         self._advised = max(able, key=size)
         pilot = self._learner("pilot")
+        squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         for loss in self._other_losses(dataset):
             self.loss_ = loss
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
+            problem = replace(problem, choice=near_squares(loss, [squares]))
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             passes += [(records, calls * len(folds)) for records, calls in told]

@@ -26,10 +26,12 @@ On = tuple[Dataset, np.ndarray | None, Run]
 # What may do better than the squared error, by whose Hessian kinds of features were told apart: of two classes, and of
 # more. The log loss of all classes together has a Hessian of each pair of them.
 _OTHERS_OF_TWO, _OTHERS = ("log_loss",), ("squared_hinge", "log_loss")
-# Of the log loss, C is told apart near so many times the one that the squared error prefers: its curvature is smaller.
-_STRONGER = 10.0
+# Of these losses C is told apart near so many times the one that the squared error prefers: their curvature is smaller.
+_NEAR_SQUARES = {"log_loss": 10.0}
 # So many folds tell losses apart at most: these differ by more than kinds of features do.
-FOLDS_OF_LOSSES = 2
+_FOLDS = 2
+# Variants leave so much of the work at most for telling losses apart, and for the fit by another one.
+_OF_LOSSES = 0.4
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
 
 
@@ -62,6 +64,7 @@ class LossChoosingMixin(SettledMixin):
     _pilot_shift: np.ndarray | None = None
     _problem_on: Any
     _shape: Any
+    _allowed: Any
 
     def _other_losses(self, dataset: Dataset) -> tuple[str, ...]:
         """The losses that may do better than the squared error; none where the user has said what is taken."""
@@ -70,6 +73,26 @@ class LossChoosingMixin(SettledMixin):
         if not (is_open and settings.solver == "newton" and settings.calibrate and n_classes):
             return ()
         return _OTHERS_OF_TWO if n_classes == 2 else _OTHERS
+
+    def _work_of_losses(self, learner: FeatureLearner, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
+        """What telling losses apart on a learner's features, and a fit by another one, take of what may be kept.
+
+        Of more than two classes they take more than variants are worth: they are told apart where work is left.
+        """
+        if (dataset.schema.n_classes or 0) > 2:
+            return 0.0
+        whole, kept, told = self._shape(dataset), 0.0, 0.0
+        for loss in self._other_losses(dataset):
+            told += self._work_of_telling(loss, learner, n_folds, sample)
+            more = replace(whole, loss=loss).fitting(learner) - whole.fitting(learner)
+            if told + more <= _OF_LOSSES * self._allowed(dataset):
+                kept = told + more
+        return kept
+
+    def _work_of_telling(self, loss: str, learner: FeatureLearner, n_folds: int, sample: Dataset) -> float:
+        """The work of telling the penalties of a loss apart on a learner's features, on the folds that tell losses."""
+        judged = replace(self._shape(sample), loss=loss)
+        return min(n_folds, _FOLDS) * judged.telling(learner, is_near=loss in _NEAR_SQUARES)
 
     def _better_loss(
         self, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset, left: float, expected: float
@@ -92,12 +115,11 @@ class LossChoosingMixin(SettledMixin):
             The share of the squared error that is expected to stay if all of that goes into more landmarks: a loss
             that leaves more of its own is not worth it.
         """
-        pilots, folds = pilots[:FOLDS_OF_LOSSES], folds[:FOLDS_OF_LOSSES]
+        pilots, folds = pilots[:_FOLDS], folds[:_FOLDS]
         found, taken = dict[str, tuple[list[PenaltyChoice], float]](), 0.0
         for loss in self._other_losses(dataset):
-            judged, whole = (replace(self._shape(rows), loss=loss) for rows in (on[0], dataset))
-            near = _near(loss, pilots)
-            telling = len(pilots) * judged.telling(self._advised, is_near=near is not None)
+            whole, near = replace(self._shape(dataset), loss=loss), near_squares(loss, [choice for _, choice in pilots])
+            telling = self._work_of_telling(loss, self._advised, len(pilots), on[0])
             # of very many features there are no Hessians
             is_wide = whole.features_of(self._advised) > wide_newton.MOST_FEATURES
             if is_wide or taken + telling + whole.fitting(self._advised) > left:
@@ -204,12 +226,12 @@ class LossChoosingMixin(SettledMixin):
         return replace(problem, held_out=fold)
 
 
-def _near(loss: str, pilots: Sequence[Judged]) -> PenaltyChoice | None:
-    """The penalty near which those of a loss are told apart: of the log loss by that of the squared error."""
-    if loss != "log_loss":
+def near_squares(loss: str, choices: Sequence[PenaltyChoice]) -> PenaltyChoice | None:
+    """The penalty near which those of a loss are told apart, by that of the squared error; None tells all apart."""
+    if loss not in _NEAR_SQUARES:
         return None
-    squares = agreed([choice for _, choice in pilots])
-    return replace(squares, strengths=_STRONGER * squares.strengths)
+    squares = agreed(choices)
+    return replace(squares, strengths=_NEAR_SQUARES[loss] * squares.strengths)
 
 
 def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:

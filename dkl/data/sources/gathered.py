@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import Step, most_folds
+from dkl.data.sources.selected import holding_steps, most_folds
 from dkl.data.store.blocking import memory_block_rows, row_bytes
 from dkl.protocols.block import Block
 
@@ -33,7 +32,7 @@ class GatheredSource(ArraySource):
         fitting = memory_block_rows(row_bytes(rows.X), rows.n_rows)
         most = min(fitting, int(base.block_rows.max(initial=1)))
         super().__init__(rows.X, rows.y, rows.weight, n_classes=n_classes, row_id=rows.row_id, rows_a_block=most)
-        self._held, self.steps = rows.held, _holding_steps(base)
+        self._held, self.steps = rows.held, holding_steps(base)
         self.most_folds = most_folds(base)
         self.one_fold = self.most_folds == 1
         self.place = base.place
@@ -49,15 +48,6 @@ class GatheredSource(ArraySource):
     def fingerprint(self) -> str:
         held = b"" if self._held is None else np.ascontiguousarray(self._held).tobytes()
         return hashlib.sha256(super().fingerprint.encode() + held).hexdigest()
-
-
-def _holding_steps(source: Any) -> tuple[Step, ...]:
-    """The last step in a chain of sources that says what rows are held out with, if there is one."""
-    while source is not None:
-        if steps := [step for step in getattr(source, "steps", ()) if hasattr(step, "rule")]:
-            return (steps[-1],)
-        source = getattr(source, "base", None)
-    return ()
 
 
 def in_order(rows: Block) -> Block:

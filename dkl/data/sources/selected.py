@@ -263,6 +263,15 @@ def most_folds(source: Any) -> int | None:
     return most_folds(source.base) if hasattr(source, "base") else None
 
 
+def holding_steps(source: Any) -> tuple[Step, ...]:
+    """The last step in a chain of sources that says what rows are held out with, if there is one."""
+    while source is not None:
+        if steps := [step for step in getattr(source, "steps", ()) if hasattr(step, "rule")]:
+            return (steps[-1],)
+        source = getattr(source, "base", None)
+    return ()
+
+
 def narrowed(
     source: RowSource, step: Step, rows: np.ndarray, *, n_classes: int | None, counts: RowCounts | None = None
 ) -> SelectedSource:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.data.schema import HeldBy, RowColumn, Schema
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import narrowed
+from dkl.data.sources.selected import holding_steps, narrowed
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
 
@@ -199,21 +199,13 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
     return narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)
 
 
-def rule_of(source: Any) -> HeldByGroup | HeldByTime | None:
-    """What the rows of a source are held out by; None is each row by itself."""
-    steps = [step for step in getattr(source, "steps", ()) if isinstance(step, HeldRows)]
-    return steps[-1].rule if steps else None
-
-
 def second_share(source: Any, share: float) -> float:
     """Where a second share of held-out rows begins, of which none, and no group, is in a first one.
 
     0, which is the first share again, where there are not enough groups or rows for two and something to learn from.
     """
-    rule = None
-    while source is not None and rule is None:
-        rule, source = rule_of(source), getattr(source, "base", None)
-    groups = rule.groups if isinstance(rule, HeldByGroup) else None
+    rules = [step.rule for step in holding_steps(source) if isinstance(step, HeldRows)]
+    groups = next((rule.groups for rule in rules if isinstance(rule, HeldByGroup)), None)
     begin = share if groups is None else max(share, 1.0 / len(groups))
     return begin if begin + share < 1.0 and (groups is None or len(groups) > 2) else 0.0
 
