@@ -28,8 +28,8 @@ _METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 13.0, 1
 # Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
 # for each model.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
-# Products with all values of a sparse row, a hundred times.
-_SPARSE = 1e5
+# Conjugate gradients take so many products: with all values of a sparse row, together, and with maps of rows.
+_SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
 # The same of losses other than these two: for each of their penalties and models, and of the last fit.
 _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
@@ -89,7 +89,7 @@ EFFORTS = {
         5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
     ),
     "best": Effort(
-        2e11, 1e5, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
+        2e11, 2e4, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
     ),
 }
 
@@ -190,8 +190,10 @@ class Shape:
         """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""
         D = float(self.features_of(learner))
         if D > MOST_FEATURES:
-            # conjugate gradients on sparse rows: some hundred products, each with what a row holds
-            return _TRIAL + self.n_models * self.n_rows * _SPARSE
+            # rows are mapped anew for each product, unless their columns are the features
+            are_columns = learner.get_params(deep=False).get("n_features", D) is None
+            products = 0.0 if are_columns else _WIDE_PRODUCTS * self.mapping(learner)
+            return _TRIAL + self.n_models * self.n_rows * _SPARSE + products
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
         together = learner.get_params(deep=False).get("features") or [learner]
         keeps = any("landmarks" in part.get_params(deep=False) for part in together)

@@ -39,7 +39,7 @@ from dkl.machines.contenders import (
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
-from dkl.machines.loss_choice import LossChoosingMixin, near_squares
+from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -119,37 +119,14 @@ class ChoosingMixin(LossChoosingMixin):
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
         sample, folds = self._gathered_sample(dataset, effort, run)
-        race, shape = self._race(tried, dataset, sample, folds), self._shape(sample)
+        on = (sample, weights, run)
+        race = self._race(tried, dataset, sample, folds)
         # a fit that resumes ends its trials where the first one did, whatever the clock says now
         ending = stage_checkpoint(self.checkpoint, "choice")
         saved = None if ending is None else ending.load(run.fingerprint)
         if saved is not None:
             race.plan, clock = saved.values["trials"], Clock(None)
-        pilots: dict[tuple[int, int], tuple[FeatureLearner, PenaltyChoice]] = {}
-        clock.start_counting()
-        cut_short = False
-        while (trial := race.next()) is not None:
-            number, fold = trial
-            contender = race.contenders[number]
-            work = race.trial_work(number)
-            if race.tried and not clock.allows(work + race.fitting(contender)):
-                race.leave_out(number)
-                cut_short = True
-                continue
-            self._advised = contender.learner
-            try:
-                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-                known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
-                on, many = (sample, weights, run), shape.features_of(contender.learner) > MANY_FEATURES
-                near = race.preferred(number) if many else None
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
-            except ValueError as error:
-                LOG.info("%s are left out of the choice: %s", contender.name, error)
-                race.tell(number, None)
-            else:
-                race.tell(number, choice, pilot.feature_map_.n_features)
-                pilots[number, fold] = pilot, choice
-            clock.count(work)
+        pilots, cut_short = self._raced(race, folds, on, dataset, clock)
         if cut_short:
             race.ended = (
                 f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
@@ -162,7 +139,7 @@ class ChoosingMixin(LossChoosingMixin):
             won, grown, expected = race.settled()
         self._advised = race.contenders[won].learner
         of_categories = category_reasons(dataset.encoding)
-        on, choices = (sample, weights, run), race.choices[won][: race.rounds]
+        choices = race.choices[won][: race.rounds]
         judged = [pilots[won, fold] for fold in range(race.rounds)]
         told = self._better_loss(judged, folds[: race.rounds], on, dataset, race.allowed - race.spent, expected)
         if grown is not None and told.work:
@@ -178,6 +155,52 @@ class ChoosingMixin(LossChoosingMixin):
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
+
+    def _raced(
+        self, race: Race, folds: list[HeldOut], on: On, dataset: Dataset, clock: Clock
+    ) -> tuple[dict[tuple[int, int], Judged], bool]:
+        """Run the trials that a race asks for, one after the other; losses are asked before the first variant.
+
+        Returns
+        -------
+        pilots : dict of (int, int) to (FeatureLearner, PenaltyChoice)
+            What each contender has learned without the rows of each fold, and how penalties do there.
+        cut_short : bool
+            Whether the clock has left some of them out.
+        """
+        pilots, shape, n_kinds = dict[tuple[int, int], Judged](), self._shape(on[0]), len(race.contenders)
+        clock.start_counting()
+        cut_short, has_asked = False, False
+        self._promising, self._is_clear, self._declined = None, False, ()
+        while (trial := race.next()) is not None:
+            number, fold = trial
+            contender = race.contenders[number]
+            work = race.trial_work(number)
+            if race.tried and not clock.allows(work + race.fitting(contender)):
+                race.leave_out(number)
+                cut_short = True
+                continue
+            if number >= n_kinds and not has_asked:
+                has_asked, best = True, race.winner
+                plain = [pilots[best, done] for done in range(race.rounds)]
+                asking = self._ask_losses(race.contenders[best].learner, plain, folds[: race.rounds], on, dataset)
+                race.spent += asking
+                clock.count(asking)
+            self._advised = contender.learner
+            try:
+                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+                known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
+                many = shape.features_of(contender.learner) > MANY_FEATURES
+                near = race.preferred(number) if many else None
+                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
+            except ValueError as error:
+                LOG.info("%s are left out of the choice: %s", contender.name, error)
+                race.tell(number, None)
+            else:
+                race.tell(number, choice, pilot.feature_map_.n_features)
+                pilots[number, fold] = pilot, choice
+            clock.count(work)
+        return pilots, cut_short
 
     def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows without columns whose newest values no older row has, where a linear model does better without them.
@@ -468,7 +491,8 @@ class ChoosingMixin(LossChoosingMixin):
             problem = replace(problem, choice=near_squares(loss, [squares]))
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
-            passes += [(records, calls * len(folds)) for records, calls in told]
+            # before variants of a kind, and in the end
+            passes += [(records, calls * 2 * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
 

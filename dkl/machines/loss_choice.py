@@ -30,8 +30,11 @@ _OTHERS_OF_TWO, _OTHERS = ("log_loss",), ("squared_hinge", "log_loss")
 _NEAR_SQUARES = {"log_loss": 10.0}
 # So many folds tell losses apart at most: these differ by more than kinds of features do.
 _FOLDS = 2
-# Variants leave so much of the work at most for telling losses apart, and for the fit by another one.
-_OF_LOSSES = 0.4
+# Variants leave so much of the work at most for telling losses apart, and for the fit by another one; before variants
+# losses are told apart, on features that are few yet, where that takes no more than so much of it.
+_OF_LOSSES, _OF_ASKING = 0.4, 0.1
+# A loss whose log loss is below so much of the squared error's does more than variants can: all of them leave its work.
+_CLEARLY_BETTER = 0.85
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
 
 
@@ -59,6 +62,11 @@ class LossChoosingMixin(SettledMixin):
 
     checkpoint: Any
     _advised: FeatureLearner
+    # The loss that did better than the squared error on the best kind of features, if one did, whether clearly, and
+    # the losses that did not.
+    _promising: str | None = None
+    _is_clear: bool = False
+    _declined: tuple[str, ...] = ()
     # The temperature of the winner's pilot on rows that its features did not see, and what is added to intercepts.
     _pilot_temperature: float | None = None
     _pilot_shift: np.ndarray | None = None
@@ -75,24 +83,61 @@ class LossChoosingMixin(SettledMixin):
         return _OTHERS_OF_TWO if n_classes == 2 else _OTHERS
 
     def _work_of_losses(self, learner: FeatureLearner, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
-        """What telling losses apart on a learner's features, and a fit by another one, take of what may be kept.
-
-        Of more than two classes they take more than variants are worth: they are told apart where work is left.
-        """
-        if (dataset.schema.n_classes or 0) > 2:
+        """What telling the promising loss on a learner's features, and a fit by it, take of what may be kept."""
+        if self._promising is None:
             return 0.0
-        whole, kept, told = self._shape(dataset), 0.0, 0.0
-        for loss in self._other_losses(dataset):
-            told += self._work_of_telling(loss, learner, n_folds, sample)
-            more = replace(whole, loss=loss).fitting(learner) - whole.fitting(learner)
-            if told + more <= _OF_LOSSES * self._allowed(dataset):
-                kept = told + more
-        return kept
+        whole, loss = self._shape(dataset), self._promising
+        more = replace(whole, loss=loss).fitting(learner) - whole.fitting(learner)
+        work = self._work_of_telling(loss, learner, n_folds, sample) + more
+        return work if self._is_clear or work <= _OF_LOSSES * self._allowed(dataset) else 0.0
 
     def _work_of_telling(self, loss: str, learner: FeatureLearner, n_folds: int, sample: Dataset) -> float:
         """The work of telling the penalties of a loss apart on a learner's features, on the folds that tell losses."""
         judged = replace(self._shape(sample), loss=loss)
-        return min(n_folds, _FOLDS) * judged.telling(learner, is_near=loss in _NEAR_SQUARES)
+        return min(n_folds, self._telling_folds) * judged.telling(learner, is_near=loss in _NEAR_SQUARES)
+
+    @property
+    def _telling_folds(self) -> int:
+        """The folds that tell losses apart."""
+        return 1 if self._is_clear else _FOLDS
+
+    def _ask_losses(
+        self, learner: FeatureLearner, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset
+    ) -> float:
+        """Set which loss is promising, by the best kind before it is varied; what asking took.
+
+        Classes that lie between others hardly ever have the largest score by the squared error: another loss is worth
+        more then than more features, for which its share of the work is kept. What takes too long to ask stays open.
+        """
+        pilots, folds, work = pilots[:_FOLDS], folds[:_FOLDS], dict[str, float]()
+        for loss in self._other_losses(dataset):
+            telling = self._work_of_telling(loss, learner, len(pilots), on[0])
+            if self._has_hessian(learner, dataset) and telling <= _OF_ASKING * self._allowed(dataset):
+                work[loss] = telling
+        found = {loss: self._told(loss, pilots, folds, on, "asked")[1] for loss in work}
+        if found:
+            self.loss_ = "squared_error"
+            best = min(found, key=lambda loss: found[loss])
+            share = found[best] / self._probabilities(pilots, folds, on)
+            self._promising, self._is_clear = best if share < 1.0 else None, share < _CLEARLY_BETTER
+            self._declined = tuple(loss for loss in found if loss != self._promising)
+        return sum(work.values())
+
+    def _has_hessian(self, learner: FeatureLearner, dataset: Dataset) -> bool:
+        """Whether the features are not too many for one."""
+        return bool(self._shape(dataset).features_of(learner) <= wide_newton.MOST_FEATURES)
+
+    def _told(
+        self, loss: str, pilots: list[Judged], folds: list[HeldOut], on: On, stage: str
+    ) -> tuple[list[PenaltyChoice], float]:
+        """How the penalties of a loss do on the features of each fold, and what its best probabilities are worth."""
+        self.loss_, near = loss, near_squares(loss, [choice for _, choice in pilots])
+        choices = [
+            self._told_penalties(pilot, fold, on, f"{stage}-{loss}-{number}", near)
+            for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=True))
+        ]
+        own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
+        return choices, self._probabilities(own, folds, on)
 
     def _better_loss(
         self, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset, left: float, expected: float
@@ -115,23 +160,16 @@ class LossChoosingMixin(SettledMixin):
             The share of the squared error that is expected to stay if all of that goes into more landmarks: a loss
             that leaves more of its own is not worth it.
         """
-        pilots, folds = pilots[:_FOLDS], folds[:_FOLDS]
+        pilots, folds = pilots[: self._telling_folds], folds[: self._telling_folds]
         found, taken = dict[str, tuple[list[PenaltyChoice], float]](), 0.0
-        for loss in self._other_losses(dataset):
-            whole, near = replace(self._shape(dataset), loss=loss), near_squares(loss, [choice for _, choice in pilots])
+        able = [loss for loss in self._other_losses(dataset) if loss not in self._declined]
+        if self._promising and self._is_clear:
+            able = [self._promising]
+        for loss in able if self._has_hessian(self._advised, dataset) else ():
             telling = self._work_of_telling(loss, self._advised, len(pilots), on[0])
-            # of very many features there are no Hessians
-            is_wide = whole.features_of(self._advised) > wide_newton.MOST_FEATURES
-            if is_wide or taken + telling + whole.fitting(self._advised) > left:
-                continue
-            taken += telling
-            self.loss_ = loss
-            choices = [
-                self._told_penalties(pilot, fold, on, f"{loss}-{number}", near)
-                for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=True))
-            ]
-            own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
-            found[loss] = choices, self._probabilities(own, folds, on)
+            if taken + telling + replace(self._shape(dataset), loss=loss).fitting(self._advised) <= left:
+                taken += telling
+                found[loss] = self._told(loss, pilots, folds, on, "told")
         if not found:
             return LossChoice(0.0)
         squared = self._probabilities(pilots, folds, on)

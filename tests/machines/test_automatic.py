@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask_ml.wrappers import Incremental
-from sklearn.datasets import load_wine, make_friedman1
+from sklearn.datasets import load_wine, make_friedman1, make_gaussian_quantiles
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
+from sklearn.svm import SVC
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -341,12 +342,42 @@ def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are
     names = {"squared error": "squared_error", "squared hinge": "squared_hinge", "log loss": "log_loss"}
     figures = {names[name]: float(figure) for figure, name in re.findall(r"([\d.]+) with the ([a-z ]+)", told)}
     least = float(re.search(r"held-out rows is ([\d.]+) then", told)[1])
-    assert set(names.values()) - {model.loss_} == set(figures)
-    assert least < min(figures.values())
+    # the squared hinge had done worse than the log loss before kinds were varied
+    assert (model.loss_, set(figures), model._declined) == ("log_loss", {"squared_error"}, ("squared_hinge",))
+    assert least < figures["squared_error"]
     new_X = generator.normal(size=(2_000, 3))
     new_y = np.searchsorted([-1.0, 0.0, 1.5], new_X[:, 0] + 0.1 * new_X[:, 1])
     squares = dkl.KernelClassifier(loss="squared_error", effort="best", random_state=0).fit(X, y)
     assert log_loss(new_y, model.predict_proba(new_X)) < log_loss(new_y, squares.predict_proba(new_X))
+
+
+def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
+    X, y = make_gaussian_quantiles(n_samples=3_200, n_features=10, n_classes=3, random_state=0)
+    X, y, new_X, new_y = X[:1_200], y[:1_200], X[1_200:], y[1_200:]
+    model = dkl.KernelClassifier(random_state=0).fit(X, y)
+    squares = dkl.KernelClassifier(loss="squared_error", random_state=0).fit(X, y)
+    # the shell in the middle is hardly ever ahead of both others by the squared error
+    assert (model._promising, model._is_clear, model.loss_) == ("log_loss", True, "log_loss")
+    assert model.score(new_X, new_y) > SVC().fit(X, y).score(new_X, new_y) - 0.01
+    assert model.score(new_X, new_y) > squares.score(new_X, new_y) + 0.05
+
+
+def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = list[str]()
+    told = dkl.KernelClassifier._told
+
+    def counted(machine: Any, loss: str, pilots: Any, folds: Any, on: Any, stage: str) -> Any:
+        stages.append(stage)
+        return told(machine, loss, pilots, folds, on, stage)
+
+    monkeypatch.setattr(dkl.KernelClassifier, "_told", counted)
+    generator = np.random.default_rng(0)
+    angles, side = 4.0 * np.pi * np.sqrt(generator.random(800)), generator.integers(0, 2, 800)
+    X = angles[:, None] * np.stack([np.cos(angles + np.pi * side), np.sin(angles + np.pi * side)], axis=1)
+    # two spirals without noise: scores are far from 0 where squares are small
+    model = dkl.KernelClassifier(random_state=0).fit(X, side)
+    assert (model._declined, model.loss_, stages) == (("log_loss",), "squared_error", ["asked"])
+    assert model.score(X, side) > 0.99
 
 
 @pytest.mark.parametrize(
