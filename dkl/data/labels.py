@@ -11,12 +11,15 @@ import numpy as np
 from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
+from dkl.errors import hint
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
 
 # Beyond it, the squares of a hundred million targets have no sum in float64, which ends at about 1e308.
 LARGEST_TARGET = 1e150
+# More whole numbers than these are hardly ever labels.
+_USUAL_CLASSES = 50
 
 
 def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
@@ -214,6 +217,13 @@ def target_codes(
     if y.ndim == 2:
         raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
     labels = sorted_classes(labels_that_count(y, weight) if classes is None else classes)
+    if task == "auto" and classes is None and y.dtype.kind in "iuf" and len(labels) > _USUAL_CLASSES:
+        hint(
+            f"y holds {len(labels):,} different whole numbers, which are taken for labels, each a class of its own. To "
+            "predict numbers, give the features to a regressor, as in KernelRegressor(StepFeatures()), or pass "
+            "task='regression' where that is a parameter",
+            "whole numbers as labels",
+        )
     return encode_labels(y, labels, weight=weight), labels, decided
 
 

@@ -123,10 +123,14 @@ class Shape:
 
     def mapping(self, learner: FeatureLearner) -> float:
         """Work of one map of all rows."""
-        if together := learner.get_params(deep=False).get("features"):
+        given = learner.get_params(deep=False)
+        if together := given.get("features"):
             return sum(self.mapping(part) for part in together)
         n, d, D = self.n_rows, self.n_columns, self.features_of(learner)
-        if "landmarks" in learner.get_params(deep=False):
+        if given.get("n_features", D) is None:
+            # the columns themselves are there already
+            return 0.0
+        if "landmarks" in given:
             # the whitening is a triangle
             return n * D * (_KERNEL + _KERNEL_A_COLUMN * d + D * _PRODUCTS)
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
@@ -190,10 +194,8 @@ class Shape:
         """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""
         D = float(self.features_of(learner))
         if D > MOST_FEATURES:
-            # rows are mapped anew for each product, unless their columns are the features
-            are_columns = learner.get_params(deep=False).get("n_features", D) is None
-            products = 0.0 if are_columns else _WIDE_PRODUCTS * self.mapping(learner)
-            return _TRIAL + self.n_models * self.n_rows * _SPARSE + products
+            # rows are mapped anew for each product
+            return _TRIAL + self.n_models * self.n_rows * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
         together = learner.get_params(deep=False).get("features") or [learner]
         keeps = any("landmarks" in part.get_params(deep=False) for part in together)

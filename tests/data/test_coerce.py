@@ -18,6 +18,7 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr
 from dkl.data.labels import guess_task
 from dkl.data.sources.lazy import DaskSource
+from dkl.errors import DklHint
 from dkl.testing.sources import check_source
 
 RNG = np.random.default_rng(0)
@@ -111,6 +112,20 @@ def test_the_task_is_guessed_as_scikit_learn_guesses_it(y: list, task: str) -> N
         kind = type_of_target(np.array(y))
     assert ("continuous" in kind or "multioutput" in kind) == (task == "regression")
     assert as_dataset(X[:3], y).task == task
+
+
+def test_many_whole_numbers_that_are_taken_for_labels_are_hinted_at_where_nobody_has_said_what_they_are() -> None:
+    counts = np.arange(300) // 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_dataset(X, counts, task="regression")
+        as_dataset(X, counts, task="classification")
+        as_dataset(X, counts, classes=np.unique(counts))
+        as_dataset(X, counts % 40)
+        as_dataset(X, np.array([f"t{count}" for count in counts]))
+    # last, since it is given once a process
+    with pytest.warns(DklHint, match=r"60 different whole numbers.*KernelRegressor\(StepFeatures\(\)\)"):
+        assert as_dataset(X, counts).task == "classification"
 
 
 def test_the_task_and_the_classes_can_be_given() -> None:

@@ -324,6 +324,16 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
         assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
 
 
+def test_features_of_more_than_a_hessians_size_count_for_every_product_unless_they_are_the_columns() -> None:
+    many = Shape(21_000, 6, 18, "squared_error")
+    kernel, waves = dkl.NystromFeatures(dkl.Laplacian(), n_features=8_000), dkl.RandomFeatures(n_features=3_000)
+    allowed = EFFORTS["best"].allowed(many)
+    assert many.fitting(kernel) < allowed < many.fitting(dkl.CombinedFeatures([kernel, waves]))
+    texts = Shape(4_000, 38_000, 1, "squared_error")
+    columns = dkl.AlignedFeatures(dkl.Coordinates(), n_candidates=None, n_features=None, rho=0.0)
+    assert texts.fitting(columns) < EFFORTS["balanced"].work
+
+
 def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
     def larger(contender: Contender, is_best: bool) -> list[Contender]:
         return [contender.changed(f"up to {size}", n_features=size) for size in (20, 30)]
