@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
@@ -35,6 +36,8 @@ _FOLDS = 2
 _OF_LOSSES, _OF_ASKING = 0.4, 0.1
 # A loss whose log loss is below so much of the squared error's does more than variants can: all of them leave its work.
 _CLEARLY_BETTER = 0.85
+# A loss is not asked if on so many times the features it would take more than so much of the work.
+_LARGER, _OF_LARGER = 2.5, 0.8
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
 
 
@@ -86,10 +89,14 @@ class LossChoosingMixin(SettledMixin):
         """What telling the promising loss on a learner's features, and a fit by it, take of what may be kept."""
         if self._promising is None:
             return 0.0
-        whole, loss = self._shape(dataset), self._promising
-        more = replace(whole, loss=loss).fitting(learner) - whole.fitting(learner)
-        work = self._work_of_telling(loss, learner, n_folds, sample) + more
+        work = self._work_by(self._promising, learner, n_folds, dataset, sample)
         return work if self._is_clear or work <= _OF_LOSSES * self._allowed(dataset) else 0.0
+
+    def _work_by(self, loss: str, learner: FeatureLearner, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
+        """What telling a loss on a learner's features takes, and a fit by it more than one by the squared error."""
+        whole = self._shape(dataset)
+        more = replace(whole, loss=loss).fitting(learner) - whole.fitting(learner)
+        return self._work_of_telling(loss, learner, n_folds, sample) + float(more)
 
     def _work_of_telling(self, loss: str, learner: FeatureLearner, n_folds: int, sample: Dataset) -> float:
         """The work of telling the penalties of a loss apart on a learner's features, on the folds that tell losses."""
@@ -110,9 +117,13 @@ class LossChoosingMixin(SettledMixin):
         more then than more features, for which its share of the work is kept. What takes too long to ask stays open.
         """
         pilots, folds, work = pilots[:_FOLDS], folds[:_FOLDS], dict[str, float]()
-        for loss in self._other_losses(dataset):
+        size, larger, allowed = learner.get_params(deep=False).get("n_features"), clone(learner), self._allowed(dataset)
+        if size is not None:
+            larger.set_params(n_features=int(_LARGER * size))
+        for loss in self._other_losses(dataset) if self._has_hessian(learner, dataset) else ():
             telling = self._work_of_telling(loss, learner, len(pilots), on[0])
-            if self._has_hessian(learner, dataset) and telling <= _OF_ASKING * self._allowed(dataset):
+            ahead = self._work_by(loss, larger, 1, dataset, on[0])
+            if telling <= _OF_ASKING * allowed and ahead <= _OF_LARGER * allowed:
                 work[loss] = telling
         found = {loss: self._told(loss, pilots, folds, on, "asked")[1] for loss in work}
         if found:

@@ -381,6 +381,39 @@ def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(m
 
 
 @pytest.mark.parametrize(
+    ("n_classes", "n_features", "asked"),
+    [
+        (3, 300, ["squared_hinge", "log_loss"]),
+        # all pairs of classes have a Hessian each
+        (8, 300, ["squared_hinge"]),
+        (18, 1_000, []),
+        # no loss has a Hessian of so many
+        (2, 20_000, []),
+    ],
+)
+def test_losses_are_asked_that_the_effort_can_afford_on_more_features(
+    monkeypatch: pytest.MonkeyPatch, n_classes: int, n_features: int, asked: list[str]
+) -> None:
+    heard = list[str]()
+
+    def told(machine: Any, loss: str, *rest: Any) -> tuple[list[Any], float]:
+        heard.append(loss)
+        return [], 0.5
+
+    monkeypatch.setattr(dkl.KernelClassifier, "_told", told)
+    monkeypatch.setattr(dkl.KernelClassifier, "_probabilities", lambda machine, *rest: 1.0)
+    X, y = np.random.default_rng(0).normal(size=(2_000, 6)), np.arange(2_000) % n_classes
+    machine, dataset = dkl.KernelClassifier()._unfitted(), as_dataset(X, y)
+    machine._settle(dataset)
+    work = machine._ask_losses(
+        dkl.RandomFeatures(n_features=n_features), [None], [None], (dataset, None, None), dataset
+    )
+    assert heard == asked
+    assert (work > 0.0) == bool(asked)
+    assert (machine._promising, machine._is_clear) == ((asked[0], True) if asked else (None, False))
+
+
+@pytest.mark.parametrize(
     "settings",
     [{"loss": "squared_error"}, {"alpha": 0.1}, {"calibrate": False}, {"effort": "fast", "loss": "squared_hinge"}],
 )
