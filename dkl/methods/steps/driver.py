@@ -12,6 +12,7 @@ import numpy as np
 from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.steps.binning import ColumnBins, column_bins
+from dkl.methods.steps.pairs import rows_looked_at, steps_on_pairs, table_bytes
 from dkl.methods.steps.problem import HISTORY, StepProblem, StepState, first_state
 from dkl.methods.steps.scores import split_scores
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, row_codes, search_block
@@ -68,6 +69,11 @@ class StepDriver:
             return _extended(problem, state, result)
         rows = as_drawn(result, problem.search_rows)
         state = with_edges(problem, state, rows)
+        if problem.depth > 1:
+            y, learned, _ = problem.targets(rows)
+            room = problem.n_features + 1 - state.n_atoms
+            atoms = steps_on_pairs(rows.X, np.asarray(y, np.float64), learned, state.bins)[:room]
+            state = with_atoms(state, atoms) if atoms else state
         return played_in_memory(self, self._record, problem, state, rows) if problem.in_memory else state
 
     def plan(self, problem: StepProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -89,6 +95,7 @@ class StepDriver:
             "systems of the working model": 4 * 8 * width**2,
             "histograms": 2 * parents * histogram_bytes(problem),
             "bins of the rows": codes_bytes(problem),
+            "tables of pairs of columns": pair_bytes(problem),
         }
 
     def metrics(self, problem: StepProblem, state: StepState) -> dict[str, float]:
@@ -394,6 +401,13 @@ def codes_bytes(problem: StepProblem) -> int:
     """Of the bins that are kept of rows in memory."""
     nbytes = problem.search_rows * problem.n_columns
     return nbytes if problem.in_memory and nbytes <= _CODES_BYTES else 0
+
+
+def pair_bytes(problem: StepProblem) -> int:
+    """Of the tables of all pairs of columns and of what is made of them, where there are any."""
+    if problem.depth == 1 or not rows_looked_at(problem.search_rows, problem.n_columns, problem.n_models):
+        return 0
+    return 4 * table_bytes(problem.n_columns, problem.n_models)
 
 
 def histogram_bytes(problem: StepProblem) -> int:

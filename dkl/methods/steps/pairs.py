@@ -1,0 +1,164 @@
+"""Pairs of columns that say together what neither says alone, where no single step leads to their product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse, stats
+
+from dkl.features.step_projection import STEP, Factor
+from dkl.methods.steps.binning import ColumnBins
+from dkl.protocols.arrays import Rows
+
+# Each column is cut into so many parts of equal weight at most.
+PARTS = 4
+# Rows that are looked at, at most; fewer where the tables of all pairs would take more products than these, and none
+# where that leaves few, or where the tables take more bytes.
+_MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 20
+_TILE_ROWS = 4_096
+# A pair counts if so much would hardly ever come from noise, in any of all pairs.
+_CHANCE = 0.01
+# Additive fits of so many tables are made, and steps are given of so many columns, at most.
+_FITTED, _COLUMNS = 200, 8
+
+
+@dataclass(frozen=True, eq=False)
+class PairTables:
+    """Sums over the rows in each cell of all pairs of cut columns.
+
+    Attributes
+    ----------
+    cuts : list of ndarray
+        The edges that cut each of the d columns, at most three.
+    weights : ndarray of shape (d, d, 4, 4), float64
+        The weight of each cell.
+    sums : ndarray of shape (K, d, d, 4, 4), float64
+        Of the targets, which have mean 0 and variance 1.
+    """
+
+    cuts: list[np.ndarray]
+    weights: np.ndarray
+    sums: np.ndarray
+
+    def of_columns(self) -> np.ndarray:
+        """What each column explains by itself, (d,): sum_a T_a^2 / N_a, over the models."""
+        place = np.arange(len(self.cuts))
+        parts = np.arange(PARTS)
+        weights = self.weights[place[:, None], place[:, None], parts, parts]
+        sums = self.sums[:, place[:, None], place[:, None], parts, parts]
+        return np.asarray((sums**2 / np.where(weights > 0.0, weights, 1.0)).sum(axis=(0, 2)))
+
+    def at_most(self) -> np.ndarray:
+        """What each pair explains beside the means of its two columns, (d, d): not less than beside the best sum."""
+        means = self.sums / np.where(self.weights > 0.0, self.weights, 1.0)
+        place, parts = np.arange(len(self.cuts)), np.arange(PARTS)
+        own = means[:, place[:, None], place[:, None], parts, parts]
+        rest = means - own[:, :, None, :, None] - own[:, None, :, None, :]
+        return np.asarray((self.weights * rest**2).sum(axis=(0, 3, 4)))
+
+    def beyond_a_sum(self, first: int, second: int) -> float:
+        """What the cells of a pair explain beyond the best sum of a function of each column, over the models.
+
+        With N_ab the weight of a cell and m_ab its mean target, it is the least of ``sum N_ab (m_ab - f_a - g_b)^2``.
+        """
+        weights = self.weights[first, second].ravel()
+        filled = weights > 0.0
+        root = np.sqrt(weights[filled])
+        row, column = np.divmod(np.flatnonzero(filled), PARTS)
+        design = np.concatenate([np.eye(PARTS)[row], np.eye(PARTS)[column]], axis=1) * root[:, None]
+        means = self.sums[:, first, second].reshape(len(self.sums), -1)[:, filled] / root
+        fitted = design @ np.linalg.lstsq(design, means.T, rcond=None)[0]
+        return float(((means.T - fitted) ** 2).sum())
+
+
+def entangled_pairs(tables: PairTables) -> list[tuple[int, int]]:
+    """Pairs that explain more beyond a sum of both columns than either column does by itself, the strongest first."""
+    d, K = len(tables.cuts), len(tables.sums)
+    alone, most = tables.of_columns(), tables.at_most()
+    first, second = np.triu_indices(d, 1)
+    degrees = np.array([len(cuts) for cuts in tables.cuts], dtype=np.float64)
+    # sums of squares of K models that are nothing but noise
+    noise = stats.chi2.isf(_CHANCE / max(len(first), 1), np.maximum(degrees[first] * degrees[second] * K, 1.0))
+    least = np.maximum(noise, np.maximum(alone[first], alone[second]))
+    able = np.flatnonzero(most[first, second] > least)
+    able = able[np.argsort(-most[first, second][able], kind="stable")][:_FITTED]
+    found = [(tables.beyond_a_sum(int(first[one]), int(second[one])), int(one)) for one in able]
+    held = sorted(((gain, -one) for gain, one in found if gain > least[one]), reverse=True)
+    return [(int(first[-one]), int(second[-one])) for _, one in held]
+
+
+def pair_tables(X: np.ndarray, y: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> PairTables:
+    """The tables of all pairs.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    y : ndarray of shape (n, K)
+    weight : ndarray of shape (n,)
+        Positive.
+    bins : ColumnBins
+        Whose edges may cut.
+    """
+    n, d = X.shape
+    center = np.average(y, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((y - center) ** 2, axis=0, weights=weight))
+    values = (y - center) / np.where(deviation > 0.0, deviation, 1.0)
+    cuts = _cuts(X, weight, bins)
+    tables = np.zeros((1 + y.shape[1], d * PARTS, d * PARTS))
+    for start in range(0, n, _TILE_ROWS):
+        rows = slice(start, start + _TILE_ROWS)
+        tile = X[rows]
+        cells = np.zeros((len(tile), d, PARTS))
+        for j, edges in enumerate(cuts):
+            cells[np.arange(len(tile)), j, np.searchsorted(edges, tile[:, j], side="left")] = 1.0
+        flat = cells.reshape(len(tile), -1)
+        for table, share in zip(tables, [np.ones(len(tile)), *values[rows].T], strict=True):
+            table += (flat * (weight[rows] * share)[:, None]).T @ flat
+    shaped = tables.reshape(-1, d, PARTS, d, PARTS).swapaxes(2, 3)
+    return PairTables(cuts, shaped[0], shaped[1:])
+
+
+def steps_on_pairs(X: Rows, y: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> list[tuple[Factor, ...]]:
+    """Steps at the cuts of the columns of entangled pairs, within which rounds find the other column.
+
+    Histograms show what one more factor is worth. Where two columns say nothing but together, that is nothing, and
+    rounds come upon a step on one of them by chance; after these steps they see what the other is worth there.
+    """
+    used = np.flatnonzero(weight > 0.0)
+    looked_at = rows_looked_at(len(used), X.shape[1], y.shape[1])
+    if not looked_at:
+        return []
+    used = used[:: -(-len(used) // looked_at)]
+    part: Any = X[used]
+    rows = np.asarray(part.toarray() if sparse.issparse(part) else part, dtype=np.float64)
+    tables = pair_tables(rows, y[used], weight[used], bins)
+    columns = list(dict.fromkeys(column for pair in entangled_pairs(tables) for column in pair))[:_COLUMNS]
+    return [((column, float(edge), STEP),) for column in columns for edge in tables.cuts[column]]
+
+
+def rows_looked_at(n_rows: int, n_columns: int, n_models: int) -> int:
+    """The rows that tables are summed over; 0 where there are none."""
+    most = int(_PRODUCTS / max((1 + n_models) * (PARTS * n_columns) ** 2, 1))
+    looked_at = min(n_rows, _MOST_ROWS, most)
+    enough = looked_at == n_rows or looked_at >= _FEWEST_ROWS
+    return looked_at if enough and n_columns > 1 and table_bytes(n_columns, n_models) <= _TABLE_BYTES else 0
+
+
+def table_bytes(n_columns: int, n_models: int) -> int:
+    """Of all tables."""
+    return 8 * (1 + n_models) * (PARTS * n_columns) ** 2
+
+
+def _cuts(X: np.ndarray, weight: np.ndarray, bins: ColumnBins) -> list[np.ndarray]:
+    """The edges of each column that cut its rows into parts of about equal weight."""
+    found, shares = [], weight.sum() * np.arange(1, PARTS) / PARTS
+    for j in range(X.shape[1]):
+        edges = bins.edges[j, : bins.n_edges[j]]
+        if len(edges):
+            code = np.searchsorted(edges, X[:, j], side="left")
+            below = np.cumsum(np.bincount(code, weight, len(edges) + 1))[:-1]
+            edges = edges[np.unique([int(np.argmin(np.abs(below - share))) for share in shares])]
+        found.append(edges)
+    return found
