@@ -42,6 +42,10 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     rows choose, and adding the atoms that lower the loss most: these are read off histograms of the rows of each
     product so far, by column and threshold. Held-out rows also say when to stop.
 
+    The first round begins with all columns as straight lines, where these are few beside the atoms, and with steps on
+    pairs of columns that say together what neither says alone: within such a step the next round sees what the other
+    column is worth, which no step shows before.
+
     Rows need no scaling, and what is learned can be read: each column of `transform` is a sentence of `atoms_`.
 
     Parameters
@@ -101,8 +105,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     References
     ----------
-    Friedman 1991, "Multivariate adaptive regression splines"; Ke et al. 2017, "LightGBM", for the histograms; Bullins,
-    Zhang & Zhang 2018 for rounds that refit all coefficients.
+    Friedman 1991, "Multivariate adaptive regression splines"; Lou, Caruana, Gehrke & Hooker 2013, "Accurate
+    intelligible models with pairwise interactions", for tables of all pairs of columns; Ke et al. 2017, "LightGBM", for
+    the histograms; Bullins, Zhang & Zhang 2018 for rounds that refit all coefficients.
 
     Examples
     --------

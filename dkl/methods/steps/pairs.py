@@ -18,8 +18,9 @@ PARTS = 4
 # where that leaves few, or where the tables take more bytes.
 _MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 20
 _TILE_ROWS = 4_096
-# A pair counts if so much would hardly ever come from noise, in any of all pairs.
-_CHANCE = 0.01
+# A pair counts if noise would hardly ever explain as much, in any of all pairs; if neither column explains half as much
+# by itself, since rounds find it then; and if it is a share of the targets' variance that is worth a beginning.
+_CHANCE, _TIMES_ALONE, _SHARE = 0.01, 2.0, 0.05
 # Additive fits of so many tables are made, and steps are given of so many columns, at most.
 _FITTED, _COLUMNS = 200, 8
 
@@ -74,14 +75,15 @@ class PairTables:
 
 
 def entangled_pairs(tables: PairTables) -> list[tuple[int, int]]:
-    """Pairs that explain more beyond a sum of both columns than either column does by itself, the strongest first."""
+    """Pairs that explain much more beyond a sum of both columns than either does by itself, the strongest first."""
     d, K = len(tables.cuts), len(tables.sums)
     alone, most = tables.of_columns(), tables.at_most()
     first, second = np.triu_indices(d, 1)
     degrees = np.array([len(cuts) for cuts in tables.cuts], dtype=np.float64)
     # sums of squares of K models that are nothing but noise
     noise = stats.chi2.isf(_CHANCE / max(len(first), 1), np.maximum(degrees[first] * degrees[second] * K, 1.0))
-    least = np.maximum(noise, np.maximum(alone[first], alone[second]))
+    share = _SHARE * K * tables.weights[0, 0].sum()
+    least = np.maximum(np.maximum(noise, share), _TIMES_ALONE * np.maximum(alone[first], alone[second]))
     able = np.flatnonzero(most[first, second] > least)
     able = able[np.argsort(-most[first, second][able], kind="stable")][:_FITTED]
     found = [(tables.beyond_a_sum(int(first[one]), int(second[one])), int(one)) for one in able]
