@@ -20,7 +20,7 @@ _MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 2
 _TILE_ROWS = 4_096
 # A pair counts if noise would hardly ever explain as much, in any of all pairs; if neither column explains half as much
 # by itself, since rounds find it then; and if it is a share of the targets' variance that is worth a beginning.
-_CHANCE, _TIMES_ALONE, _SHARE = 0.01, 2.0, 0.05
+_CHANCE, _TIMES_ALONE, _SHARE = 0.01, 2.0, 0.1
 # Additive fits of so many tables are made, and steps are given of so many columns, at most.
 _FITTED, _COLUMNS = 200, 8
 
