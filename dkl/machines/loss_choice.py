@@ -36,6 +36,8 @@ _FOLDS = 2
 _OF_LOSSES, _OF_ASKING = 0.4, 0.1
 # A loss whose log loss is below so much of the squared error's does more than variants can: all of them leave its work.
 _CLEARLY_BETTER = 0.85
+# Of more classes than these, asking takes more than it gains.
+_MOST_ASKED = 5
 # A loss is not asked if on so many times the features it would take more than so much of the work.
 _LARGER, _OF_LARGER = 2.5, 0.8
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
@@ -65,8 +67,8 @@ class LossChoosingMixin(SettledMixin):
 
     checkpoint: Any
     _advised: FeatureLearner
-    # The loss that did better than the squared error on the best kind of features, if one did, whether clearly, and
-    # the losses that did not.
+    # The loss that work is kept for, since it did better than the squared error on the best kind of features; whether
+    # clearly; and the losses that did no better.
     _promising: str | None = None
     _is_clear: bool = False
     _declined: tuple[str, ...] = ()
@@ -116,7 +118,13 @@ class LossChoosingMixin(SettledMixin):
         Classes that lie between others hardly ever have the largest score by the squared error: another loss is worth
         more then than more features, for which its share of the work is kept. What takes too long to ask stays open.
         """
-        pilots, folds, work = pilots[:_FOLDS], folds[:_FOLDS], dict[str, float]()
+        n_classes, work = dataset.schema.n_classes or 0, dict[str, float]()
+        if n_classes > _MOST_ASKED:
+            return 0.0
+        # of several classes only what is clearly better is worth its work, which a fold tells
+        several = n_classes > 2
+        asked = 1 if several else _FOLDS
+        pilots, folds = pilots[:asked], folds[:asked]
         size, larger, allowed = learner.get_params(deep=False).get("n_features"), clone(learner), self._allowed(dataset)
         if size is not None:
             larger.set_params(n_features=int(_LARGER * size))
@@ -129,9 +137,10 @@ class LossChoosingMixin(SettledMixin):
         if found:
             self.loss_ = "squared_error"
             best = min(found, key=lambda loss: found[loss])
-            share = found[best] / self._probabilities(pilots, folds, on)
-            self._promising, self._is_clear = best if share < 1.0 else None, share < _CLEARLY_BETTER
-            self._declined = tuple(loss for loss in found if loss != self._promising)
+            squared = self._probabilities(pilots, folds, on)
+            self._is_clear = found[best] < _CLEARLY_BETTER * squared
+            self._promising = best if self._is_clear or (found[best] < squared and not several) else None
+            self._declined = tuple(loss for loss in found if found[loss] >= squared)
         return sum(work.values())
 
     def _has_hessian(self, learner: FeatureLearner, dataset: Dataset) -> bool:
