@@ -31,7 +31,7 @@ _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 4.0, 2.0
 # Wider and narrower ones of a kernel; between two of them its loss hardly changes.
 _WIDER = (3.0, 1.0 / 3.0)
 # A larger one of a kind has so many times as many features.
-_GROWTH = 2.5
+GROWTH = 2.5
 # Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
 _BINS = 128
 # Rounds of steps are played so many times as often, by other rows each time: their means err less.
@@ -192,7 +192,7 @@ def variants(
     # landmarks are rows, and of others twice as many as rows say all that these can tell
     most = min(effort.most_features // bags, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
-        larger = min(int(_GROWTH * size), most)
+        larger = min(int(GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
     more = _MORE_BAGS * bags
     may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags

@@ -17,6 +17,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.linear.temperature import least_log_loss
+from dkl.machines.contenders import GROWTH
 from dkl.machines.settings import SettledMixin
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
@@ -38,8 +39,8 @@ _OF_LOSSES, _OF_ASKING = 0.4, 0.1
 _CLEARLY_BETTER = 0.85
 # Of more classes than these, asking takes more than it gains.
 _MOST_ASKED = 5
-# A loss is not asked if on so many times the features it would take more than so much of the work.
-_LARGER, _OF_LARGER = 2.5, 0.8
+# A loss is not asked if on the features of a larger variant it would take more than so much of the work.
+_OF_LARGER = 0.8
 _SPOKEN = {"log_loss": "log loss", "squared_hinge": "squared hinge"}
 
 
@@ -127,7 +128,7 @@ class LossChoosingMixin(SettledMixin):
         pilots, folds = pilots[:asked], folds[:asked]
         size, larger, allowed = learner.get_params(deep=False).get("n_features"), clone(learner), self._allowed(dataset)
         if size is not None:
-            larger.set_params(n_features=int(_LARGER * size))
+            larger.set_params(n_features=int(GROWTH * size))
         for loss in self._other_losses(dataset) if self._has_hessian(learner, dataset) else ():
             telling = self._work_of_telling(loss, learner, len(pilots), on[0])
             ahead = self._work_by(loss, larger, 1, dataset, on[0])
