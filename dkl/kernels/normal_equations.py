@@ -23,9 +23,11 @@ from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
-from dkl.solvers.losses import newton_loss
+from dkl.solvers.losses import SOFTMAX, newton_loss
 
 NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
+# That of all classes together has a single loss a row, and no Hessian but that of the squared error.
+JointLoss = Literal["softmax"]
 
 # Bytes of mapped rows at once. Rows with curvature are few, and their products want as many of them as possible; the
 # rows of a tile lie between the two bounds.
@@ -73,7 +75,9 @@ class NewtonOptions:
 
     Parameters
     ----------
-    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"}
+    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
+        "softmax" is the log loss of all classes together, whose models take the same steps, (1, T); its Hessian is that
+        of the squared error.
     columns : (int, int) or None
         The columns of the Hessians to sum, or None for no Hessian.
     hessian_of : tuple of int
@@ -96,7 +100,7 @@ class NewtonOptions:
         Of the loss "pinball": the quantile that each model is of.
     """
 
-    loss: NewtonLoss
+    loss: NewtonLoss | JointLoss
     columns: tuple[int, int] | None = None
     hessian_of: tuple[int, ...] = (0,)
     change: bool = False
@@ -254,16 +258,21 @@ def loss_sums(
     Returns
     -------
     loss : ndarray of shape (g, T), float64
+        Of the softmax (1, T).
     gradient : ndarray of shape (g, m + 1), float64
     curvature : ndarray of shape (n, g)
         Of each row at the first step, in units of the loss's (1 where a row has some, unless curvature varies), less
         what it was before, with `change`; 0 for rows of weight 0.
     """
     # Scores are linear in the step: those at every step of a line search come from two products with the mapped rows.
-    models = trial.coefficients, trial.directions
-    is_large = (options.exact or len(trial.coefficients) <= _FEW_MODELS) and _is_large(phi, n_rows or len(targets))
+    models, g = (trial.coefficients, trial.directions), len(trial.coefficients)
+    # the few steps of two classes are worth it, not the many of several
+    compiles = (options.exact or g <= _FEW_MODELS) and options.loss != "softmax"
+    is_large = compiles and _is_large(phi, n_rows or len(targets))
     wide = phi if is_large or not options.exact else phi.astype(np.float64)
-    start, move = line_scores(phi, *models) if is_large else (model_scores(wide, one) for one in models)
+    start, move = (
+        line_scores(phi, *models) if is_large else np.split(model_scores(wide, np.vstack(models)), [g], axis=1)
+    )
     # Weights of a row are the same for all models, or each model has its own: of folds, a model does not see one.
     weight = weight[:, None] if weight.ndim == 1 else weight
     weight = weight if weight.shape == targets.shape else np.broadcast_to(weight, targets.shape)
@@ -273,6 +282,8 @@ def loss_sums(
         flags = options.loss == "squared_hinge", options.change
         numbers = (start, move, targets, weight, trial.steps), flags, (losses, descent, curvature)
         _LINE(start.size * trial.steps.shape[1], *numbers)
+    elif options.loss == "softmax":
+        losses, descent, curvature = _joint_losses(start, move, targets, weight, trial.steps)
     else:
         losses, descent, curvature = _table_losses(start, move, targets, weight, trial.steps, options)
     # The gradient is sum_i s_i L'(y_i, f_i) (phi_i, 1); `descent` has minus the slopes.
@@ -307,6 +318,17 @@ def _table_losses(
             curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
     slope, curvature = (np.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
     return losses, -weight * slope, curvature / loss.curvature_unit
+
+
+def _joint_losses(
+    start: np.ndarray, move: np.ndarray, targets: np.ndarray, weight: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of the log loss of all classes together: (1, T), (n, K), and 1 for every row that counts."""
+    codes, own, losses = targets.argmax(axis=1), weight[:, 0], np.empty(steps.shape)
+    for t, step in enumerate(steps[0]):
+        losses[0, t] = own @ SOFTMAX.value(codes, start + step * move)
+    slope = SOFTMAX.slope(codes, start + steps[0, 0] * move)
+    return losses, -weight * slope, weight > 0.0
 
 
 # Compiled code warns of nothing either.

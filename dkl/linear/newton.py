@@ -51,6 +51,8 @@ _REFIT_STEPS = 50
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
 # The same of the log loss, whose last steps change no probability by anything that its penalty would not.
 _DECREMENT_OF_LOG_LOSS = 1e-4
+# All classes together go on to a lighter penalty while their loss has fallen by more than this share.
+_GAIN = 0.005
 # Of these so much, where the Hessian is that of a share of the rows.
 _OF_METRIC = 0.1
 # The same of the pinball loss, of which even the best model has much left.
@@ -92,8 +94,6 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 single = getattr(source, "one_fold", False)
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _choose_penalty(candidates, source, run)
-                if isinstance(_joint(task), SoftmaxProblem):
-                    choice = _chosen_together(candidates, choice, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
@@ -129,10 +129,10 @@ def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
         task.targets,
         task.total_weight,
         task.alpha,
-        task.tol,
-        task.max_steps,
-        task.dtype,
+        dtype=task.dtype,
         decrement=task.decrement,
+        # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
+        start=task.start if task.decrement else None,
     )
 
 
@@ -197,11 +197,6 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     if problem.choice is None:
         candidates = penalty_problem(problem, task, summary, square_length=1.0)
         passes = _penalty_passes(problem, candidates)
-        if isinstance(_joint(task), SoftmaxProblem):
-            # three penalties, each fitted for all classes together
-            choice = PenaltyChoice(float(candidates.alphas[1]), candidates.alphas, np.zeros(0), np.zeros((0, 0)))
-            for _, problems in candidates.together(choice):
-                passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
     return [*passes, *fits(_refitted(task))]
 
 
@@ -222,6 +217,13 @@ def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tupl
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
+    if candidates.is_joint:
+        for alpha in candidates.alphas:
+            problems = candidates.together(float(alpha))
+            passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
+            models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
+            passes.append(([candidates.judged_together(models)], 1))
+        return passes
     driver = driver_of(candidates.problem)
     judged = candidates.judged(driver.init(candidates.problem))
     return [*passes, *driver.plan(candidates.problem), ([judged], 1)]
@@ -250,14 +252,22 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
-    candidates = penalty_problem(problem, task, summary, square_length=1.0).problem
-    return max(driver_of(candidates).memory(candidates, 0), fit, key=lambda items: sum(items.values()))
+    judging = _judging_memory(penalty_problem(problem, task, summary, square_length=1.0))
+    return max(judging, fit, key=lambda items: sum(items.values()))
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """The same beside `chosen_penalty_passes`."""
-    candidates = _planned_candidates(problem, n_rows).problem
-    return driver_of(candidates).memory(candidates, 0)
+    return _judging_memory(_planned_candidates(problem, n_rows))
+
+
+def _judging_memory(candidates: Candidates) -> dict[str, int]:
+    """What telling penalties apart holds beside the passes, with what each fold keeps for the next penalty."""
+    if not candidates.is_joint:
+        return driver_of(candidates.problem).memory(candidates.problem, 0)
+    (first, *others), width = candidates.together(1.0), candidates.problem.width
+    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
+    return {**SoftmaxDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -394,31 +404,46 @@ def penalty_problem(
 
 def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
     """Fit all candidates in the same passes, then judge them on the rows that each has not seen, in one pass more."""
+    if candidates.is_joint:
+        return _chosen_together(candidates, source, run)
     state = _run(candidates.problem, source, run, "penalty")
     return candidates.choose(state, _pass_result(candidates.judged(state), source, run))
 
 
-def _chosen_together(candidates: Candidates, choice: PenaltyChoice, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The penalty, of that chosen and those next to it, that the loss of all classes together prefers.
+def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The penalty that held-out rows prefer for all classes together.
 
-    Each class against the rest, which is what `_choose_penalty` fits, prefers lighter or heavier ones now and then.
+    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
+    one, since fits take longer the lighter it is.
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
     """
-    models, alphas = [], np.zeros(0)
-    for fold, problems in candidates.together(choice):
-        alphas, start = np.array([problem.alpha for problem in problems]), None
-        for number, problem in enumerate(problems):
-            # the model under a stronger penalty is near that of the next
-            state = _run(replace(problem, start=start), source, run, f"penalty-{fold}-{number}")
-            start = state.coefficients.reshape(problem.n_classes, problem.width)
-            models.append(start)
-    # (penalties, folds, K, m + 1)
-    fitted = np.stack(models).reshape(-1, len(alphas), *models[0].shape).swapaxes(0, 1)
-    flat = fitted.reshape(-1, *models[0].shape).swapaxes(0, 1)
-    sums = _pass_result(candidates.judged_together(flat), source, run)
-    losses, weight = (sums[name].reshape(fitted.shape[:2]).sum(axis=1) for name in ("loss", "weight"))
-    scores = 1.0 - losses / weight
-    best = int(np.argmax(scores))
-    return PenaltyChoice(float(alphas[best]), alphas, scores, fitted[best].mean(axis=0))
+    F, n_known = candidates.folds.count, 0
+    grams: list[np.ndarray | None] = [None] * F
+    starts: list[Any] = [None] * F
+    scores = np.full(len(candidates.alphas), -np.inf)
+    best = np.zeros((candidates.n_outputs, candidates.problem.width))
+    for number, alpha in enumerate(candidates.alphas):
+        for fold, problem in enumerate(candidates.together(float(alpha))):
+            problem = replace(problem, start=starts[fold], gram=grams[fold])
+            state = _run(problem, source, run, f"penalty-{fold}-{number}")
+            starts[fold], grams[fold] = state.coefficients.reshape(problem.n_classes, problem.width), state.hessian
+        models = np.stack(starts, axis=1)
+        sums = _pass_result(candidates.judged_together(models), source, run)
+        weight, n_known = sums["weight"].sum(), number + 1
+        if weight == 0.0:
+            raise ValueError(candidates.nobody_judges())
+        before, scores[number] = scores.max(), 1.0 - sums["loss"].sum() / weight
+        if np.argmax(scores) == number:
+            best = models.mean(axis=1)
+        if number > 0 and 1.0 - scores[number] > (1.0 - _GAIN) * (1.0 - before):
+            break
+    kept = slice(None if candidates.are_near else n_known)
+    alphas, strengths = candidates.alphas[kept], candidates.strengths[kept]
+    return PenaltyChoice(float(alphas[int(np.argmax(scores))]), alphas, scores[kept], best, strengths)
 
 
 def _run(

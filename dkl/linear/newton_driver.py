@@ -24,6 +24,7 @@ from dkl.kernels.normal_equations import (
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.losses import Loss, newton_loss
 from dkl.solvers.positive_definite import KnownSystems, map_systems, systems_at_once
+from dkl.solvers.secants import known_secants, secant_direction
 from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
@@ -197,9 +198,9 @@ class NewtonState:
         Who ended the steps before their time; empty while nobody did.
     alphas : ndarray of shape (g,) or None
         The penalties that the sums of the first pass have led to; None for those of the problem.
-    moves, changes : ndarray of shape (p, m + 1) or None
+    moves, changes : ndarray of shape (p, w) or None
         With a metric the steps that were taken, and by how much each has changed the gradient.
-    last_gradient : ndarray of shape (m + 1,) or None
+    last_gradient : ndarray of shape (w,) or None
         With a metric the gradient at the accepted point.
     """
 
@@ -225,6 +226,12 @@ class NewtonState:
         return problem.alphas if self.alphas is None else self.alphas
 
     @property
+    def secants(self) -> tuple[np.ndarray, np.ndarray]:
+        """The steps that are known, and by how much each has changed the gradient, both (p, w)."""
+        nothing = np.zeros((0, self.coefficients.shape[1]))
+        return nothing if self.moves is None else self.moves, nothing if self.changes is None else self.changes
+
+    @property
     def fresh(self) -> np.ndarray:
         """Which models have not been evaluated yet."""
         return ~np.isfinite(self.first_gradient)
@@ -237,8 +244,9 @@ class NewtonState:
     def solution(self, problem: Any) -> np.ndarray:
         """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
-        if getattr(problem, "loss", "") == "pinball":
-            # so few rows have curvature that a step which nobody has looked at may lead anywhere
+        if problem.loss in ("pinball", "softmax"):
+            # so few rows have curvature, or the metric is so rough, that a step which nobody has looked at may lead
+            # anywhere
             return self.coefficients
         return np.where(ended[:, None], self.proposal, self.coefficients)
 
@@ -419,8 +427,8 @@ def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -
     return (False, *(outputs[1:] == outputs[:-1]).tolist())
 
 
-def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
-    """The record of the sums at the trial steps of some models that the options ask for."""
+def newton_record(problem: Any, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+    """The record of the sums at the trial steps of some models of a problem that the options ask for."""
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
@@ -429,8 +437,8 @@ def newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray,
     targets = problem.targets
     fold = None if targets.fold is None else targets.fold[models]
     targets = replace(targets, models=targets.models[models], fold=fold)
-    # waves are mapped about as fast as mapped rows are read
-    keeps = problem.feature_map.has_similarities
+    # waves are mapped about as fast as mapped rows are read, which pays where passes are many
+    keeps = problem.feature_map.has_similarities or problem.loss == "softmax"
     return BlockSum(
         name="newton step",
         function=newton_block,
@@ -535,25 +543,15 @@ def _with_secant_step(
     """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
 
     The last `move` has led to this `gradient`.
-    Nocedal & Wright 2006, algorithm 7.4: the inverse of the metric takes the place of a multiple of the identity.
     """
-    nothing = np.zeros((0, problem.width))
-    moves = nothing if state.moves is None else state.moves
-    changes = nothing if state.changes is None else state.changes
+    (moves, changes), system = state.secants, (0, float(state.penalties(problem)[0]))
     if state.last_gradient is not None:
-        change = gradient - state.last_gradient
-        # A convex objective curves upwards along each step, unless rounding is all there is to see.
-        if move @ change > 0.0:
-            moves, changes = np.vstack([moves, move]), np.vstack([changes, change])
-    curvatures = np.einsum("pj,pj->p", moves, changes)
-    direction, shares = gradient.copy(), np.zeros(len(moves))
-    for p in reversed(range(len(moves))):
-        shares[p] = moves[p] @ direction / curvatures[p]
-        direction -= shares[p] * changes[p]
-    system = 0, float(state.penalties(problem)[0])
-    direction = _solve(problem, (problem.metric, known), system, direction[None], is_only=True)[0]
-    for p in range(len(moves)):
-        direction += (shares[p] - changes[p] @ direction / curvatures[p]) * moves[p]
+        moves, changes = known_secants(moves, changes, move, gradient - state.last_gradient, most=problem.max_steps)
+
+    def solved(right: np.ndarray) -> np.ndarray:
+        return _solve(problem, (problem.metric, known), system, right[None], is_only=True)[0]
+
+    direction = secant_direction(gradient, moves, changes, solved, scales=False)
     state.directions[0], state.slope[0] = -direction, -gradient @ direction
     return replace(state, moves=moves, changes=changes, last_gradient=gradient)
 

@@ -25,6 +25,8 @@ PENALTIES = {
     "squared_error": tuple(10.0 ** (0.5 * step) for step in range(-4, 9)),
 }
 _OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
+# Of classes that are fitted together; the strongest of them cost least.
+_JOINT_PENALTIES = tuple(10.0**step for step in range(-2, 7))
 
 # With fewer held-out rows than this, further folds of rows judge, too; more rows than so many judge no better.
 _ENOUGH_ROWS = 900
@@ -38,6 +40,8 @@ _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
 _DECREMENT = 0.01
 # The same of losses other than these two: even the best model may lower the objective by little.
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
+# The same of all classes together, whose steps are cheap, and many under light penalties.
+_STEPS_TOGETHER, _DECREMENT_TOGETHER = 100, 5e-4
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
 # Penalties that are told apart where one is known that fewer features prefer.
@@ -107,6 +111,8 @@ class Candidates:
         The same as C beside the sum of the losses, on features of squared length 1: what features of other sizes share.
     n_outputs : int
         K, the models of one penalty and fold.
+    are_near : bool
+        They are those near a penalty that is known: several choices have the same ones.
     """
 
     problem: NewtonProblem
@@ -114,6 +120,7 @@ class Candidates:
     alphas: np.ndarray
     strengths: np.ndarray
     n_outputs: int
+    are_near: bool = False
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
@@ -121,36 +128,30 @@ class Candidates:
         models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
         return self._judging(models, self._judging_loss())
 
-    def together(self, choice: PenaltyChoice) -> list[tuple[int, list[SoftmaxProblem]]]:
-        """Of each fold, the problems of all classes together at the penalty chosen and those next to it, strong first.
+    @property
+    def is_joint(self) -> bool:
+        """Whether the classes are fitted together, of which none is a problem of its own."""
+        return self.problem.loss == "log_loss" and self.n_outputs > 1
 
-        Each class against the rest tells which penalties are worth a system of all classes.
-        """
-        best = int(np.argmin(np.abs(self.alphas - choice.alpha)))
-        problem, found = self.problem, []
-        for fold in range(self.folds.count):
-            targets = replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept))
-            found.append(
-                (
-                    fold,
-                    [
-                        SoftmaxProblem(
-                            problem.feature_map,
-                            targets,
-                            problem.total_weight,
-                            float(alpha),
-                            max_steps=_STEPS_OTHERS,
-                            dtype=problem.dtype,
-                            decrement=_DECREMENT_OF_OTHERS,
-                        )
-                        for alpha in self.alphas[max(0, best - 1) : best + 2]
-                    ],
-                )
+    def together(self, alpha: float) -> list[SoftmaxProblem]:
+        """The problem of all classes together on the rows that each fold leaves, under one penalty."""
+        problem = self.problem
+        return [
+            SoftmaxProblem(
+                problem.feature_map,
+                replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept)),
+                problem.total_weight,
+                alpha,
+                max_steps=_STEPS_TOGETHER,
+                dtype=problem.dtype,
+                decrement=_DECREMENT_TOGETHER,
+                token=f"{problem.token} {fold}",
             )
-        return found
+            for fold in range(self.folds.count)
+        ]
 
     def judged_together(self, models: np.ndarray) -> BlockSum:
-        """The record that judges models of all classes together, (K, penalties x folds, m + 1), by their own loss."""
+        """The record that judges models of all classes together, (K, folds, m + 1), by their own loss."""
         return self._judging(models[None], {"name": "softmax"})
 
     def _outputs(self) -> NewtonTargets:
@@ -185,6 +186,13 @@ class Candidates:
         name = "squared_hinge" if squares else problem.loss
         return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
+    def nobody_judges(self) -> str:
+        """What to do where no row is held out."""
+        return (
+            f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so few "
+            "rows holds out none; use a larger fraction, or give alpha a number"
+        )
+
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
         """The penalty with the best score over all folds; of equals the strongest.
 
@@ -196,10 +204,7 @@ class Candidates:
         A, F = len(self.alphas), self.folds.count
         weight = sums["weight"].reshape(A, F).sum(axis=1)
         if weight[0] == 0.0:
-            raise ValueError(
-                f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so "
-                "few rows holds out none; use a larger fraction, or give alpha a number"
-            )
+            raise ValueError(self.nobody_judges())
         scores = 1.0 - sums["loss"].reshape(2, A, F).sum(axis=2) / weight
         if self.problem.loss == "squared_error":
             # one step leads to the optimum; where it starts is no candidate's
@@ -221,7 +226,7 @@ class PenaltyChoice:
         All candidates, from the strongest to the weakest.
     scores : ndarray of shape (A,)
         One minus the mean loss on held-out rows; of standardised targets where these are numbers without a log link,
-        and of the whole square for the squared error.
+        and of the whole square for the squared error. Minus infinity where stronger penalties had gained no more.
     start : ndarray of shape (K, m + 1)
         Where the chosen models stand, on the features that penalties were told apart on.
     strengths : ndarray of shape (A,)
@@ -279,7 +284,8 @@ def penalty_candidates(
     single : bool
         No further folds, however few rows are held out.
     near : PenaltyChoice or None
-        What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates.
+        What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates; of
+        classes that are fitted together the stronger one and all that are lighter.
     """
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
@@ -290,11 +296,15 @@ def penalty_candidates(
     length = square_length if square_length > 0.0 else 1.0
     # in wide rows each penalty costs as many products, and a decade more or less tells little
     every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
-    strengths = np.array(PENALTIES.get(base.loss, _OTHER_PENALTIES))[::every]
+    is_joint = base.loss == "log_loss" and K > 1
+    others = _JOINT_PENALTIES if is_joint else _OTHER_PENALTIES
+    strengths = np.array(PENALTIES.get(base.loss, others))[::every]
     if near is not None and len(near.strengths):
         # from one number of features to another the best penalty hardly moves
         away = np.abs(np.log(strengths / near.strengths[np.argmax(near.scores)]))
-        strengths = strengths[np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])]
+        found = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
+        # all classes together go on to lighter ones while they gain
+        strengths = strengths[found[0] :] if is_joint else strengths[found]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better
@@ -323,14 +333,15 @@ def penalty_candidates(
         fixed=fixed,
         quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
-    return Candidates(problem, folds, alphas, strengths, K)
+    return Candidates(problem, folds, alphas, strengths, K, are_near=near is not None)
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     """The problem on no more features than Hessians of all models are held of, as long as all; None where all are."""
     whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
-    if is_wide(base) or base.loss == "squared_error" or base.n_models == 1 or kept >= whole.n_frequencies:
+    has_few = base.loss in ("squared_error", "log_loss") or base.n_models == 1
+    if is_wide(base) or has_few or kept >= whole.n_frequencies:
         return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))

@@ -1,33 +1,33 @@
-"""Multinomial logistic regression by Newton steps on sums over the rows: one system of all classes a step."""
+"""Multinomial logistic regression by secant steps on sums over the rows, which one Gram matrix serves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import numpy as np
 from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
-from dkl.kernels.normal_equations import (
-    NewtonOptions,
-    NewtonTargets,
-    TrialSteps,
-    newton_tile,
-)
-from dkl.linear.newton_driver import NewtonState
-from dkl.linear.softmax_sums import class_pairs, softmax_block
-from dkl.protocols.records import Accumulator, BlockSum, Cost
-from dkl.solvers.positive_definite import solve_positive
+from dkl.kernels.normal_equations import JointLoss, NewtonOptions, NewtonTargets, TrialSteps
+from dkl.linear.newton_driver import NewtonState, newton_record
+from dkl.protocols.records import BlockSum
+from dkl.solvers.positive_definite import KnownSystems
+from dkl.solvers.secants import known_secants, secant_direction
 
-# The Hessian blocks of one record are at most 64 MiB, the size to which accumulators are limited.
-_HESSIAN_BYTES = 1 << 26
-# How often one pass halves the step to try shorter ones, and the share of what the slope promises that a step has to
-# gain (Armijo's rule).
-_BACKTRACKS, _SUFFICIENT = 8, 1e-4
+# The panels of a Gram matrix in one pass are at most 64 MiB, the size to which accumulators are limited.
+_GRAM_BYTES = 1 << 26
+# A pass tries the step and so many halves of it: the step is nearly always taken. It has to gain such a share of what
+# the slope promises (Armijo's rule).
+_BACKTRACKS, _SUFFICIENT = 2, 1e-4
+# With a decrement, steps also end where they promise no more than such a share of what no model at all loses: classes
+# that can be told apart without error have an objective that falls for ever.
+_FLOOR = 5e-6
+# Secants of so many steps tell the direction.
+_SECANTS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,13 @@ class SoftmaxProblem:
     tol, max_steps, dtype
         As of `NewtonProblem`.
     decrement : float
-        As of `NewtonProblem`.
+        The classes are also done when the next step promises to lower the objective by no more than this share of it.
     start : ndarray of shape (K, m + 1) or None
         Where the steps begin; None is 0.
+    gram : ndarray of shape (1, size) or None
+        ``sum_i s_i (phi_i, 1)(phi_i, 1)^T``, packed, where another fit on the same rows has summed it.
+    token : str
+        Names what its passes keep of mapped rows.
     """
 
     feature_map: FeatureMap
@@ -58,10 +62,13 @@ class SoftmaxProblem:
     total_weight: float
     alpha: float
     tol: float = 1e-9
-    max_steps: int = 50
+    max_steps: int = 1_000
     dtype: str = "float32"
     decrement: float = 0.0
     start: np.ndarray | None = None
+    gram: np.ndarray | None = None
+    token: str = field(default_factory=lambda: uuid4().hex)
+    loss: ClassVar[JointLoss] = "softmax"
 
     @property
     def n_classes(self) -> int:
@@ -73,19 +80,35 @@ class SoftmaxProblem:
         """Coefficients of a class, the intercept included."""
         return self.feature_map.n_features + 1
 
+    @property
+    def exact(self) -> bool:
+        """Whether scores and gradients are float64 whatever the rows are."""
+        return self.decrement == 0.0
+
 
 class SoftmaxDriver:
-    """Newton's method with a line search for all classes together, as a driver on block sums.
+    """Secant steps (limited-memory BFGS) for all classes together, as a driver on block sums.
 
-    The state is that of one model whose coefficients are those of the classes, one after the other. Newton steps end
-    where those of each class alone do not: their Hessian knows that a row that one class gains is lost to others.
+    At zero all classes have the same probability, and the Hessian of class k by class l is ``(d_kl - 1/K)/K`` times
+    the Gram matrix G of mapped rows. Gradients, and so steps, add up to zero over the classes, for which that is
+    ``G/K``: one system of m + 1 unknowns in place of one of K (m + 1). It is the metric of all steps; how the gradient
+    has changed along the last of them tells what has become of the Hessian since (Nocedal & Wright 2006, algorithm
+    7.4). A pass takes the products of mapped rows with K models, where the Hessian of all classes would take those of
+    all pairs of features for each pair of classes.
+
+    The state is that of one model whose coefficients are those of the classes, one after the other.
     """
+
+    def __init__(self) -> None:
+        self._known = KnownSystems()
 
     def init(self, problem: SoftmaxProblem) -> NewtonState:
         """The start, nothing read."""
         nothing, size = np.full(1, np.inf), problem.n_classes * problem.width
+        # what all classes have in common changes no probability
+        start = None if problem.start is None else problem.start - problem.start.mean(axis=0)
         return NewtonState(
-            coefficients=np.zeros((1, size)) if problem.start is None else problem.start.reshape(1, size),
+            coefficients=np.zeros((1, size)) if start is None else start.reshape(1, size),
             directions=np.zeros((1, size)),
             steps=np.ones(1),
             objective=nothing,
@@ -94,60 +117,62 @@ class SoftmaxDriver:
             first_gradient=nothing,
             counts=np.zeros(1, np.int64),
             stalled=np.zeros(1, bool),
+            hessian=problem.gram,
         )
 
     def request(self, problem: SoftmaxProblem, state: NewtonState) -> Sequence[BlockSum] | None:
-        """One pass, or None at the end: a record for each panel of Hessian columns, the first with the gradient."""
+        """One pass, or None at the end; the first pass has a record for each panel of columns of the Gram matrix."""
         if state.ended or state.converged(problem.tol, problem.decrement)[0] or state.counts[0] >= problem.max_steps:
             return None
-        shape = K, width = problem.n_classes, problem.width
+        shape = problem.n_classes, problem.width
         trial = TrialSteps(state.coefficients.reshape(shape), state.directions.reshape(shape), _trial_steps(state))
-        n_pairs = len(class_pairs(K))
-        records: list[BlockSum] = []
-        for panel in packed_panels(width, _HESSIAN_BYTES // n_pairs):
-            options = NewtonOptions("log_loss", panel, first_order=not records, dtype=problem.dtype)
-            accumulators = {"hessian": Accumulator((n_pairs, packed_size(*panel)))}
-            if options.first_order:
-                accumulators |= {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(shape)}
-            operands = {"feature_map": problem.feature_map, "trial": trial, "options": options}
-            records.append(
-                BlockSum(
-                    name="newton step",
-                    function=softmax_block,
-                    accumulators=accumulators,
-                    operands={**operands, "targets": problem.targets},
-                    cost=_SoftmaxCost(problem.feature_map, K, options),
-                )
-            )
-        return records
+        is_known, models = state.hessian is not None, np.arange(problem.n_classes)
+        panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _GRAM_BYTES))
+        options = NewtonOptions(problem.loss, dtype=problem.dtype, exact=problem.exact)
+        return [
+            newton_record(problem, trial, models, replace(options, columns=panel, first_order=place == 0))
+            for place, panel in enumerate([None] if is_known else panels)
+        ]
 
     def step(self, problem: SoftmaxProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Take the full step and find the next direction, or shorten the step."""
+        gram = state.hessian
+        if gram is None:
+            gram = np.concatenate([result["hessian"] for result in results], axis=1)
+            state = replace(state, hessian=gram)
         sums, steps, counts = results[0], _trial_steps(state)[0], state.counts + 1
         trials = state.coefficients + steps[:, None] * state.directions
         penalised = trials.reshape(len(steps), problem.n_classes, problem.width)[..., :-1]
         objectives = 0.5 * problem.alpha * np.sum(penalised**2, axis=(1, 2)) + sums["loss"][0] / problem.total_weight
         # At the optimum differences of the objective drown in rounding, where the gradient still tells.
-        bound = state.objective + _SUFFICIENT * steps * state.slope + 1e-12 * abs(objectives[0])
+        noise = 1e-12 if problem.exact else 1e-7
+        bound = state.objective + _SUFFICIENT * steps * state.slope + noise * abs(objectives[0])
         good = np.flatnonzero(objectives <= bound)
         if len(good) == 0 or good[0] > 0:
             shorter = np.array([steps[good[0]] if len(good) else steps[-1] / 2])
             return replace(state, steps=shorter, counts=counts, stalled=shorter < 1e-10)
-        coefficients = trials[:1]
         gradient = sums["gradient"] / problem.total_weight
         gradient[:, :-1] += problem.alpha * penalised[0]
-        direction = -_solve(problem, np.concatenate([result["hessian"] for result in results], axis=1), gradient)
-        length = np.array([np.linalg.norm(gradient)])
+        flat, (moves, changes) = gradient.ravel(), state.secants
+        if state.last_gradient is not None:
+            moved = trials[0] - state.coefficients[0], flat - state.last_gradient
+            moves, changes = known_secants(moves, changes, *moved, most=_SECANTS)
+        direction = -secant_direction(flat, moves, changes, lambda right: self._solved(problem, gram, right))
+        length, slope = np.array([np.linalg.norm(gradient)]), np.array([flat @ direction])
         return replace(
             state,
-            coefficients=coefficients,
-            directions=direction.reshape(1, -1),
+            coefficients=trials[:1],
+            directions=direction[None],
             steps=np.ones(1),
             objective=objectives[:1],
-            slope=np.array([np.sum(gradient * direction)]),
+            slope=slope,
             gradient=length,
             first_gradient=np.where(state.fresh, length, state.first_gradient),
             counts=counts,
+            stalled=(problem.decrement > 0.0) & (-0.5 * slope <= _FLOOR * np.log(problem.n_classes)),
+            moves=moves,
+            changes=changes,
+            last_gradient=flat,
         )
 
     def stopped(self, problem: SoftmaxProblem, state: NewtonState, why: str) -> NewtonState | None:
@@ -155,58 +180,37 @@ class SoftmaxDriver:
         return replace(state, ended=why) if np.any(state.coefficients) else None
 
     def memory(self, problem: SoftmaxProblem, row_bytes: int) -> dict[str, int]:
-        """The blocks of the Hessian as they are summed, and the system of all classes."""
-        blocks = 8 * len(class_pairs(problem.n_classes)) * packed_size(0, problem.width)
-        return {"Hessians": 2 * blocks + 8 * (problem.n_classes * problem.width) ** 2}
+        """The Gram matrix as it was summed and as it becomes, and the steps that are known."""
+        gram, vector = 8 * packed_size(0, problem.width), 8 * problem.n_classes * problem.width
+        return {"Hessians": 2 * gram + 2 * 8 * problem.width**2, "steps": (4 * _SECANTS + 8) * vector}
 
     def plan(self, problem: SoftmaxProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
-        """The same records in every pass, and an upper bound of their number."""
-        return [(self.request(problem, self.init(problem)) or (), problem.max_steps)]
+        """The first pass, and an upper bound of the later ones."""
+        state = self.init(problem)
+        later = replace(state, hessian=np.zeros((1, 0)))
+        return [
+            (self.request(problem, state) or (), 1),
+            (self.request(problem, later) or (), problem.max_steps - 1),
+        ]
+
+    def _solved(self, problem: SoftmaxProblem, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """(G / (K N) + alpha I)^-1 of the vectors of all classes, one after the other."""
+        N, K = problem.total_weight, problem.n_classes
+
+        def system() -> np.ndarray:
+            """K N times the system."""
+            matrix, _ = lapack.dtpttr(problem.width, gram[0])
+            diagonal = np.einsum("ii->i", matrix)
+            diagonal[:-1] += K * N * problem.alpha
+            # the intercept has no penalty: a little keeps the system positive definite where features add up to a
+            # constant
+            diagonal[-1] += 1e-12 * diagonal.mean()
+            return matrix
+
+        vectors = K * N * right.reshape(K, problem.width).T
+        return self._known.solve(gram, problem.alpha, system, vectors, is_only=True).T.ravel()
 
 
 def _trial_steps(state: NewtonState) -> np.ndarray:
     """The steps that a pass tries, (1, T), the longest first."""
     return state.steps[:, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
-
-
-def _solve(problem: SoftmaxProblem, packed: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """(H/N + alpha I)^-1 of the gradient, (K, m + 1)."""
-    K, width, N = problem.n_classes, problem.width, problem.total_weight
-
-    def system() -> np.ndarray:
-        """The upper triangle of N times the system, of which the blocks below the diagonal do not count."""
-        matrix = np.zeros((K * width, K * width), order="F")
-        for (k, other), block in zip(class_pairs(K), packed, strict=True):
-            square, _ = lapack.dtpttr(width, block)
-            if k != other:
-                square = square + np.triu(square, 1).T
-            matrix[k * width : (k + 1) * width, other * width : (other + 1) * width] = square
-        diagonal = np.einsum("ii->i", matrix)
-        diagonal += N * problem.alpha
-        intercepts = slice(width - 1, None, width)
-        diagonal[intercepts] -= N * problem.alpha
-        # A number that is added to all intercepts changes no probability: this makes the step add none, and the system
-        # positive definite.
-        matrix[intercepts, intercepts] += diagonal.mean() / K
-        diagonal[intercepts] += 1e-12 * diagonal.mean()
-        return matrix
-
-    return solve_positive(system, N * gradient.reshape(-1, 1)).reshape(K, width)
-
-
-@dataclass(frozen=True, eq=False)
-class _SoftmaxCost:
-    """What `softmax_sums` of a block costs: mapping, scores and gradients, a product of mapped rows for each pair."""
-
-    feature_map: FeatureMap
-    n_classes: int
-    options: NewtonOptions
-
-    def __call__(self, rows: int, columns: int) -> Cost:
-        width = self.feature_map.n_features + 1
-        packed = 0 if self.options.columns is None else packed_size(*self.options.columns)
-        hessians = 2.0 * packed * len(class_pairs(self.n_classes))
-        flops = rows * (mapping_flops(columns, self.feature_map) + 12.0 * self.n_classes * width + hessians)
-        itemsize = np.dtype(self.options.dtype).itemsize
-        tile = newton_tile(width - 1, self.options.dtype) * width * (2 * itemsize + 8)
-        return Cost(flops, tile + itemsize * width * min(width, 2 * packed // width + 1))

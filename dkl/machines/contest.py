@@ -162,7 +162,7 @@ class Race:
         for number in waiting:
             if number > 0 and self._is_needless(self.contenders[number]):
                 self._needless.add(number)
-            elif number == 0 or self._affords(number):
+            elif number == 0 or self.affords(number):
                 return number, 0
             else:
                 self._too_long.add(number)
@@ -326,7 +326,7 @@ class Race:
                 # behind on the folds so far
                 continue
             # who has fewer folds than the others never wins: what cannot do all of them is not begun
-            if self._affords(number, self.rounds - len(done)):
+            if self.affords(number, self.rounds - len(done)):
                 return number, len(done)
             self._too_long.add(number)
         self.ended = "as the effort allows no more" if self._too_long else "as held-out rows gain no more"
@@ -416,7 +416,7 @@ class Race:
             line += self._parents.get(first, ())
         return None
 
-    def _affords(self, number: int, n_trials: int = 1) -> bool:
+    def affords(self, number: int, n_trials: int = 1) -> bool:
         """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
         ahead = self.fitting(self.contenders[number])
         # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
@@ -425,7 +425,7 @@ class Race:
         if kept and self._grew(best := self.winner) is not None:
             last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
             ahead = max(ahead, min(_KEPT * self.allowed, last))
-        if self.of_losses is not None and max(self.tried, default=0) >= self._kinds:
+        if self.of_losses is not None and number >= self._kinds:
             ahead += max(self.of_losses(self.contenders[one], self.rounds) for one in (number, self.winner))
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))

@@ -33,6 +33,11 @@ _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
 # The same of losses other than these two: for each of their penalties and models, and of the last fit.
 _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
+# Passes of the log loss of several classes for each penalty that is told apart, and for the last fit; what one takes to
+# begin with, to read a number, for each number of a mapped row, for each probability, and products with mapped rows for
+# each class, and with the factor of the Gram matrix.
+_PASSES_JUDGING, _PASSES_FITTING = 20.0, 70.0
+_PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
 # Judging scalings and bandwidths takes so much for each pair of rows.
 _ADVICE = 800.0
 # Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
@@ -171,6 +176,8 @@ class Shape:
         n_penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
         if is_near or self.features_of(learner) > MANY_FEATURES:
             n_penalties = min(n_penalties, _FEW_PENALTIES)
+        if self._is_joint:
+            return self._together(learner, n_penalties, _PASSES_JUDGING * n_penalties)
         if self.loss == "squared_error":
             # one Hessian serves all penalties and models
             return self._steps(learner, 1.0, n_penalties, 1.3)
@@ -181,14 +188,28 @@ class Shape:
 
     def fitting(self, learner: FeatureLearner) -> float:
         """Work of finding the features and fitting the model on them, once the penalty is known."""
+        if self._is_joint:
+            return self.learning(learner) + self._together(learner, 1.0, _PASSES_FITTING)
         K, maps = self.n_models, 2.0 if self.loss == "squared_error" else 6.0
         steps = {"squared_error": 1.0, "squared_hinge": _HESSIANS_FITTING}.get(self.loss, _OTHER_HESSIANS_FITTING)
         hessians = steps if self.loss == "squared_error" else steps * K
-        systems = 2.0 * hessians
-        if self.loss == "log_loss" and K > 1:
-            # all classes together: a Hessian of each pair, and one system
-            hessians, systems = steps * K * (K + 1) / 2.0, steps * K**3
-        return self.learning(learner) + self._steps(learner, hessians, systems, maps)
+        return self.learning(learner) + self._steps(learner, hessians, 2.0 * hessians, maps)
+
+    @property
+    def _is_joint(self) -> bool:
+        """Whether the models are those of classes that are fitted together."""
+        return self.loss == "log_loss" and self.n_models > 1
+
+    def _together(self, learner: FeatureLearner, n_penalties: float, passes: float) -> float:
+        """Work of so many passes of all classes together, in the metric of one Gram matrix, factored for each penalty.
+
+        Each pass has the scores, their change along the step, and the gradients.
+        """
+        D = float(self.features_of(learner))
+        products = _OF_ROWS * self.n_rows * D * _PRODUCTS + _OF_FACTORS * D**2 * _EXACT_PRODUCTS
+        rows = self.n_rows * (_READ * self.n_columns + _NUMBER * D)
+        one = _PASS + rows + self.n_models * (products + _PROBABILITY * self.n_rows)
+        return self._steps(learner, 1.0, n_penalties, passes) + passes * one
 
     def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:
         """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""
@@ -198,7 +219,7 @@ class Shape:
             return _TRIAL + self.n_models * self.n_rows * _SPARSE + _WIDE_PRODUCTS * self.mapping(learner)
         products = hessians * self.n_rows * D**2 * _PRODUCTS + systems * D**3 / 3.0 * _SYSTEMS
         together = learner.get_params(deep=False).get("features") or [learner]
-        keeps = any("landmarks" in part.get_params(deep=False) for part in together)
+        keeps = self._is_joint or any("landmarks" in part.get_params(deep=False) for part in together)
         maps = 1.0 if keeps and 4.0 * self.n_rows * D <= _KEPT_BYTES else maps
         return _TRIAL + maps * self.mapping(learner) + products
 

@@ -171,7 +171,7 @@ class ChoosingMixin(LossChoosingMixin):
         pilots, shape, n_kinds = dict[tuple[int, int], Judged](), self._shape(on[0]), len(race.contenders)
         clock.start_counting()
         cut_short, has_asked = False, False
-        self._promising, self._is_clear, self._declined = None, False, ()
+        self._log_loss = "open"
         while (trial := race.next()) is not None:
             number, fold = trial
             contender = race.contenders[number]
@@ -183,9 +183,12 @@ class ChoosingMixin(LossChoosingMixin):
             if number >= n_kinds and not has_asked:
                 has_asked, best = True, race.winner
                 plain = [pilots[best, done] for done in range(race.rounds)]
-                asking = self._ask_losses(race.contenders[best].learner, plain, folds[: race.rounds], on, dataset)
+                asking = self._ask_log_loss(race.contenders[best].learner, plain, folds[: race.rounds], on, dataset)
                 race.spent += asking
                 clock.count(asking)
+                if not race.affords(number):
+                    race.leave_out(number)
+                    continue
             self._advised = contender.learner
             try:
                 learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
@@ -485,10 +488,10 @@ class ChoosingMixin(LossChoosingMixin):
         self._advised = max(able, key=size)
         pilot = self._learner("pilot")
         squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
-        for loss in self._other_losses(dataset):
-            self.loss_ = loss
+        if self._may_take_log_loss(dataset):
+            self.loss_ = "log_loss"
             problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            problem = replace(problem, choice=near_squares(loss, [squares]))
+            problem = replace(problem, choice=near_squares([squares]))
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             # before variants of a kind, and in the end

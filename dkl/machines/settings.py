@@ -17,8 +17,6 @@ from dkl.solvers.losses import LOG_LINK
 # operations, or so many classes of the latter, stochastic steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
-# The log loss of several classes has one Hessian for all of them.
-_MOST_JOINT_CLASSES = 5
 # The losses that take exact steps unless something else asks for stochastic ones.
 _EXACT_BY_DEFAULT = (*LOG_LINK, "pinball")
 # The penalty of stochastic steps.
@@ -157,12 +155,11 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         only_exact = task == "classification" and given.loss == "squared_error"
         exact = may_be_exact and (given.chooses or isinstance(given.alpha, str) or only_exact)
         named = joint_name(given.loss or exact_loss(given, task), "newton")
-        # the log loss has the products of each pair of classes
-        hessians = {"squared_hinge": n_models, "log_loss": n_models * (n_models + 1) // 2}.get(named, 1)
-        most = _MOST_JOINT_CLASSES * (_MOST_JOINT_CLASSES + 1) // 2 if named == "log_loss" else _MOST_CLASSES
+        # the log loss of several classes takes one Gram matrix
+        hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
         # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
-        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= most)
+        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if given.loss is None else joint_name(given.loss, solver)

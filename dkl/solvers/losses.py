@@ -480,11 +480,6 @@ class _SoftmaxLoss:
         slope[np.arange(len(codes)), codes] -= 1.0
         return slope
 
-    def curvature(self, f: np.ndarray, k: int, other: int) -> np.ndarray:
-        """By the scores k and other, (n,)."""
-        shares = self.shares(f)
-        return np.asarray(shares[:, k] * (float(k == other) - shares[:, other]))
-
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
         """The largest value of ``s.f`` less the loss, (n,): an entropy of s with 1 more at the row's class."""
         shares = s + (np.arange(s.shape[1]) == codes[:, None])

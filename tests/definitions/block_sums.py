@@ -280,29 +280,23 @@ def newton_block(block: Block, operands: Operands) -> Sums:
 
 
 def softmax_block(block: Block, operands: Operands) -> Sums:
-    """The log loss -log p_y of p_k = exp(f_k) / sum_l exp(f_l) at every step; its derivatives at the first, packed."""
+    """The log loss -log p_y of p_k = exp(f_k) / sum_l exp(f_l) at every step, its gradient, and the Gram matrix."""
     trial, (start, stop) = operands["trial"], operands["options"].columns
     _, weights = newton_targets(block, operands["targets"])
     weights = weights[:, 0]
     phi = np.column_stack([map_rows(block.X, operands["feature_map"]), np.ones(block.n_rows)])
     K, width = trial.coefficients.shape
-    loss, gradient = np.zeros(trial.steps.shape), np.zeros((K, width))
-    pairs = [(k, other) for k in range(K) for other in range(k, K)]
-    hessian = np.zeros((len(pairs), width, width))
+    loss, gradient, gram = np.zeros(trial.steps.shape), np.zeros((K, width)), np.zeros((width, width))
     assert block.y is not None
     for i in range(block.n_rows):
+        gram += weights[i] * np.outer(phi[i], phi[i])
         for t, step in enumerate(trial.steps[0]):
             scores = (trial.coefficients + step * trial.directions) @ phi[i]
             p = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
             loss[0, t] -= weights[i] * np.log(p[block.y[i]])
-            if t > 0:
-                continue
-            for k in range(K):
+            for k in range(K if t == 0 else 0):
                 gradient[k] += weights[i] * (p[k] - (block.y[i] == k)) * phi[i]
-            for place, (k, other) in enumerate(pairs):
-                curvature = p[k] * ((k == other) - p[other])
-                hessian[place] += weights[i] * curvature * np.outer(phi[i], phi[i])
-    return {"loss": loss, "gradient": gradient, "hessian": np.array([packed(h, (start, stop)) for h in hessian])}
+    return {"loss": loss, "gradient": gradient, "hessian": packed(gram, (start, stop))[None]}
 
 
 def model_targets(block: Block, targets: Any) -> tuple[np.ndarray, np.ndarray]:

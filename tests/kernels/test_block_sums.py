@@ -19,7 +19,7 @@ from dkl.features.families import Gaussian, Matern
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
-from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.penalty_choice import Folds
@@ -187,7 +187,7 @@ def softmax_step(kind: str) -> dict[str, Any]:
     return {
         "feature_map": pool,
         "trial": TrialSteps(coefficients, directions, rng.uniform(0.1, 1.0, (1, 3))),
-        "options": NewtonOptions("log_loss", (3, 11), dtype="float64"),
+        "options": NewtonOptions("softmax", (3, 11), dtype="float64"),
         "targets": NewtonTargets(np.arange(K), K, np.linspace(0.5, 1.5, K), kept=lambda row_id: row_id % 4 > 0),
     }
 
@@ -404,7 +404,6 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.kernels.moments", "block_moments"): lambda kind: {} if kind == "2" else {"scaled": np.arange(D_IN) != 1},
     ("dkl.kernels.normal_equations", "curvature_block"): hessian_product,
     ("dkl.kernels.normal_equations", "newton_block"): newton_step,
-    ("dkl.linear.softmax_sums", "softmax_block"): softmax_step,
     ("dkl.linear.sums", "calibration_block"): judged,
     ("dkl.linear.sums", "held_out_block"): judged_candidates,
     ("dkl.linear.sums", "held_out_loss"): judged,
@@ -481,7 +480,7 @@ CASES: dict[tuple[str, str], Any] = {
 
 
 # What is for labels alone: a margin, and the game on its dual.
-OF_LABELS = {("dkl.linear.softmax_sums", "softmax_block"), ("dkl.methods.density.sums", "margin_block")} | {
+OF_LABELS = {("dkl.methods.density.sums", "margin_block")} | {
     case for case in CASES if case[0] == "dkl.methods.game.sums"
 }
 # Functions for rows of few columns; parts that are exact to less than rounding, relative to their size or absolutely.
@@ -514,6 +513,14 @@ def test_block_functions_are_their_definitions(module: str, name: str, kind: str
     for part, value in expected.items():
         rtol, atol = RELATIVE.get(name, 1e-10), ABSOLUTE.get((name, part), 1e-10)
         np.testing.assert_allclose(found[part], value, rtol=rtol, atol=atol, err_msg=part)
+
+
+@pytest.mark.parametrize("kind", ["2", "3"])
+def test_steps_of_all_classes_together_are_their_definition(kind: str) -> None:
+    block, operands = some_block(kind, D_IN), softmax_step(kind)
+    found, expected = newton_block(block, operands), block_sums.softmax_block(block, operands)
+    for part, value in expected.items():
+        np.testing.assert_allclose(found[part], value, rtol=1e-10, atol=1e-10, err_msg=part)
 
 
 @pytest.mark.parametrize("kind", ["2", "3", "targets"])

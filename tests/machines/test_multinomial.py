@@ -12,10 +12,9 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 import dkl
-from dkl.kernels.normal_equations import NewtonOptions, TrialSteps
+from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.penalty_choice import _folds
-from dkl.linear.softmax_sums import class_pairs, softmax_sums
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 from dkl.solvers.losses import SOFTMAX
@@ -60,32 +59,25 @@ def test_class_weights_count_as_row_weights() -> None:
     np.testing.assert_allclose(model.linear_.coef_, exact.coef_, atol=1e-6)
 
 
-@pytest.mark.parametrize("columns", [(0, 17), (0, 6), (6, 17)])
-def test_sums_are_the_loss_and_its_derivatives(columns: tuple[int, int]) -> None:
-    """Loops over rows for loss and gradient, differences of gradients for the Hessian."""
+def test_gradients_are_those_of_the_loss_and_the_first_metric_is_its_hessian_at_zero() -> None:
+    """Differences of losses, and of gradients along moves that add up to zero over the classes."""
     (X, codes), rng, phi, K = rows(60, 3), np.random.default_rng(0), feature_map(4), 3
-    weight = rng.integers(1, 4, 60).astype(float)
-    trial = TrialSteps(rng.normal(size=(K, 17)), rng.normal(size=(K, 17)), np.array([[0.7, 0.2]]))
+    weight, signs = rng.integers(1, 4, 60).astype(float), 2.0 * np.eye(3)[codes] - 1.0
 
-    def summed(shift: np.ndarray | None = None, panel: tuple[int, int] | None = None) -> dict[str, np.ndarray]:
-        moved = TrialSteps(trial.coefficients + (0.0 if shift is None else shift), trial.directions, trial.steps)
-        return softmax_sums(X, codes, weight, phi, moved, NewtonOptions("log_loss", panel, dtype="float64"))
+    def summed(point: np.ndarray) -> dict[str, np.ndarray]:
+        trial = TrialSteps(point, np.zeros_like(point), np.ones((1, 1)))
+        return newton_sums(X, signs, weight, phi, trial, NewtonOptions("softmax", (0, 17), dtype="float64"))
 
-    from dkl.kernels.maps import map_rows
-
-    design = np.column_stack([map_rows(X, phi, "float64"), np.ones(60)])
-    found = summed(panel=columns)
-    for t, step in enumerate(trial.steps[0]):
-        scores = design @ (trial.coefficients + step * trial.directions).T
-        losses = [-s * log_softmax(row)[code] for s, row, code in zip(weight, scores, codes, strict=True)]
-        assert found["loss"][0, t] == pytest.approx(sum(losses), rel=1e-12)
-    for (k, other), block in zip(class_pairs(K), found["hessian"], strict=True):
-        entries = [(i, j) for j in range(*columns) for i in range(j + 1)]
-        for (i, j), value in list(zip(entries, block, strict=True))[::7]:
-            shift = np.zeros((K, 17))
-            shift[other, j] = 1e-5
-            slope = (summed(shift)["gradient"][k, i] - summed(-shift)["gradient"][k, i]) / 2e-5
-            assert value == pytest.approx(slope, abs=1e-6)
+    point, move = rng.normal(size=(2, K, 17))
+    move -= move.mean(axis=0)
+    behind, ahead = summed(point - 1e-5 * move), summed(point + 1e-5 * move)
+    slope = (ahead["loss"] - behind["loss"])[0, 0] / 2e-5
+    assert np.sum(summed(point)["gradient"] * move) == pytest.approx(slope, rel=1e-7)
+    behind, ahead = summed(-1e-5 * move), summed(1e-5 * move)
+    gram = np.zeros((17, 17))
+    gram.T[np.tril_indices(17)] = summed(point)["hessian"][0]
+    gram = np.triu(gram) + np.triu(gram, 1).T
+    np.testing.assert_allclose((ahead["gradient"] - behind["gradient"]) / 2e-5, move @ gram / K, atol=1e-6)
 
 
 def test_slopes_and_conjugates_of_the_softmax_are_those_of_its_value() -> None:
@@ -99,9 +91,6 @@ def test_slopes_and_conjugates_of_the_softmax_are_those_of_its_value() -> None:
         np.testing.assert_allclose(
             slope[:, k], (SOFTMAX.value(codes, ahead) - SOFTMAX.value(codes, behind)) / 2e-5, atol=1e-9
         )
-        for other in range(4):
-            bend = (SOFTMAX.slope(codes, ahead) - SOFTMAX.slope(codes, behind))[:, other] / 2e-5
-            np.testing.assert_allclose(SOFTMAX.curvature(f, k, other), bend, atol=1e-9)
     fenchel = np.sum(slope * f, axis=1) - SOFTMAX.value(codes, f)
     np.testing.assert_allclose(SOFTMAX.conjugate(codes, slope), fenchel, atol=1e-12)
     assert np.isinf(SOFTMAX.conjugate(codes, -slope)).any()
@@ -112,7 +101,7 @@ def test_slopes_and_conjugates_of_the_softmax_are_those_of_its_value() -> None:
 def test_panels_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows(400, 3)
     whole = machine().fit(X, y).linear_.coef_
-    monkeypatch.setattr("dkl.linear.softmax_driver._HESSIAN_BYTES", 6 * 8 * 60)
+    monkeypatch.setattr("dkl.linear.softmax_driver._GRAM_BYTES", 8 * 60)
     np.testing.assert_allclose(machine().fit(X, y).linear_.coef_, whole, atol=1e-9)
     lazy = machine().fit(da.from_array(X, chunks=(90, 4)), y)
     np.testing.assert_allclose(lazy.linear_.coef_, whole, atol=1e-9)
@@ -142,10 +131,10 @@ def test_the_penalty_is_chosen_and_saved_models_answer_alike(tmp_path: Path) -> 
     np.testing.assert_allclose(pipeline.predict_proba(X[:20]), model.predict_proba(X[:20]), atol=1e-5)
 
 
-def test_a_plan_counts_the_system_of_all_classes() -> None:
+def test_a_plan_counts_the_steps_that_are_known() -> None:
     X, y = rows(400, 3)
     plan = dkl.plan(machine(), dkl.data.coerce.as_dataset(X, y))
-    assert sum(plan.held.values()) >= 8 * (3 * 25) ** 2
+    assert sum(plan.held.values()) >= 2 * 20 * 8 * 3 * 25
 
 
 @pytest.mark.parametrize("n", [300, 9_500])
@@ -154,7 +143,10 @@ def test_the_penalty_is_chosen_by_the_loss_of_all_classes_together(n: int) -> No
     X, y = rows(n, 3)
     X = X + np.random.default_rng(2).normal(size=X.shape)
     model = machine("auto", random_state=0).fit(X, y)
-    assert 2 <= len(model.alphas_) <= 3
+    # the lightest that was tried is the first that gained no more
+    before, last = 1.0 - max(model.validation_scores_[:-1]), 1.0 - model.validation_scores_[-1]
+    assert 2 < len(model.alphas_) < 9
+    assert last > 0.995 * before
     phi = model.features_.transform(X)
     folds = _folds(HeldOut(0.1, model.seed_), n, phi.shape[1])
     fold = folds(np.arange(n))
@@ -168,5 +160,5 @@ def test_the_penalty_is_chosen_by_the_loss_of_all_classes_together(n: int) -> No
             scores = log_softmax(exact.decision_function(phi[judging]), axis=1)
             losses.append(-scores[np.arange(judging.sum()), y[judging]])
         found.append(1.0 - np.concatenate(losses).mean())
-    np.testing.assert_allclose(model.validation_scores_, found, atol=1e-3)
+    np.testing.assert_allclose(model.validation_scores_, found, atol=5e-3)
     assert model.alpha_ == model.alphas_[np.argmax(model.validation_scores_)]
