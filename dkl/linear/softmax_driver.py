@@ -62,7 +62,7 @@ class SoftmaxProblem:
     total_weight: float
     alpha: float
     tol: float = 1e-9
-    max_steps: int = 1_000
+    max_steps: int = 500
     dtype: str = "float32"
     decrement: float = 0.0
     start: np.ndarray | None = None

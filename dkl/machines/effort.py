@@ -36,7 +36,7 @@ _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
 # Passes of the log loss of several classes for each penalty that is told apart, and for the last fit; what one takes to
 # begin with, to read a number, for each number of a mapped row, for each probability, and products with mapped rows for
 # each class, and with the factor of the Gram matrix.
-_PASSES_JUDGING, _PASSES_FITTING = 20.0, 70.0
+_PASSES_JUDGING, _PASSES_FITTING = 20.0, 50.0
 _PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
 # Judging scalings and bandwidths takes so much for each pair of rows.
 _ADVICE = 800.0

@@ -482,22 +482,26 @@ class ChoosingMixin(LossChoosingMixin):
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
-        # other losses have Hessians of all pairs of features, and are not asked for more of these than they can have
-        size = self._shape(sample).features_of
-        able = [contender.learner for contender in tried if size(contender.learner) <= MOST_FEATURES]
-        self._advised = max(able, key=size)
-        pilot = self._learner("pilot")
-        squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         if self._may_take_log_loss(dataset):
-            self.loss_ = "log_loss"
-            problem = replace(self._planned_problem(pilot, sample, weights), **self._judging_loss())
-            problem = replace(problem, choice=near_squares([squares]))
+            problem = self._planned_log_loss(tried, sample)
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             # before variants of a kind, and in the end
             passes += [(records, calls * 2 * len(folds)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
+
+    def _planned_log_loss(self, tried: list[Contender], sample: Dataset) -> LinearProblem:
+        """The problem of telling the penalties of the log loss apart, on the most features that it is asked for.
+
+        It takes products of all pairs of features, and is not asked for of more than these are held of.
+        """
+        size = self._shape(sample).features_of
+        able = [contender.learner for contender in tried if size(contender.learner) <= MOST_FEATURES]
+        self._advised, self.loss_ = max(able, key=size), "log_loss"
+        squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
+        problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
+        return replace(problem, choice=near_squares([squares]))
 
     def _planned_last(self, problem: LinearProblem, dataset: Dataset) -> LinearProblem:
         """The problem of the last fit, whose penalty a race has chosen; for a plan any penalty will do."""
@@ -510,12 +514,15 @@ class ChoosingMixin(LossChoosingMixin):
         if not self._chooses:
             return {}
         sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
-        tried = [contender.learner for contender in self._all_that_may_be_tried(dataset, sample)]
-        self._advised = max(tried, key=self._shape(sample).features_of)
+        tried = self._all_that_may_be_tried(dataset, sample)
+        self._advised = max(tried, key=lambda contender: self._shape(sample).features_of(contender.learner)).learner
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
-        held = chosen_penalty_memory(problem, sample.n_rows)
-        of_suspects = suspect_memory(dataset) if self._asks_for_categories(dataset) else {}
-        return max(held, of_suspects, key=lambda items: sum(items.values()))
+        held = [chosen_penalty_memory(problem, sample.n_rows)]
+        if self._asks_for_categories(dataset):
+            held.append(suspect_memory(dataset))
+        if self._may_take_log_loss(dataset):
+            held.append(chosen_penalty_memory(self._planned_log_loss(tried, sample), sample.n_rows))
+        return max(held, key=lambda items: sum(items.values()))
 
     def _planned_rows(self, dataset: Dataset) -> dict[str, int]:
         """Bytes of the rows that features are tried on, where they are gathered."""

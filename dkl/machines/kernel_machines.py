@@ -67,9 +67,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         The numbers of the contenders to try, one a trial: what `reasons_` gives after a fit with `time_limit`.
     loss : {"hinge", "squared_hinge", "log_loss", "softmax", "modified_huber", "squared_error"} or None
         None is "squared_hinge" for exact steps, "hinge" for stochastic ones; where the machine chooses its features,
-        "squared_error" (exact steps only): a regression on -1 and +1, whose one Hessian serves all classes and
-        penalties, so that there may be more features. "softmax" is the log loss of all classes together, of which
-        stochastic steps of "log_loss" take one against the rest; Newton steps of both are the same.
+        "squared_error" (exact steps only), a regression on -1 and +1 whose one Hessian serves all classes and
+        penalties, or "log_loss" where held-out probabilities are better then. "softmax" is the log loss of all classes
+        together, of which stochastic steps of "log_loss" take one against the rest; Newton steps of both are the same.
     alpha : float, "auto" or None
         Strength of the penalty; liblinear's C is ``1 / (alpha n)``. "auto" (Newton only): the best on held-out rows of
         C = 0.1, 1 and 10 for features of mean squared length 1, then all rows are fitted with it. None is "auto" where
@@ -80,7 +80,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     solver : {"sgd", "newton"} or None
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
         passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"``, "squared_error" and "log_loss"
-        (of K classes together, as `LogisticRegression`, with K D x K D sums). None is "newton" where the
+        (of K classes together, as `LogisticRegression`, which takes more passes). None is "newton" where the
         machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool

@@ -29,9 +29,11 @@ On = tuple[Dataset, np.ndarray | None, Run]
 _NEAR_SQUARES = 10.0
 # So many folds tell the losses apart at most: these differ by more than kinds of features do.
 _FOLDS = 2
-# Variants leave so much of the work at most for telling the losses apart, and for the fit by the log loss; before
-# variants they are told apart, on features that are few yet, where that takes no more than so much of it.
-_OF_LOSSES, _OF_ASKING = 0.4, 0.15
+# Variants leave so much of the work at most for telling the losses apart, and for the fit by the log loss: of two
+# classes, and of several, where it takes more than it gains unless it is clearly better.
+_OF_TWO, _OF_SEVERAL = 0.4, 0.15
+# Before variants the losses are told apart, on features that are few yet, where that takes no more than so much of it.
+_OF_ASKING = 0.15
 # Probabilities whose log loss is below so much of the squared error's do more than variants can: all of them leave the
 # work that the log loss takes.
 _CLEARLY_BETTER = 0.85
@@ -82,7 +84,8 @@ class LossChoosingMixin(SettledMixin):
         if self._log_loss not in ("promising", "clearly better"):
             return 0.0
         work = self._work_of_log_loss(learner, n_folds, dataset, sample)
-        is_kept = self._log_loss == "clearly better" or work <= _OF_LOSSES * self._allowed(dataset)
+        most = _OF_TWO if dataset.schema.n_classes == 2 else _OF_SEVERAL
+        is_kept = self._log_loss == "clearly better" or work <= most * self._allowed(dataset)
         return work if is_kept else 0.0
 
     def _work_of_log_loss(self, learner: FeatureLearner, n_folds: int, dataset: Dataset, sample: Dataset) -> float:
@@ -109,7 +112,9 @@ class LossChoosingMixin(SettledMixin):
         Classes that lie between others hardly ever have the largest score by the squared error: the log loss is worth
         more then than more features, for which its share of the work is kept. What takes too long to ask stays open.
         """
-        pilots, folds, allowed = pilots[:_FOLDS], folds[:_FOLDS], self._allowed(dataset)
+        # what is clearly better, which counts of several classes, a fold tells
+        asked, allowed = _FOLDS if dataset.schema.n_classes == 2 else 1, self._allowed(dataset)
+        pilots, folds = pilots[:asked], folds[:asked]
         size, larger = learner.get_params(deep=False).get("n_features"), clone(learner)
         if size is not None:
             larger.set_params(n_features=int(GROWTH * size))
