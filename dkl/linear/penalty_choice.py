@@ -145,7 +145,7 @@ class Candidates:
                 max_steps=_STEPS_TOGETHER,
                 dtype=problem.dtype,
                 decrement=_DECREMENT_TOGETHER,
-                token=f"{problem.token} {fold}",
+                token=problem.token,
             )
             for fold in range(self.folds.count)
         ]
