@@ -50,8 +50,9 @@ _USEFUL, MOST_JOINED = 0.5, 4
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.8
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
-# fewer held-out rows than so many, which tell less, by the share that grows as their errors do.
-_BEHIND, ENOUGH_ROWS = (0.15, 0.05, 0.02), 800
+# fewer held-out rows than so many, which tell less, by the share that grows as their errors do; of fewer than so many
+# none is given up.
+_BEHIND, ENOUGH_ROWS, _FEWEST_JUDGED = (0.15, 0.05, 0.02), 800, 100
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ class Race:
         behind = _BEHIND[min(self.rounds, len(_BEHIND)) - 1]
         behind *= max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
         able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
+        if self.rounds * self.judging_rows < _FEWEST_JUDGED:
+            return able
         least = min((self.loss(number) for number in able), default=np.inf)
         return [number for number in able if self.loss(number) <= least * (1.0 + behind)]
 
