@@ -47,6 +47,8 @@ _PAIR = 2
 _NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
+# By another loss no more than so many are compared with the one that won.
+_RIVALS = 3
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.8
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
@@ -220,14 +222,20 @@ class Race:
         best = self.winner
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
-        ends = {number: self._end_of(number) for number in (best, *near)}
+        ends = {number: self.end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
         # what cannot grow stays unless the gain is worth it
         won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
         return won, ends[won][1], ends[won][0] / max(self.loss(won), np.finfo(float).tiny)
 
-    def _end_of(self, number: int) -> tuple[float, Contender | None]:
+    def rivals(self, won: int) -> list[int]:
+        """What is near the one that won, the nearest first: by another loss one of these may be ahead."""
+        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
+        near = [number for number in able if self.loss(number) <= self.loss(won) * (1.0 + _BEHIND[0])]
+        return sorted(near, key=self.loss)[:_RIVALS]
+
+    def end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
         loss, pair = self.loss(number), self._fewer_landmarks(number)
         if pair is None:

@@ -56,6 +56,8 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
 # and crosses, for at most so much of the work.
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
+# By the log loss what is near the best is told apart where each takes no more than so much of the work.
+_SHARE_OF_A_RIVAL = 0.06
 # Work is allowed for so many numbers a column of a table.
 _MOST_NUMBERS = 3
 # The folds of a cross-validation hold a row each.
@@ -137,6 +139,9 @@ class ChoosingMixin(LossChoosingMixin):
         won, grown, expected = race.winner, None, 1.0
         if not cut_short and race.plan is None:
             won, grown, expected = race.settled()
+            if (ahead := self._ahead_by_log_loss(race, won, pilots, folds[0], on, dataset)) != won:
+                won, (end, grown) = ahead, race.end_of(ahead)
+                expected = end / race.loss(won)
         self._advised = race.contenders[won].learner
         of_categories = category_reasons(dataset.encoding)
         choices = race.choices[won][: race.rounds]
@@ -155,6 +160,35 @@ class ChoosingMixin(LossChoosingMixin):
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
+
+    def _ahead_by_log_loss(
+        self,
+        race: Race,
+        won: int,
+        pilots: dict[tuple[int, int], Judged],
+        fold: HeldOut,
+        on: On,
+        dataset: Dataset,
+    ) -> int:
+        """Of what is near the best, the contender with the least log loss, where that loss is clearly better.
+
+        By the squared error kinds of features are ranked in another way then. As many are told as there is work for.
+        """
+        if self._log_loss != "clearly better":
+            return won
+        found, whole = dict[int, float](), replace(self._shape(dataset), loss="log_loss")
+        for number in (won, *race.rivals(won)):
+            learner = race.contenders[number].learner
+            telling = self._work_of_telling(learner, 1, on[0])
+            # the one that is ahead is told once more, and fitted
+            ahead = 2.0 * telling + whole.fitting(learner)
+            is_cheap = telling <= _SHARE_OF_A_RIVAL * race.allowed and race.spent + ahead <= race.allowed
+            if not (is_cheap and self._has_hessian(learner, dataset)):
+                continue
+            _, found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
+            self.loss_ = "squared_error"
+            race.spent += telling
+        return min(found, key=lambda number: found[number]) if won in found else won
 
     def _raced(
         self, race: Race, folds: list[HeldOut], on: On, dataset: Dataset, clock: Clock

@@ -11,7 +11,7 @@ from dkl.solvers.secants import known_secants, secant_direction
 @pytest.mark.parametrize("n_steps", [0, 1, 4])
 @pytest.mark.parametrize("scales", [False, True])
 def test_directions_are_those_of_updated_inverses(n_steps: int, scales: bool) -> None:
-    """H' = (I - r s y^T) H (I - r y s^T) + r s s^T with r = 1 / y.s, from the inverse of the metric (Nocedal & Wright)."""
+    """H' = (I - r s y^T) H (I - r y s^T) + r s s^T with r = 1 / y.s, from the inverse of the metric."""
     rng, w = np.random.default_rng(n_steps), 6
     metric = (root := rng.normal(size=(w, w))) @ root.T + np.eye(w)
     hessian = (root := rng.normal(size=(w, w))) @ root.T + np.eye(w)
@@ -28,7 +28,9 @@ def test_directions_are_those_of_updated_inverses(n_steps: int, scales: bool) ->
     np.testing.assert_allclose(found, inverse @ gradient, rtol=1e-9)
     if n_steps:
         # the last step is explained: the inverse takes its change of the gradient back to it
-        back = secant_direction(changes[-1], moves, changes, lambda right: np.linalg.solve(metric, right), scales=scales)
+        back = secant_direction(
+            changes[-1], moves, changes, lambda right: np.linalg.solve(metric, right), scales=scales
+        )
         np.testing.assert_allclose(back, moves[-1], rtol=1e-9)
 
 
