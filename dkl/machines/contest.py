@@ -48,7 +48,7 @@ _NEAR_KERNEL, _NEAR = 0.25, 0.03
 # Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
 _USEFUL, MOST_JOINED = 0.5, 4
 # By another loss no more than so many are compared with the one that won.
-_RIVALS = 3
+RIVALS = 3
 # Further folds may take so much of the work: the rest is for variants of the best.
 _SHARE_OF_FOLDS = 0.8
 # After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
@@ -233,7 +233,7 @@ class Race:
         """What is near the one that won, the nearest first: by another loss one of these may be ahead."""
         able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
         near = [number for number in able if self.loss(number) <= self.loss(won) * (1.0 + _BEHIND[0])]
-        return sorted(near, key=self.loss)[:_RIVALS]
+        return sorted(near, key=self.loss)[:RIVALS]
 
     def end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""

@@ -36,7 +36,7 @@ from dkl.machines.contenders import (
     usual_advice,
     variants,
 )
-from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, Race, Tried
+from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
@@ -520,8 +520,8 @@ class ChoosingMixin(LossChoosingMixin):
             problem = self._planned_log_loss(tried, sample)
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
-            # before variants of a kind, and in the end
-            passes += [(records, calls * 2 * len(folds)) for records, calls in told]
+            # before variants of a kind, and in the end; and on a fold of what is near the best, and of that
+            passes += [(records, calls * (2 * len(folds) + RIVALS + 1)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
 
