@@ -46,6 +46,8 @@ _STEPS_TOGETHER, _DECREMENT_TOGETHER = 100, 5e-4
 _WIDE_PENALTIES = 3
 # Penalties that are told apart where one is known that fewer features prefer.
 _NEIGHBOURS = 3
+# The same of all classes together, at most: the stronger neighbour first, and then lighter ones.
+_MOST_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,7 @@ def penalty_candidates(
         No further folds, however few rows are held out.
     near : PenaltyChoice or None
         What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates; of
-        classes that are fitted together the stronger one and all that are lighter.
+        classes that are fitted together the stronger one, and lighter ones.
     """
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
@@ -304,7 +306,7 @@ def penalty_candidates(
         away = np.abs(np.log(strengths / near.strengths[np.argmax(near.scores)]))
         found = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
         # all classes together go on to lighter ones while they gain
-        strengths = strengths[found[0] :] if is_joint else strengths[found]
+        strengths = strengths[found[0] : found[0] + _MOST_TOGETHER] if is_joint else strengths[found]
     alphas = length / (strengths * base.total_weight)
     copies = len(alphas) * folds.count
     # one output's Hessians are cheap, and tell penalties apart a little better

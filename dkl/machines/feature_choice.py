@@ -517,7 +517,7 @@ class ChoosingMixin(LossChoosingMixin):
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
         if self._may_take_log_loss(dataset):
-            problem = self._planned_log_loss(tried, sample)
+            problem = self._planned_log_loss(tried, dataset, sample)
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             # before variants of a kind, and in the end; and on a fold of what is near the best, and of that
@@ -525,14 +525,20 @@ class ChoosingMixin(LossChoosingMixin):
         self._advised = self._costliest(dataset)
         return passes
 
-    def _planned_log_loss(self, tried: list[Contender], sample: Dataset) -> LinearProblem:
+    def _planned_log_loss(self, tried: list[Contender], dataset: Dataset, sample: Dataset) -> LinearProblem:
         """The problem of telling the penalties of the log loss apart, on the most features that it is asked for.
 
-        It takes products of all pairs of features, and is not asked for of more than these are held of.
+        These are no more than it takes the products of all pairs of, and no more than the effort allows.
         """
-        size = self._shape(sample).features_of
-        able = [contender.learner for contender in tried if size(contender.learner) <= MOST_FEATURES]
-        self._advised, self.loss_ = max(able, key=size), "log_loss"
+        size, allowed = self._shape(sample).features_of, self._allowed(dataset)
+        judged, whole = (replace(self._shape(rows), loss="log_loss") for rows in (sample, dataset))
+        able = [
+            contender.learner
+            for contender in tried
+            if size(contender.learner) <= MOST_FEATURES
+            and judged.telling(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
+        ]
+        self._advised, self.loss_ = max(able or [tried[0].learner], key=size), "log_loss"
         squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
         return replace(problem, choice=near_squares([squares]))
@@ -555,7 +561,7 @@ class ChoosingMixin(LossChoosingMixin):
         if self._asks_for_categories(dataset):
             held.append(suspect_memory(dataset))
         if self._may_take_log_loss(dataset):
-            held.append(chosen_penalty_memory(self._planned_log_loss(tried, sample), sample.n_rows))
+            held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
         return max(held, key=lambda items: sum(items.values()))
 
     def _planned_rows(self, dataset: Dataset) -> dict[str, int]:
