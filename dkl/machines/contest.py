@@ -27,8 +27,9 @@ from dkl.machines.contenders import (
 JUDGING_SHARE = 0.2
 # Below so many rows no share of them could tell kinds of features apart.
 FEWEST_ROWS = 60
-# A metric is learned where another kind is ahead of kernels of all columns alike by this share of their loss.
-_AHEAD_OF_KERNELS = 0.05
+# A metric is learned where another kind is ahead of kernels of all columns alike by this share of their loss, or where
+# a trial takes no more than so much of the work.
+_AHEAD_OF_KERNELS, _CHEAP = 0.05, 0.1
 # Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
 _LEVEL = 0.005
 # A kernel that gains with more landmarks does so until each row is one: in the end it has as many, by steps of so much,
@@ -382,15 +383,16 @@ class Race:
     def _is_needless(self, contender: Contender) -> bool:
         """Whether others tell that it is no better.
 
-        A kernel in a learned metric is not, where kernels of all columns alike do as well as other kinds; nor are
-        searched waves of a kernel whose random waves do worse than those of another.
+        A kernel in a learned metric is not, where kernels of all columns alike do as well as other kinds and learning
+        it is no small part of the work; nor are searched waves of a kernel whose random waves do worse than those of
+        another.
         """
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         if is_searched(contender):
             drawn = {one: loss for one, loss in losses.items() if is_drawn(self.contenders[one])}
             best = self.contenders[min(drawn, key=lambda one: drawn[one])] if len(drawn) > 1 else contender
             return repr(best.learner.family) != repr(contender.learner.family)
-        if not is_learned(contender):
+        if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
         return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
@@ -437,7 +439,8 @@ class Race:
             last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
             ahead = max(ahead, min(_KEPT * self.allowed, last))
         if self.of_losses is not None and number >= self._kinds:
-            ahead += max(self.of_losses(self.contenders[one], self.rounds) for one in (number, self.winner))
+            able = [self.contenders[one] for one in (number, self.winner)]
+            ahead = max(ahead, *(self.fitting(one) + self.of_losses(one, self.rounds) for one in able))
         first = len(self.choices[number])
         trials = sum(self.trial_work(number, fold) for fold in range(first, first + n_trials))
         return self.spent + trials + ahead <= self.allowed

@@ -39,7 +39,7 @@ from dkl.machines.contenders import (
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
-from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
+from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, Told, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -136,18 +136,20 @@ class ChoosingMixin(LossChoosingMixin):
             )
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
-        won, grown, expected = race.winner, None, 1.0
+        won, grown, expected, known = race.winner, None, 1.0, None
         if not cut_short and race.plan is None:
             won, grown, expected = race.settled()
-            if (ahead := self._ahead_by_log_loss(race, won, pilots, folds[0], on, dataset)) != won:
+            ahead, known = self._ahead_by_log_loss(race, won, pilots, folds[0], on, dataset)
+            if ahead != won:
                 won, (end, grown) = ahead, race.end_of(ahead)
                 expected = end / race.loss(won)
         self._advised = race.contenders[won].learner
         of_categories = category_reasons(dataset.encoding)
         choices = race.choices[won][: race.rounds]
         judged = [pilots[won, fold] for fold in range(race.rounds)]
-        told = self._better_loss(judged, folds[: race.rounds], on, dataset, race.allowed - race.spent, expected)
-        if grown is not None and told.work:
+        left = race.allowed - race.spent
+        told = self._better_loss(judged, folds[: race.rounds], on, dataset, left, expected, known)
+        if grown is not None:
             # telling, and steps by another loss, take work, so that there may be fewer landmarks
             race.spent += told.work
             whole = self._shape(dataset)
@@ -169,26 +171,28 @@ class ChoosingMixin(LossChoosingMixin):
         fold: HeldOut,
         on: On,
         dataset: Dataset,
-    ) -> int:
+    ) -> tuple[int, Told | None]:
         """Of what is near the best, the contender with the least log loss, where that loss is clearly better.
 
-        By the squared error kinds of features are ranked in another way then. As many are told as there is work for.
+        By the squared error kinds of features are ranked in another way then. As many are told as there is work for;
+        what was told of the one that is ahead comes with it, if any was.
         """
         if self._log_loss != "clearly better":
-            return won
-        found, whole = dict[int, float](), replace(self._shape(dataset), loss="log_loss")
+            return won, None
+        found, kept, whole = dict[int, Told](), 0.0, replace(self._shape(dataset), loss="log_loss")
         for number in (won, *race.rivals(won)):
             learner = race.contenders[number].learner
             telling = self._work_of_telling(learner, 1, on[0])
-            # the one that is ahead is told once more, and fitted
-            ahead = 2.0 * telling + whole.fitting(learner)
-            is_cheap = telling <= _SHARE_OF_A_RIVAL * race.allowed and race.spent + ahead <= race.allowed
-            if not (is_cheap and self._has_hessian(learner, dataset)):
-                continue
-            _, found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
-            self.loss_ = "squared_error"
-            race.spent += telling
-        return min(found, key=lambda number: found[number]) if won in found else won
+            # any of them may be ahead and fitted
+            fitting = max(kept, whole.fitting(learner))
+            is_cheap = telling <= _SHARE_OF_A_RIVAL * race.allowed and race.spent + telling + fitting <= race.allowed
+            if is_cheap and self._has_hessian(learner, dataset):
+                found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
+                race.spent, kept = race.spent + telling, fitting
+            elif number == won:
+                return won, None
+        ahead = min(found, key=lambda number: found[number][1])
+        return ahead, found[ahead]
 
     def _raced(
         self, race: Race, folds: list[HeldOut], on: On, dataset: Dataset, clock: Clock

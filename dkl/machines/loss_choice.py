@@ -24,6 +24,8 @@ from dkl.methods.checkpoints import stage_checkpoint
 
 Judged = tuple[FeatureLearner, PenaltyChoice]
 On = tuple[Dataset, np.ndarray | None, Run]
+# How the penalties of the log loss do on each fold, and what the best one's probabilities are worth.
+Told = tuple[list[PenaltyChoice], float]
 
 # C of the log loss is told apart near so many times the one that the squared error prefers: its curvature is smaller.
 _NEAR_SQUARES = 10.0
@@ -125,7 +127,7 @@ class LossChoosingMixin(SettledMixin):
         if telling > _OF_ASKING * allowed or ahead > _OF_LARGER * allowed:
             return 0.0
         _, least = self._told(pilots, folds, on, "asked")
-        self.loss_, squared = "squared_error", self._probabilities(pilots, folds, on)
+        squared = self._probabilities(pilots, folds, on)
         is_clear, is_better = least < _CLEARLY_BETTER * squared, least < squared
         self._log_loss = "clearly better" if is_clear else "promising" if is_better else "declined"
         return telling
@@ -134,9 +136,7 @@ class LossChoosingMixin(SettledMixin):
         """Whether the features are not too many for one."""
         return bool(self._shape(dataset).features_of(learner) <= wide_newton.MOST_FEATURES)
 
-    def _told(
-        self, pilots: list[Judged], folds: list[HeldOut], on: On, stage: str
-    ) -> tuple[list[PenaltyChoice], float]:
+    def _told(self, pilots: list[Judged], folds: list[HeldOut], on: On, stage: str) -> Told:
         """How the penalties of the log loss do on each fold, and what the best one's probabilities are worth."""
         self.loss_, near = "log_loss", near_squares([choice for _, choice in pilots])
         choices = [
@@ -144,10 +144,18 @@ class LossChoosingMixin(SettledMixin):
             for number, ((pilot, _), fold) in enumerate(zip(pilots, folds, strict=True))
         ]
         own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
+        self.loss_ = "squared_error"
         return choices, self._probabilities(own, folds, on)
 
     def _better_loss(
-        self, pilots: list[Judged], folds: list[HeldOut], on: On, dataset: Dataset, left: float, expected: float
+        self,
+        pilots: list[Judged],
+        folds: list[HeldOut],
+        on: On,
+        dataset: Dataset,
+        left: float,
+        expected: float,
+        known: Told | None = None,
     ) -> LossChoice:
         """Set the loss whose probabilities are best on held-out rows.
 
@@ -166,19 +174,21 @@ class LossChoosingMixin(SettledMixin):
         expected : float
             The share of the squared error that is expected to stay if all of that goes into more landmarks: a log loss
             that leaves more of its own is not worth it.
+        known : tuple or None
+            What the log loss was found to do on the folds that tell, if that was told already.
         """
         pilots, folds, learner = pilots[: self._telling_folds], folds[: self._telling_folds], self._advised
         if not self._may_take_log_loss(dataset) or self._log_loss == "declined":
             return LossChoice(0.0)
-        telling = self._work_of_telling(learner, len(pilots), on[0])
+        telling = 0.0 if known else self._work_of_telling(learner, len(pilots), on[0])
         fitting = replace(self._shape(dataset), loss="log_loss").fitting(learner)
         if not self._has_hessian(learner, dataset) or telling + fitting > left:
             return LossChoice(0.0)
-        choices, least = self._told(pilots, folds, on, "told")
+        choices, least = known or self._told(pilots, folds, on, "told")
         squared = self._probabilities(pilots, folds, on)
         if least >= expected * squared:
-            self.loss_ = "squared_error"
             return LossChoice(telling)
+        self.loss_ = "log_loss"
         reason = (
             f"Loss: log loss; the log loss of probabilities on held-out rows is {least:.4f} then, {squared:.4f} with "
             "the squared error."

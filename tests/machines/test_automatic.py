@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -387,17 +388,23 @@ def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_be
     monkeypatch.setattr(dkl.KernelClassifier, "_told", by_log_loss)
     pilots = {(number, 0): (size, None) for number, size in enumerate(sizes)}
     held_out = HeldOut(0.2, 0)
-    for state, ahead, asked in (("promising", 0, []), ("clearly better", 1, [20, 60, 40])):
+    race.spent = 0.0
+    found = partial(machine._ahead_by_log_loss, race, 0, pilots, held_out, (dataset, None, None), dataset)
+    for state, ahead, asked in (("promising", (0, None), []), ("clearly better", (1, ([], 0.4)), [20, 60, 40])):
         machine._log_loss = state
-        assert machine._ahead_by_log_loss(race, 0, pilots, held_out, (dataset, None, None), dataset) == ahead
+        assert found() == ahead
         assert told == asked
-    # what there is no work for is not told
-    race.allowed = race.spent
-    assert machine._ahead_by_log_loss(race, 0, pilots, held_out, (dataset, None, None), dataset) == 0
-    assert told == asked
+    telling = [machine._work_of_telling(contender.learner, 1, dataset) for contender in contenders]
+    assert race.spent == pytest.approx(telling[0] + telling[2] + telling[1])
+    # what there is no work for is not told; nor is any other, where the one that won is not
+    race.spent, race.allowed = 0.0, telling[1] + 1.0
+    assert found() == (0, None)
+    assert (told, race.spent) == (asked, 0.0)
 
 
-def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """When the log loss was told, in order."""
     stages = list[str]()
     told = dkl.KernelClassifier._told
 
@@ -406,6 +413,19 @@ def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(m
         return told(machine, pilots, folds, on, stage)
 
     monkeypatch.setattr(dkl.KernelClassifier, "_told", counted)
+    return stages
+
+
+def test_what_was_told_of_the_one_that_is_ahead_is_not_told_again(stages: list[str]) -> None:
+    X, y = make_gaussian_quantiles(n_samples=400, n_features=3, n_classes=3, random_state=0)
+    model = dkl.KernelClassifier(random_state=0).fit(X, y)
+    assert (model._log_loss, model.loss_) == ("clearly better", "log_loss")
+    assert stages[0] == "asked"
+    assert len(stages) > 2
+    assert all(stage.startswith("rival-") for stage in stages[1:])
+
+
+def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(stages: list[str]) -> None:
     generator = np.random.default_rng(0)
     angles, side = 4.0 * np.pi * np.sqrt(generator.random(800)), generator.integers(0, 2, 800)
     X = angles[:, None] * np.stack([np.cos(angles + np.pi * side), np.sin(angles + np.pi * side)], axis=1)

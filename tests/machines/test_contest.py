@@ -305,9 +305,13 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
     assert race.preferred(number).alpha == 2.0
 
 
-@pytest.mark.parametrize(("rival", "tried"), [(0.51, [0, 1]), (0.6, [0, 1, 2])])
-def test_a_metric_is_learned_where_another_kind_is_ahead_of_kernels(rival: float, tried: list[int]) -> None:
-    race = race_of(3)
+@pytest.mark.parametrize(
+    ("rival", "work", "tried"), [(0.51, 11.0, [0, 1]), (0.6, 11.0, [0, 1, 2]), (0.51, 10.0, [0, 1, 2])]
+)
+def test_a_metric_is_learned_where_another_kind_is_ahead_of_kernels_or_where_it_is_cheap(
+    rival: float, work: float, tried: list[int]
+) -> None:
+    race = race_of(3, judging=lambda contender: work if contender.name == "metric" else 1.0)
     race.contenders[0] = kernels(20)
     race.contenders[2] = Contender("metric", dkl.NystromFeatures(n_features=20, metric="diagonal"))
     run(race, lambda number, fold: (0.5, rival, 0.7)[number])
