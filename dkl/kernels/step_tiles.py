@@ -17,6 +17,8 @@ from dkl.protocols.arrays import Rows
 STEP_FLOPS = 10
 # rows of a tile: the values of some hundred atoms of so many rows stay in the caches
 TILE_ROWS = 1024
+# rows whose atoms are found together: their columns, and what is written of an atom, stay in the first cache
+_ROWS_AT_ONCE = 64
 # sums of a bin: rows and curvature h; then s of each model
 SHARED_SUMS = 2
 
@@ -72,6 +74,9 @@ def write_atoms(
 ) -> None:
     """Write amplitude times the product of the factors of each row and atom into `out`, (n, m).
 
+    An atom goes over some rows at a time, whose columns lie side by side: comparisons that choose between two values
+    have no branch to predict, and several rows are compared at once.
+
     Parameters
     ----------
     X : ndarray of shape (n, d), float64, C order
@@ -80,21 +85,32 @@ def write_atoms(
     amplitudes : ndarray of shape (m,), float64
     out : ndarray of shape (n, m), float32 or float64
     """
-    for i in range(len(X)):
+    n, d = X.shape
+    x, values = np.empty((d, _ROWS_AT_ONCE)), np.empty(_ROWS_AT_ONCE)
+    for first in range(0, n, _ROWS_AT_ONCE):
+        r = min(_ROWS_AT_ONCE, n - first)
+        for i in range(r):
+            for j in range(d):
+                x[j, i] = X[first + i, j]
         for a in range(len(columns)):
-            value = amplitudes[a]
+            for i in range(r):
+                values[i] = amplitudes[a]
             for f in range(columns.shape[1]):
                 j = columns[a, f]
                 if j < 0:
                     break
                 t = thresholds[a, f]
-                # a comparison with NaN is false, so a missing value would be on the lower side
-                if not X[i, j] > t:
-                    value = 0.0
-                    break
+                # a comparison with NaN is false, so a missing value is on the lower side
                 if kinds[a, f] == 1:
-                    value *= min(X[i, j], high[j]) - t
-            out[i, a] = value
+                    top = high[j]
+                    for i in range(r):
+                        upper = x[j, i] if x[j, i] < top else top
+                        values[i] = values[i] * (upper - t) if x[j, i] > t else 0.0
+                else:
+                    for i in range(r):
+                        values[i] = values[i] if x[j, i] > t else 0.0
+            for i in range(r):
+                out[first + i, a] = values[i]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -14,7 +14,8 @@ from dkl.kernels.step_tiles import write_codes
 from dkl.kernels.sums import feature_squares, feature_sums
 from tests.definitions import steps as definitions
 
-N, D_IN, M = 53, 5, 12
+# more rows than atoms go over at once, and not a multiple of these
+N, D_IN, M = 153, 5, 12
 
 
 def rows() -> np.ndarray:
