@@ -9,7 +9,7 @@ and fold, as `dkl.encodings.gains` has them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -45,6 +45,8 @@ _RUN = 0.9
 _LEAST_GAIN = 0.01
 # A cross has so many rows for each of its combinations of values; the sums of all that are tried take so many bytes.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
+# Crosses that are tried, at most, which take a second; they are of so many columns, those of fewest values.
+_MOST_TRIED, _MOST_CROSSED = 1_000, 200
 # Crosses that are kept, at most, and numbers that these become.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
 # Arrays of the codes of one key that its gain is worked out by: sums, columns, and some of these on their way.
@@ -225,10 +227,12 @@ class NumberTrial(CategoryFit):
         self._sum(self.sums_of_folds)
         return super().totals
 
-    def _affordable(self, keys: dict[tuple[str, ...], CategoryKey]) -> dict[tuple[str, ...], CategoryKey]:
+    def _affordable(
+        self, keys: dict[tuple[str, ...], CategoryKey], most: int | None = None
+    ) -> dict[tuple[str, ...], CategoryKey]:
         """Those of the fewest combinations of values, as many as there is room for, once their sums are known."""
         held, fits = 0, {}
-        for names, key in sorted(keys.items(), key=lambda item: item[1].size):
+        for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
             held += 8 * self.folds.count * key.size * len(self.outputs)
             if held <= _TRIED_BYTES:
                 fits[names] = key
@@ -253,16 +257,16 @@ class NumberTrial(CategoryFit):
         """The pairs and triples of columns of few values that gain most beside their parts."""
         gains: dict[tuple[str, ...], float] = {}
         crossed: dict[tuple[str, ...], CategoryKey] = {}
+        fewest = sorted(few, key=lambda name: few[name].size)[:_MOST_CROSSED]
+        pairs = list(combinations([name for name in few if name in fewest], 2))
         for size in (2, 3):
-            keys = {
-                names: CategoryKey(tuple(few[name].parts[0] for name in names)) for names in combinations(few, size)
-            }
+            tried = pairs if size == 2 else _triples(pairs, crossed)
+            keys = {names: CategoryKey(tuple(few[name].parts[0] for name in names)) for names in tried}
             enough = self.dataset.n_rows / _ROWS_A_CELL
-            keys = self._affordable({names: key for names, key in keys.items() if key.size <= enough})
+            keys = {names: key for names, key in keys.items() if key.size <= enough}
+            keys = self._affordable(keys, _MOST_TRIED - len(gains))
             crossed |= keys
-            for names in keys:
-                if size == 2 or all(pair in crossed for pair in combinations(names, 2)):
-                    gains[names] = self._cross_gain(names, crossed)
+            gains |= {names: self._cross_gain(names, crossed) for names in keys}
         most = min(_MOST_CROSSES, _MOST_NUMBERS // len(self.outputs))
         best = sorted((names for names in gains if gains[names] > _LEAST_GAIN), key=lambda names: -gains[names])[:most]
         return tuple(names for names in gains if names in best)
@@ -308,6 +312,19 @@ class NumberTrial(CategoryFit):
             u = np.stack([np.broadcast_to(column, shape).reshape(len(weight), -1) for column in columns], axis=2)
             per_target.append(gains_of(weight[:, 1:], targets[t][:, 1:], u, self.totals.only(t)))
         return clear_mean_gain(per_target)
+
+
+def _triples(
+    pairs: Sequence[tuple[str, ...]], crossed: Mapping[tuple[str, ...], CategoryKey]
+) -> Iterator[tuple[str, ...]]:
+    """Three columns each, all pairs of which are crossed."""
+    later: dict[str, list[str]] = {}
+    for first, second in pairs:
+        if (first, second) in crossed:
+            later.setdefault(first, []).append(second)
+    for first, of_first in later.items():
+        for second in of_first:
+            yield from ((first, second, third) for third in later.get(second, ()) if (first, third) in crossed)
 
 
 def value_gains(

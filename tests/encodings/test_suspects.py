@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,14 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory, value_gains, whole_numbers
+from dkl.encodings.suspects import (
+    NumberTrial,
+    more_categories,
+    planned_suspects,
+    suspect_memory,
+    value_gains,
+    whole_numbers,
+)
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -135,6 +142,28 @@ def test_pairs_and_triples_gain_where_they_alone_say_it() -> None:
     apart = added[0][frame["a"]] + added[1][b] + added[2][frame["c"]]
     apart = apart + np.random.default_rng(3).normal(size=len(y))
     assert more_categories(as_dataset(frame, apart), HELD_OUT, Run(), 0).made.crosses == ()
+
+
+def test_of_many_columns_so_many_crosses_of_the_fewest_values_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, y = parity(others=4)
+    tried = list[tuple[str, ...]]()
+
+    def counted(trial: NumberTrial, names: tuple[str, ...], crossed: Any) -> float:
+        tried.append(names)
+        return 1.0
+
+    monkeypatch.setattr(NumberTrial, "_cross_gain", counted)
+    for most, columns in ((50, 200), (50, 3), (8, 3), (2, 200)):
+        monkeypatch.setattr("dkl.encodings.suspects._MOST_TRIED", most)
+        monkeypatch.setattr("dkl.encodings.suspects._MOST_CROSSED", columns)
+        tried.clear()
+        more_categories(as_dataset(frame, y), HELD_OUT, Run(), 0)
+        names = list(frame)[: min(columns, 7)]
+        # "b" has three values, all others four
+        pairs = sorted(combinations(names, 2), key=lambda pair: "b" not in pair)[:most]
+        triples = [triple for triple in combinations(names, 3) if set(combinations(triple, 2)) <= set(pairs)]
+        triples = sorted(triples, key=lambda triple: "b" not in triple)[: most - len(pairs)]
+        assert tried == [*pairs, *triples]
 
 
 def test_a_machine_takes_ids_and_says_so_and_a_list_pins_it() -> None:
