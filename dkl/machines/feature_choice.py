@@ -56,7 +56,7 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
 # and crosses, for at most so much of the work.
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
-# By the log loss what is near the best is told apart where each takes no more than so much of the work.
+# By the log loss what is near the best is told apart where each but the best takes no more than so much of the work.
 _SHARE_OF_A_RIVAL = 0.06
 # Work is allowed for so many numbers a column of a table.
 _MOST_NUMBERS = 3
@@ -185,8 +185,10 @@ class ChoosingMixin(LossChoosingMixin):
             telling = self._work_of_telling(learner, 1, on[0])
             # any of them may be ahead and fitted
             fitting = max(kept, whole.fitting(learner))
-            is_cheap = telling <= _SHARE_OF_A_RIVAL * race.allowed and race.spent + telling + fitting <= race.allowed
-            if is_cheap and self._has_hessian(learner, dataset):
+            # the one that won is told in any case
+            is_cheap = number == won or telling <= _SHARE_OF_A_RIVAL * race.allowed
+            is_affordable = race.spent + telling + fitting <= race.allowed and self._has_hessian(learner, dataset)
+            if is_cheap and is_affordable:
                 found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
                 race.spent, kept = race.spent + telling, fitting
             elif number == won:

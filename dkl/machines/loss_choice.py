@@ -37,8 +37,8 @@ _OF_TWO, _OF_SEVERAL = 0.4, 0.15
 # Before variants the losses are told apart, on features that are few yet, where that takes no more than so much of it.
 _OF_ASKING = 0.15
 # Probabilities whose log loss is below so much of the squared error's do more than variants can: all of them leave the
-# work that the log loss takes.
-_CLEARLY_BETTER = 0.85
+# work that the log loss takes; of two classes, where it is least beside that of variants, and of several.
+_CLEARLY_BETTER_OF_TWO, _CLEARLY_BETTER_OF_SEVERAL = 0.91, 0.85
 # It is not asked for if on the features of a larger variant it would take more than so much of the work.
 _OF_LARGER = 0.8
 
@@ -128,7 +128,8 @@ class LossChoosingMixin(SettledMixin):
             return 0.0
         _, least = self._told(pilots, folds, on, "asked")
         squared = self._probabilities(pilots, folds, on)
-        is_clear, is_better = least < _CLEARLY_BETTER * squared, least < squared
+        clearly = _CLEARLY_BETTER_OF_TWO if dataset.schema.n_classes == 2 else _CLEARLY_BETTER_OF_SEVERAL
+        is_clear, is_better = least < clearly * squared, least < squared
         self._log_loss = "clearly better" if is_clear else "promising" if is_better else "declined"
         return telling
 

@@ -396,10 +396,20 @@ def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_be
         assert told == asked
     telling = [machine._work_of_telling(contender.learner, 1, dataset) for contender in contenders]
     assert race.spent == pytest.approx(telling[0] + telling[2] + telling[1])
+    # of a rival it has to be cheap, which of the one that won is told in any case
+    found_beside_largest = partial(
+        machine._ahead_by_log_loss, race, 3, pilots, held_out, (dataset, None, None), dataset
+    )
+    for share, asked in ((telling[2] / race.allowed, [80, 20, 60, 40]), (0.0, [80])):
+        monkeypatch.setattr("dkl.machines.feature_choice._SHARE_OF_A_RIVAL", share)
+        told.clear()
+        assert found_beside_largest() == (3, ([], 0.1))
+        assert told == asked
     # what there is no work for is not told; nor is any other, where the one that won is not
+    told.clear()
     race.spent, race.allowed = 0.0, telling[1] + 1.0
     assert found() == (0, None)
-    assert (told, race.spent) == (asked, 0.0)
+    assert (told, race.spent) == ([], 0.0)
 
 
 @pytest.fixture
@@ -458,6 +468,35 @@ def test_the_log_loss_is_asked_for_where_the_effort_can_afford_it_on_more_featur
     work = machine._ask_log_loss(learner, [None], [None], (dataset, None, None), dataset)
     assert (heard == ["asked"]) == is_asked == (work > 0.0)
     assert machine._log_loss == ("clearly better" if is_asked else "open")
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "least", "state"),
+    [
+        (2, 0.9, "clearly better"),
+        (3, 0.9, "promising"),
+        (3, 0.84, "clearly better"),
+        (2, 0.92, "promising"),
+        (2, 1.0, "declined"),
+    ],
+)
+def test_how_much_better_the_log_loss_is_says_how_much_work_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch, n_classes: int, least: float, state: str
+) -> None:
+    monkeypatch.setattr(dkl.KernelClassifier, "_told", lambda machine, *rest: ([], least))
+    monkeypatch.setattr(dkl.KernelClassifier, "_probabilities", lambda machine, *rest: 1.0)
+    X, y = np.random.default_rng(0).normal(size=(2_000, 6)), np.arange(2_000) % n_classes
+    machine, dataset = dkl.KernelClassifier()._unfitted(), as_dataset(X, y)
+    machine._settle(dataset)
+    learner = dkl.RandomFeatures(n_features=300)
+    machine._ask_log_loss(learner, [None], [None], (dataset, None, None), dataset)
+    assert machine._log_loss == state
+    # what is clearly better is worth whatever it takes
+    kept = machine._work_of_losses(learner, 1, dataset, dataset)
+    monkeypatch.setattr("dkl.machines.loss_choice._OF_TWO", 0.0)
+    monkeypatch.setattr("dkl.machines.loss_choice._OF_SEVERAL", 0.0)
+    never = machine._work_of_losses(learner, 1, dataset, dataset)
+    assert (kept > 0.0, never > 0.0) == (state != "declined", state == "clearly better")
 
 
 @pytest.mark.parametrize(
