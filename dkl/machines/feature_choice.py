@@ -39,7 +39,7 @@ from dkl.machines.contenders import (
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
-from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, Told, near_squares
+from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.methods.base import FeatureLearner
@@ -56,8 +56,6 @@ _MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
 # Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
 # and crosses, for at most so much of the work.
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
-# By the log loss what is near the best is told apart where each but the best takes no more than so much of the work.
-_SHARE_OF_A_RIVAL = 0.06
 # Work is allowed for so many numbers a column of a table.
 _MOST_NUMBERS = 3
 # The folds of a cross-validation hold a row each.
@@ -162,39 +160,6 @@ class ChoosingMixin(LossChoosingMixin):
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
-
-    def _ahead_by_log_loss(
-        self,
-        race: Race,
-        won: int,
-        pilots: dict[tuple[int, int], Judged],
-        fold: HeldOut,
-        on: On,
-        dataset: Dataset,
-    ) -> tuple[int, Told | None]:
-        """Of what is near the best, the contender with the least log loss, where that loss is clearly better.
-
-        By the squared error kinds of features are ranked in another way then. As many are told as there is work for;
-        what was told of the one that is ahead comes with it, if any was.
-        """
-        if self._log_loss != "clearly better":
-            return won, None
-        found, kept, whole = dict[int, Told](), 0.0, replace(self._shape(dataset), loss="log_loss")
-        for number in (won, *race.rivals(won)):
-            learner = race.contenders[number].learner
-            telling = self._work_of_telling(learner, 1, on[0])
-            # any of them may be ahead and fitted
-            fitting = max(kept, whole.fitting(learner))
-            # the one that won is told in any case
-            is_cheap = number == won or telling <= _SHARE_OF_A_RIVAL * race.allowed
-            is_affordable = race.spent + telling + fitting <= race.allowed and self._has_hessian(learner, dataset)
-            if is_cheap and is_affordable:
-                found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
-                race.spent, kept = race.spent + telling, fitting
-            elif number == won:
-                return won, None
-        ahead = min(found, key=lambda number: found[number][1])
-        return ahead, found[ahead]
 
     def _raced(
         self, race: Race, folds: list[HeldOut], on: On, dataset: Dataset, clock: Clock

@@ -18,6 +18,7 @@ from dkl.linear.newton import chosen_penalty
 from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import GROWTH
+from dkl.machines.contest import Race
 from dkl.machines.settings import SettledMixin
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
@@ -39,6 +40,8 @@ _OF_ASKING = 0.15
 # Probabilities whose log loss is below so much of the squared error's do more than variants can: all of them leave the
 # work that the log loss takes; of two classes, where it is least beside that of variants, and of several.
 _CLEARLY_BETTER_OF_TWO, _CLEARLY_BETTER_OF_SEVERAL = 0.91, 0.85
+# By the log loss what is near the best is told apart where each but the best takes no more than so much of the work.
+_SHARE_OF_A_RIVAL = 0.06
 # It is not asked for if on the features of a larger variant it would take more than so much of the work.
 _OF_LARGER = 0.8
 
@@ -147,6 +150,39 @@ class LossChoosingMixin(SettledMixin):
         own = [(pilot, choice) for (pilot, _), choice in zip(pilots, choices, strict=True)]
         self.loss_ = "squared_error"
         return choices, self._probabilities(own, folds, on)
+
+    def _ahead_by_log_loss(
+        self,
+        race: Race,
+        won: int,
+        pilots: dict[tuple[int, int], Judged],
+        fold: HeldOut,
+        on: On,
+        dataset: Dataset,
+    ) -> tuple[int, Told | None]:
+        """Of what is near the best, the contender with the least log loss, where that loss is clearly better.
+
+        By the squared error kinds of features are ranked in another way then. As many are told as there is work for;
+        what was told of the one that is ahead comes with it, if any was.
+        """
+        if self._log_loss != "clearly better":
+            return won, None
+        found, kept, whole = dict[int, Told](), 0.0, replace(self._shape(dataset), loss="log_loss")
+        for number in (won, *race.rivals(won)):
+            learner = race.contenders[number].learner
+            telling = self._work_of_telling(learner, 1, on[0])
+            # any of them may be ahead and fitted
+            fitting = max(kept, whole.fitting(learner))
+            # the one that won is told in any case
+            is_cheap = number == won or telling <= _SHARE_OF_A_RIVAL * race.allowed
+            is_affordable = race.spent + telling + fitting <= race.allowed and self._has_hessian(learner, dataset)
+            if is_cheap and is_affordable:
+                found[number] = self._told([pilots[number, 0]], [fold], on, f"rival-{number}")
+                race.spent, kept = race.spent + telling, fitting
+            elif number == won:
+                return won, None
+        ahead = min(found, key=lambda number: found[number][1])
+        return ahead, found[ahead]
 
     def _better_loss(
         self,

@@ -401,7 +401,7 @@ def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_be
         machine._ahead_by_log_loss, race, 3, pilots, held_out, (dataset, None, None), dataset
     )
     for share, asked in ((telling[2] / race.allowed, [80, 20, 60, 40]), (0.0, [80])):
-        monkeypatch.setattr("dkl.machines.feature_choice._SHARE_OF_A_RIVAL", share)
+        monkeypatch.setattr("dkl.machines.loss_choice._SHARE_OF_A_RIVAL", share)
         told.clear()
         assert found_beside_largest() == (3, ([], 0.1))
         assert told == asked
