@@ -307,4 +307,4 @@ def _add_four(
 
 
 # To compile takes a second and more, for which NumPy goes through so many numbers.
-_DISTANCES = TwoForms(_few_distances, _many_distances, 500_000_000)
+_DISTANCES = TwoForms(_few_distances, _many_distances, 1_000_000_000)
