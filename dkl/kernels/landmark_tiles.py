@@ -306,5 +306,5 @@ def _add_four(
             out[at] += (abs(x - a[at]) + abs(y - b[at])) + (abs(z - c[at]) + abs(w - d[at]))
 
 
-# To compile takes a second and more, for which NumPy goes through so many numbers.
+# NumPy goes through so many numbers in one to two and a half seconds; to compile takes about one.
 _DISTANCES = TwoForms(_few_distances, _many_distances, 1_000_000_000)

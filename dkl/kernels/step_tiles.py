@@ -74,8 +74,8 @@ def write_atoms(
 ) -> None:
     """Write amplitude times the product of the factors of each row and atom into `out`, (n, m).
 
-    An atom goes over some rows at a time, whose columns lie side by side: comparisons that choose between two values
-    have no branch to predict, and several rows are compared at once.
+    An atom goes over some rows at a time, and the columns that atoms read are laid side by side for it: comparisons
+    that choose between two values have no branch to predict, and several rows are compared at once.
 
     Parameters
     ----------
@@ -87,10 +87,16 @@ def write_atoms(
     """
     n, d = X.shape
     x, values = np.empty((d, _ROWS_AT_ONCE)), np.empty(_ROWS_AT_ONCE)
+    is_read = np.zeros(d, np.bool_)
+    for a in range(len(columns)):
+        for f in range(columns.shape[1]):
+            if columns[a, f] >= 0:
+                is_read[columns[a, f]] = True
+    read = np.flatnonzero(is_read)
     for first in range(0, n, _ROWS_AT_ONCE):
         r = min(_ROWS_AT_ONCE, n - first)
         for i in range(r):
-            for j in range(d):
+            for j in read:
                 x[j, i] = X[first + i, j]
         for a in range(len(columns)):
             for i in range(r):

@@ -1,4 +1,4 @@
-"""Write some ninety tables that nobody here has looked at into a folder that suite.py reads.
+"""Write ninety-one tables beside those of the suite into a folder that suite.py reads.
 
     python examples/benchmarks/tables/further_sets.py --out FOLDER
     python examples/benchmarks/tables/suite.py --data FOLDER --arms lightgbm,lightgbm-500,linear,dkl --seeds 3
