@@ -22,7 +22,8 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
-from dkl.data.sources.rows import RowSource, lazy_part
+from dkl.data.sources.lazy import lazy_part
+from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import SelectedSource, Thinned, narrowed
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource

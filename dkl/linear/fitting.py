@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
+from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
@@ -23,9 +24,7 @@ from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
     batch_rows,
-    default_estimator,
     first_state,
-    fitted_estimator,
     sgd_step,
     step_schedule,
 )
@@ -288,18 +287,22 @@ def fit_by_epochs(
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
         return LinearFit(model, center, scale, state.epoch, state.losses, message, problem.alpha)
 
-    return fit(run_epochs(task, mixed, run, fit))
+    return fit(run_epochs(estimator, task, mixed, run, fit))
 
 
 def run_epochs(
-    task: EpochProblem, source: BlockSource, run: Run, fit: Callable[[EpochState], LinearFit] | None = None
+    estimator: Any,
+    task: EpochProblem,
+    source: BlockSource,
+    run: Run,
+    fit: Callable[[EpochState], LinearFit] | None = None,
 ) -> Any:
     """The last state of the epochs, through dask-ml's interface to incremental fitting."""
     # dask-ml takes seconds to import, which fits by Newton steps need not wait for
     from dkl.linear.incremental import BlockIncremental
 
     runner = BlockIncremental(
-        task.step_operands["estimator"],
+        estimator,
         feature_map=task.feature_map,
         epochs=task.epochs,
         memory_limit=run.memory_limit,
@@ -358,10 +361,9 @@ def penalty_unit(problem: LinearProblem, summary: TargetMoments) -> np.ndarray |
 def step_operands(problem: LinearProblem, estimator: Any, summary: TargetMoments) -> dict[str, Any]:
     """The operands of `sgd_step`."""
     return {
-        "estimator": estimator,
+        "rules": rules_of(estimator, problem.n_models, unit=penalty_unit(problem, summary)),
         "classes": problem.classes,
         "batch_rows": batch_rows(summary.n_rows),
-        "unit": penalty_unit(problem, summary),
     }
 
 
@@ -483,7 +485,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         seed=problem.seed + fit.epochs,
         dtype=problem.dtype,
     )
-    final = SGDState(**run_epochs(task, source, run).result)
+    final = SGDState(**run_epochs(fit.model, task, source, run).result)
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)

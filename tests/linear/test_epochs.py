@@ -11,6 +11,7 @@ import pytest
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.linear.array_sgd import default_estimator, rules_of
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
 from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
@@ -19,7 +20,6 @@ from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
     REGRESSION_LOSSES,
     SGDState,
-    default_estimator,
     first_state,
     sgd_step,
     step_schedule,
@@ -38,7 +38,7 @@ def epochs(n_blocks: int, n_classes: int = 2, **changes: Any) -> EpochProblem:
     problem = EpochProblem(
         step=sgd_step,
         step_operands={
-            "estimator": default_estimator("hinge", schedule, alpha=1e-4),
+            "rules": rules_of(default_estimator("hinge", schedule, alpha=1e-4), 1 if n_classes == 2 else n_classes),
             "batch_rows": 256,
             "classes": np.arange(n_classes),
         },
