@@ -31,7 +31,7 @@ from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import room_of
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 Names = TypeVar("Names", bound=tuple[str, ...])
@@ -78,7 +78,7 @@ def with_categories(
         return dataset
     backend = choose_backend()
     try:
-        allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
+        allowed = room_of(backend.memories(()), run.memory_limit).nbytes
     finally:
         backend.close()
     return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()

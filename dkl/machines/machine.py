@@ -43,6 +43,7 @@ from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
+from dkl.methods.room import check_plan
 from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
@@ -154,6 +155,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         dataset, held_out = self._hold_out(dataset)
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
+        if self.features is not None:
+            check_plan(self, dataset, run.device, run.publish)
         weights = self._class_weights(dataset)
         dataset = self._with_chosen_columns(dataset, weights, run)
         choice: PenaltyChoice | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.passes.backends import current_client
 from dkl.passes.reading import LOADER, PIECES
@@ -68,6 +69,7 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
             return Made(_arranged(fold, piece, ticket.number, number), reading)
     with working(work):
         block, reading = LOADER.share(work, ticket)
+        reading = replace(reading, noted=LEDGER.taken())
         # The block and its rows are counted by its first piece alone; every piece counts the bytes that it read.
         if number:
             reading = replace(reading, blocks=0, rows=0)

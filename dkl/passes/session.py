@@ -7,12 +7,14 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import dask
 import numpy as np
 
+from dkl.data.sources.in_place import compare_noted
+from dkl.data.store.ledger import LEDGER
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
@@ -20,7 +22,8 @@ from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.hung_workers import hung_workers_restarted
-from dkl.passes.memory import MemoryProjection, allowed_bytes, blocks_ahead, fit_limits
+from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits
+from dkl.passes.room import modules_of, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -44,6 +47,9 @@ class PassStats:
         Handed to the records.
     bytes : int
         Of the decoded blocks that were read (not taken from the cache).
+    stored_bytes, decoded_bytes : int
+        Taken from the store, and what they were decoded to: more than `bytes` where chunks hold rows of several blocks
+        and were decoded for more than one of them.
     cache_hits : int
         Blocks taken from the cache.
     retries : int
@@ -61,6 +67,8 @@ class PassStats:
     retries: int = 0
     seconds: float = 0.0
     projected_bytes: int = 0
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
 
 
 class Session:
@@ -89,12 +97,12 @@ class Session:
         """Fix how much a process holds, or refuse."""
         # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
-        allowed = allowed_bytes(memory_limit, self.backend.process_bytes())
+        memories = self.backend.memories(modules_of(records, self.source.reader()))
         self.projection = fit_limits(
             self.source,
             records,
             n_threads=n_threads,
-            allowed=allowed,
+            room=room_of(memories, memory_limit),
             cached=self.is_read,
             in_driver=not self.backend.is_cluster,
             ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
@@ -174,7 +182,9 @@ class Session:
 
     def advance(self, reading: ReadCounts) -> None:
         """Count what a task read and tell the subscribers."""
-        self.reading += reading
+        # Chunks of arrays in place are what they were when an earlier pass read them, or the pass ends here.
+        compare_noted(reading.noted)
+        self.reading += replace(reading, noted=replace(reading.noted, digests={}, absent=frozenset()))
         detail = {"cache_hits": self.reading.cache_hits}
         self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
@@ -212,6 +222,8 @@ class Session:
             reading.retries + self.losses,
             self.seconds,
             self.projection.total,
+            reading.noted.stored,
+            reading.noted.decoded,
         )
 
 
@@ -231,27 +243,30 @@ def open_session(
     failed = True
     try:
         session = Session(name, source, backend, publish)
-        session.plan(records, memory_limit, device)
-        session.work = Work(
-            uuid.uuid4().hex,
-            tuple(records),
-            source.reader(),
-            source.n_blocks,
-            source.fingerprint if session.is_read else "",
-            source.place,
-            session.is_read,
-            session.limits,
-            device,
-            columns,
-        )
-        session.tell_started()
-        try:
-            client = current_client() if backend.is_cluster else None
-            # One BLAS thread here too: what the driver merges must round as a worker's sums do.
-            with one_blas_thread(), nullcontext() if client is None else hung_workers_restarted(client):
-                yield session
-            failed = False
-        finally:
-            session.tell_finished(failed)
+        # what was read here before is not of this pass
+        compare_noted(LEDGER.taken())
+        client = current_client() if backend.is_cluster else None
+        with nullcontext() if client is None else hung_workers_restarted(client):
+            session.plan(records, memory_limit, device)
+            session.work = Work(
+                uuid.uuid4().hex,
+                tuple(records),
+                source.reader(),
+                source.n_blocks,
+                source.fingerprint if session.is_read else "",
+                source.place,
+                session.is_read,
+                session.limits,
+                device,
+                columns,
+            )
+            session.tell_started()
+            try:
+                # One BLAS thread here too: what the driver merges must round as a worker's sums do.
+                with one_blas_thread():
+                    yield session
+                failed = False
+            finally:
+                session.tell_finished(failed)
     finally:
         backend.close()

@@ -13,11 +13,10 @@ import dkl
 from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import run_driver
-from dkl.passes.memory import project
 from dkl.passes.reading import PIECES
 from dkl.protocols.block import Block
 from dkl.protocols.records import Fold
-from tests.passes.sources import Source, make_block
+from tests.passes.sources import Source, make_block, project
 
 MADE: list[tuple[int, int]] = []
 

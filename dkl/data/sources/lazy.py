@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import zarr
 from dask import delayed
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
@@ -73,6 +74,20 @@ def aligned(
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
     return X, targets_beside(y, chunks), weights_beside(weight, chunks)
+
+
+def zarr_behind(values: Any) -> Any:
+    """The zarr array that a Dask array reads and nothing else; what does more, or is no Dask array, as it is."""
+    if not isinstance(values, da.Array):
+        return values
+    layers = values.dask.layers
+    # `dask.array.from_zarr` and `from_array` make one layer that holds the array, and one of the chunks cut from it.
+    if len(layers) != 2 or values.name not in layers or f"original-{values.name}" not in layers:
+        return values
+    (held,) = layers[f"original-{values.name}"].values()
+    original = getattr(held, "value", held)
+    whole = isinstance(original, zarr.Array) and original.shape == values.shape and original.dtype == values.dtype
+    return original if whole else values
 
 
 def as_dask_array(values: GivenValues, name: str) -> da.Array:
@@ -167,6 +182,7 @@ class DaskSource:
     """
 
     stored_nbytes = 0
+    blocks_together = 1
 
     def __init__(self, X: da.Array, y: da.Array | None, weight: da.Array | None, classes: np.ndarray | None) -> None:
         self._X, self._y, self._weight = X, y, weight
