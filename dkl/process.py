@@ -55,7 +55,8 @@ def cpu_quota() -> float | None:
 
 def free_memory() -> int:
     """Bytes that this process may still take: of its machine, and of the control groups (containers) around it."""
-    return min([psutil.virtual_memory().available, *_free_in_groups(_CGROUPS, _OWN_CGROUPS)])
+    in_groups = (_free_in(group) for group in _limiting_groups(_CGROUPS, _OWN_CGROUPS))
+    return min([psutil.virtual_memory().available, *(free for free in in_groups if free is not None)])
 
 
 def _quotas(mounted: Path, own: Path) -> Iterator[float]:
@@ -63,9 +64,13 @@ def _quotas(mounted: Path, own: Path) -> Iterator[float]:
     return (quota for group in _groups("cpu", mounted, own) if (quota := _quota_of(group)) is not None)
 
 
-def _free_in_groups(mounted: Path, own: Path) -> Iterator[int]:
-    """The bytes left of each control group around this process that limits memory."""
-    return (free for group in _groups("memory", mounted, own) if (free := _free_in(group)) is not None)
+@cache
+def _limiting_groups(mounted: Path, own: Path) -> tuple[Path, ...]:
+    """The control groups around this process that limit memory: which ones do is looked up once."""
+    machine = psutil.virtual_memory().total
+    found = ((group, _free_in(group)) for group in _groups("memory", mounted, own))
+    # Version 1 writes a huge number where there is no limit.
+    return tuple(group for group, free in found if free is not None and free < machine)
 
 
 def _groups(controller: str, mounted: Path, own: Path) -> Iterator[Path]:

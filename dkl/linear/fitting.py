@@ -47,6 +47,9 @@ _EVEN = 0.1
 _MOST_MIXED = 16
 # Few rows are gone through more often: until this many steps are done, within these bounds.
 _FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
+# An epoch of more than a million rows is a million steps: at most five are made, and the first one that lowers the loss
+# of 50,000 held-out rows no further is the last.
+_MANY_ROWS, _EPOCHS_OF_MANY, _JUDGING_ROWS = 1_000_000, 5, 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,8 +212,15 @@ class LinearFit:
 
 
 def default_epochs(n_rows: int) -> int:
-    """10, and more on few rows: up to 50, until 200,000 rows are stepped through."""
+    """10, and more on few rows: up to 50, until 200,000 rows are stepped through; at most 5 of more than a million."""
+    if n_rows > _MANY_ROWS:
+        return _EPOCHS_OF_MANY
     return int(np.clip(np.ceil(_ENOUGH_ROWS / max(n_rows, 1)), _FEWEST_EPOCHS, _MOST_EPOCHS))
+
+
+def default_stopping(n_rows: int) -> tuple[int | None, float]:
+    """The patience of early stopping, and the share of the rows that judges it, where nobody has said how to stop."""
+    return (1, _JUDGING_ROWS / n_rows) if n_rows > _MANY_ROWS else (None, 0.0)
 
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:

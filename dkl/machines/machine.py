@@ -24,7 +24,7 @@ from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
@@ -348,7 +348,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         if unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
-            patience = self.patience if self.early_stopping else None
+            patience, _ = unfitted._stopping(dataset.n_rows)
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
         passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
@@ -407,8 +407,14 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
         if self._settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
-        patience = self.patience if self.early_stopping else None
+        patience, _ = self._stopping(dataset.n_rows)
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    def _stopping(self, n_rows: int) -> tuple[int | None, float]:
+        """The patience of stochastic epochs with held-out rows, None to go through all, and the share of these rows."""
+        if self.early_stopping:
+            return self.patience, self.validation_fraction
+        return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
@@ -530,7 +536,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
         settings = self._settings
-        holds_out = self.early_stopping or (settings.calibrate and self._pilot_temperature is None)
+        calibrates = settings.calibrate and self._pilot_temperature is None
+        _, share = self._stopping(dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         return LinearProblem(
             feature_map=feature_map,
@@ -541,7 +548,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
-            held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
+            held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
             dtype=dtype,

@@ -22,10 +22,10 @@ from dkl.features.families import FiniteFamily
 from dkl.kernels.device import Device
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
-from dkl.passes.backends import choose_backend
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, modules_of, own_room, room_of
+from dkl.passes.session import backend_for
 from dkl.protocols.records import Record
 
 _NUMBER = 8
@@ -161,7 +161,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         return whole, kinds, tables | _held_by_driver(learner, whole), in_files
 
     whole, kinds, held, in_files = of_process(sys.maxsize)
-    backend = choose_backend()
+    backend = backend_for(whole.source, [records for records, _ in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
         # Once processes have loaded what the passes need, they hold what they will hold in the fit.

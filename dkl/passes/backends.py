@@ -583,10 +583,13 @@ def current_client() -> Client | None:
         return None
 
 
-def choose_backend() -> Backend:
-    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes")."""
+def choose_backend(*, on_cluster: bool = True) -> Backend:
+    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes").
+
+    With `on_cluster` False it is this process in any case.
+    """
     client = current_client()
-    if client is not None:
+    if client is not None and on_cluster:
         return ClusterBackend(client)
     scheduler = str(dask.config.get("scheduler", None) or "threads").lower()
     n_workers = int(dask.config.get("num_workers", None) or usable_cores())

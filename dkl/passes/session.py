@@ -12,18 +12,19 @@ from typing import Any, Literal
 
 import dask
 import numpy as np
+from dask.utils import parse_bytes
 
 from dkl.data.sources.in_place import compare_noted
 from dkl.data.store.ledger import LEDGER
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device
+from dkl.kernels.device import Device, why_no_gpu
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.hung_workers import hung_workers_restarted
-from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits
-from dkl.passes.room import modules_of, room_of
+from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, whole_bytes
+from dkl.passes.room import modules_of, own_room, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -31,6 +32,9 @@ from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
+# Rows in memory of at most as many bytes as the smallest block has stay with the process that they are in: dask.config
+# "dkl.local-bytes".
+LOCAL_BYTES = 8 << 20
 # Results that come to the driver side by side: up to so many bytes of them, and up to so many.
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
@@ -124,13 +128,9 @@ class Session:
 
     def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
         """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
-        if self.source.stored_nbytes:
-            return "store"
-        # All blocks of a source come in one way, so that one of them tells.
-        first = next(iter(np.flatnonzero(self._block_rows)), None)
-        if first is None or not dask.is_dask_collection(self.source.ticket(int(first))):
-            return "memory"
-        return "graph" if not self.backend.is_cluster or stand_alone(self.source) else "memory"
+        origin = origin_of(self.source)
+        is_whole = origin == "graph" and self.backend.is_cluster and not stand_alone(self.source)
+        return "memory" if is_whole else origin
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
@@ -227,6 +227,48 @@ class Session:
         )
 
 
+def origin_of(source: BlockSource) -> Literal["store", "graph", "memory"]:
+    """Where the rows of a source come from: read from a store, computed by Dask, or there already."""
+    if source.stored_nbytes:
+        return "store"
+    # All blocks of a source come in one way, so that one of them tells.
+    first = next(iter(np.flatnonzero(source.block_rows)), None)
+    is_lazy = first is not None and dask.is_dask_collection(source.ticket(int(first)))
+    return "graph" if is_lazy else "memory"
+
+
+def stays_here(source: BlockSource, device: Device) -> bool:
+    """Whether passes over a source run in this process although there is a cluster: few rows that are here already.
+
+    Their way to the workers, and that of each pass through the scheduler, takes longer than their arithmetic. Where a
+    GPU is asked for that this process lacks, they go to the workers all the same.
+    """
+    most = parse_bytes(dask.config.get("dkl.local-bytes", LOCAL_BYTES))
+    if whole_bytes(source) > most or origin_of(source) != "memory":
+        return False
+    return device == "cpu" or why_no_gpu() is None
+
+
+def backend_for(
+    source: BlockSource, kinds: Sequence[Sequence[Record]], device: Device, memory_limit: int | str | None
+) -> Backend:
+    """What runs passes over a source: the cluster of the current client, or this process; bits are the same.
+
+    Parameters
+    ----------
+    source : BlockSource
+    kinds : sequence of sequences of Record
+        Of the passes: where one of them does not fit into the memory of this process, the cluster takes all.
+    device, memory_limit
+        As of `dkl.passes.engine.run_pass`.
+    """
+    if current_client() is None or not stays_here(source, device):
+        return choose_backend()
+    room = own_room(memory_limit)
+    fits = all(least_memory(source, records, room, in_driver=True).fits for records in kinds)
+    return choose_backend(on_cluster=not fits)
+
+
 @contextmanager
 def open_session(
     name: str,
@@ -239,7 +281,7 @@ def open_session(
     columns: RowColumns | None = None,
 ) -> Iterator[Session]:
     """The backend that Dask offers, planned for these records; whatever happens, no task stays behind."""
-    backend = choose_backend()
+    backend = backend_for(source, [records], device, memory_limit)
     failed = True
     try:
         session = Session(name, source, backend, publish)
