@@ -206,7 +206,7 @@ class LinearFit:
 
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
-        for name in ("coef_", "intercept_"):
+        for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
             what = "coefficient of feature" if name == "coef_" else "intercept of output"
             refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
 

@@ -31,6 +31,7 @@ from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
+from dkl.machines.given_linear import EstimatorScorer, fit_given, given_passes
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import joint_name
 from dkl.machines.suggest import advise
@@ -79,6 +80,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     features: Any
     features_: FeatureLearner
+    linear: Any
     loss: str | None
     alpha: float | str | None
     epochs: int | None
@@ -345,7 +347,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
         problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
-        if unfitted._settings.solver == "newton":
+        if self.linear is not None:
+            passes += given_passes(problem, self.linear, dataset.source.n_blocks, epochs=self.epochs)
+        elif unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
             patience, _ = unfitted._stopping(dataset.n_rows)
@@ -405,6 +409,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
         # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
         run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        if self.linear is not None:
+            return fit_given(problem, dataset.source, run, self.linear, epochs=self.epochs)
         if self._settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
         patience, _ = self._stopping(dataset.n_rows)
@@ -412,6 +418,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     def _stopping(self, n_rows: int) -> tuple[int | None, float]:
         """The patience of stochastic epochs with held-out rows, None to go through all, and the share of these rows."""
+        if self.linear is not None:
+            return None, 0.0
         if self.early_stopping:
             return self.patience, self.validation_fraction
         return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
@@ -576,6 +584,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     @property
     def _scorer(self) -> Scorer:
         """What answers rows: the linear model with the feature map before it."""
+        if not hasattr(self.linear_, "coef_"):
+            n_outputs = (
+                1 if len(getattr(self, "classes_", ())) == 2 else len(getattr(self, "classes_", self.target_center_))
+            )
+            units = self.target_center_, self.target_scale_
+            given: Any = EstimatorScorer(self.feature_map_, self.linear_, self.features_.dtype, *units, n_outputs)
+            return given
         coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
         return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
 

@@ -208,6 +208,7 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         None,
     ],
+    "linear": [HasMethods(["partial_fit"]), None],
     "n_features": [_count(1), StrOptions({"auto"})],
     "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
