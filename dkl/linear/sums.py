@@ -23,7 +23,7 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import Minibatch
+from dkl.linear.minibatches import HeldOut, Minibatch
 from dkl.linear.scores import decision_values
 from dkl.protocols.block import Block
 from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
@@ -60,7 +60,7 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "held_out", "targets";
     "device", from the pass.
     """
-    kept, size = _fitted_rows(block, operands), operands["minibatch_rows"]
+    kept, size = _fitted_rows(block, operands["held_out"]), operands["minibatch_rows"]
     order = _drawn_order((operands["seed"], block.index), len(kept))
     return _minibatch(block, kept[order[number * size : (number + 1) * size]], operands)
 
@@ -71,12 +71,11 @@ def stored_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> 
     Operands: as of `shuffled_minibatch`.
     """
     size = operands["minibatch_rows"]
-    return _minibatch(block, _fitted_rows(block, operands)[number * size : (number + 1) * size], operands)
+    return _minibatch(block, _fitted_rows(block, operands["held_out"])[number * size : (number + 1) * size], operands)
 
 
-def _fitted_rows(block: Block, operands: Mapping[str, Any]) -> np.ndarray:
+def _fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
     """The positions of the rows that are not held out."""
-    held_out = operands["held_out"]
     return np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
 
 

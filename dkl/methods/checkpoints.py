@@ -65,12 +65,12 @@ def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> N
             kept.save({}, {"known_as": source.known_as}, fingerprint=source.identity)
         elif saved.values["known_as"] != source.known_as and saved.arrays:
             source.expect(saved.arrays)
-            run_pass(source, [BlockSum("compare rows with the checkpoint", no_sums, {})], publish=publish)
+            run_pass(source, [BlockSum("compare rows with the checkpoint", _no_sums, {})], publish=publish)
             source.known_as = saved.values["known_as"]
         source.keep_digests(partial(kept.save, values={"known_as": source.known_as}, fingerprint=source.identity))
 
 
-def no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarray]:
+def _no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The block function of a pass that only reads."""
     return {}
 

@@ -31,7 +31,7 @@ def rows(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 )
 def test_a_worker_stays_below_its_promise(script: Any, rows: Any, learner: str, n_workers: int, limit: str) -> None:
     cell = script.run_cell(rows, learner, n_workers, limit)
-    assert not cell.refused
+    assert not cell.refused, cell.refused
     assert cell.faults == [], cell
 
 
@@ -40,7 +40,7 @@ def test_a_refusal_names_the_limit_that_is_enough(script: Any, rows: Any) -> Non
     assert "a limit of '" in refused.refused
     assert refused.faults == []
     cell = script.run_cell(rows, "aligned", 1, refused.enough)
-    assert not cell.refused
+    assert not cell.refused, cell.refused
     assert cell.faults == [], cell
 
 
