@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
+import dask
 import numpy as np
 from dask.utils import format_bytes, format_time
+from sklearn.base import clone
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -17,15 +21,30 @@ from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.together.rows import BesideFeatures
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
-from dkl.methods.room import PlannedLearner, planned_work
+from dkl.machines.usual_time import UsualTime
+from dkl.methods.room import PlannedLearner, planned_driving, planned_work
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, pass_name
 from dkl.passes.room import Room
-from dkl.protocols.records import Cost, RowSample
+from dkl.passes.timing import seconds_counted, seconds_of_rows
+from dkl.passes.tree_sum import count_nodes, task_level
+from dkl.protocols.block import Block
+from dkl.protocols.records import Fold, Record
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
+# How often passes run as a rule that end when they have settled: counted in 60 fits of 20,000 to 2,000,000 rows. Steps
+# for several classes go on until the last of these has settled.
+_USUAL_CALLS = {"newton step": 5, "tuned step": 10, "verification": 1}
+_OF_CLASSES = 2
+# Threads side by side share the bandwidth of the memory and wait for each other: passes take so much longer than their
+# calls. A fit has so many seconds of its own.
+_BESIDE, _BEGINS_S = 1.25, 0.2
+# What the driver spends on a task, of its own threads and of a cluster.
+_TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
+# Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
+_LONG_S, _CHEAPER = 3_600.0, 0.5
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
@@ -55,6 +74,11 @@ class PassPlan:
         Of one process.
     device_bytes : int
         On the GPU of one process, at most; 0 where blocks are computed on the CPU.
+    expected_calls : int
+        How often it runs as a rule.
+    serial_seconds : float
+        The part of `seconds` that further slots do not shorten: the steps of a fold, and what the driver spends on
+        tasks.
     """
 
     name: str
@@ -64,6 +88,8 @@ class PassPlan:
     seconds: float
     memory: MemoryProjection
     device_bytes: int = 0
+    expected_calls: int = 0
+    serial_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +115,13 @@ class Plan:
         Bytes at most in Dask's `temporary_directory`: sums and tables of categories that do not fit in memory.
     room : Room or None
         What a process that runs passes holds already, and the lines that it stays below.
+    driver_seconds : float
+        Of the driver, beside the passes: searches on a sample of the rows.
+    choice : UsualTime or None
+        Of a machine that chooses its features: what choosing and fitting take, told from fits of its kind.
+    cheaper : str
+        Another way, with its time, where this one is long.
+    n_rows : int
     """
 
     learner: str
@@ -102,10 +135,48 @@ class Plan:
     device: str = ""
     in_files: int = 0
     room: Room | None = None
+    driver_seconds: float = 0.0
+    choice: UsualTime | None = None
+    cheaper: str = ""
+    n_rows: int = 0
+
+    def at(self, n_rows: int, slots: int | None = None) -> Plan:
+        """The same fit of more or fewer rows of the same kind, on another number of slots: times, bytes and operations.
+
+        What a process holds stays as it is: passes hold as much of many rows as of few.
+
+        Parameters
+        ----------
+        n_rows : int
+        slots : int or None
+            Blocks that are computed on at once; None for as many as now.
+        """
+        share, slots = n_rows / self.n_rows, slots or self.slots
+        quicker = share * self.slots / slots
+        passes = tuple(
+            replace(
+                kind,
+                bytes_read=round(kind.bytes_read * share),
+                flops=kind.flops * share,
+                seconds=kind.serial_seconds * share + (kind.seconds - kind.serial_seconds) * quicker,
+                serial_seconds=kind.serial_seconds * share,
+            )
+            for kind in self.passes
+        )
+        choice = None if self.choice is None else self.choice.at(quicker)
+        return replace(self, passes=passes, choice=choice, n_rows=n_rows, slots=slots, cheaper="")
 
     @property
     def n_passes(self) -> int:
+        """At most."""
         return sum(kind.calls for kind in self.passes)
+
+    @property
+    def expected_passes(self) -> int:
+        """As a rule."""
+        if self.choice is not None:
+            return min(self.choice.passes, self.n_passes)
+        return sum(kind.expected_calls for kind in self.passes)
 
     @property
     def peak_bytes(self) -> int:
@@ -129,7 +200,16 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        return sum(kind.calls * kind.seconds for kind in self.passes)
+        """At most."""
+        passes = self.driver_seconds + sum(kind.calls * kind.seconds for kind in self.passes)
+        return passes if self.choice is None else min(passes, self.choice.at_most)
+
+    @property
+    def expected_seconds(self) -> float:
+        """As a rule."""
+        if self.choice is not None:
+            return min(self.choice.seconds, self.seconds)
+        return self.driver_seconds + sum(kind.expected_calls * kind.seconds for kind in self.passes)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -141,6 +221,7 @@ class Plan:
                 {
                     "name": kind.name,
                     "calls": kind.calls,
+                    "expected_calls": kind.expected_calls,
                     "bytes_read": kind.bytes_read,
                     "flops": kind.flops,
                     "seconds": kind.seconds,
@@ -156,6 +237,10 @@ class Plan:
             "bytes_read": self.bytes_read,
             "flops": self.flops,
             "seconds": self.seconds,
+            "expected_passes": self.expected_passes,
+            "expected_seconds": self.expected_seconds,
+            "driver_seconds": self.driver_seconds,
+            "cheaper": self.cheaper,
             "slots": self.slots,
             "device": self.device,
         }
@@ -182,7 +267,7 @@ class Plan:
         """A row for each kind of pass; what it reads and takes is that of one of them."""
         rows = []
         for kind in self.passes:
-            cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", format_time(kind.seconds)]
+            cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", self._time(kind.seconds)]
             # A pass of many rounds is named after its first one, and stands for all of them here.
             name = kind.name if kind.calls == 1 else kind.name.removesuffix(" 1")
             rows.append([name, str(kind.calls), *cost, format_bytes(kind.memory.total)])
@@ -206,9 +291,35 @@ class Plan:
             peak = max(kind.memory.total for kind in kinds)
             calls = sum(kind.calls for kind in kinds)
             rows.append(
-                [name, str(calls), format_bytes(reads), f"{flops:.1e}", format_time(seconds), format_bytes(peak)]
+                [name, str(calls), format_bytes(reads), f"{flops:.1e}", self._time(seconds), format_bytes(peak)]
             )
         return rows
+
+    def _time(self, seconds: float) -> str:
+        """The time of a kind of passes; nothing where the effort bounds all of them together, and each far below."""
+        return format_time(seconds) if self.choice is None else ""
+
+    @property
+    def summary(self) -> str:
+        """What is to be expected, in one sentence, and what it is at most."""
+        n_processes = 1 if self.room is None else self.room.n_processes
+        where = f"on these {n_processes} workers" if self.is_cluster else "in this process"
+        where = where.replace("these 1 workers", "this worker")
+        peak = self.peak_bytes if self.room is None else self.room.held + self._added
+        each = f"{format_bytes(peak)} each" if n_processes > 1 else format_bytes(peak)
+        time = f"about {_rounded(self.expected_seconds)} {where} (at most {_rounded(self.seconds)})"
+        return f"{time}, {each}, {self.expected_passes} passes (at most {self.n_passes})"
+
+    @property
+    def _added(self) -> int:
+        """Bytes at most that a process that runs passes holds more than now."""
+        passes = max((kind.memory.total for kind in self.passes), default=0)
+        return passes if self.is_cluster else self.peak_bytes
+
+    @property
+    def memory(self) -> str:
+        """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
+        return "" if self.room is None else f"{self.room}; the fit adds at most {format_bytes(self._added)}"
 
     @property
     def speed(self) -> str:
@@ -224,16 +335,20 @@ class Plan:
         device = [f"computed on the {self.device}"] if self.device else []
         if self.device_bytes:
             device.append(f"at most {format_bytes(self.device_bytes)} on the GPU of a process")
-        return "\n".join([f"plan of {self.learner}", f"on {self.rows}", *lines, self.speed, *device])
+        said = [self.summary, *filter(None, [self.cheaper]), f"for {self.learner}", f"on {self.rows}"]
+        return "\n".join([*said, *filter(None, [self.memory]), *lines, self.speed, *device])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
 def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
-    """What fitting `learner` on `dataset` will take: peak bytes a process, bytes read, passes, flops and time.
+    """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
-    Nothing is fitted: a small matrix product is timed, and one block of a store is read to time it.
+    Nothing is fitted: one block is read, each kind of pass is timed on a few of its rows, and passes that end when they
+    have settled are expected as often as fits of their kind needed them. Of a machine that chooses its features, the
+    time follows from `effort`, from the size of the rows, and from a look at the block: whether waves and thresholds
+    tell its rows better than lines.
 
     Parameters
     ----------
@@ -271,26 +386,35 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
     where, device = _device(getattr(learner, "device", None))
     work = planned_work(learner, rows, where)
-    whole, slots = work.rows, work.slots
-    flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
-    passes, stored = [], rows.source.stored_nbytes
+    whole, slots, stored = work.rows, work.slots, rows.source.stored_nbytes
+    flops_per_second = product_rate()
+    block, bytes_per_second = _one_block(whole)
+    choice = usual_choice(learner, rows, block, slots.total(), flops_per_second)
+    reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
+    passes = []
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
-        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block))
+        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, 0, 1))
+    several, in_all = (whole.schema.n_classes or 0) > 2, sum(calls for _, calls in work.kinds)
+    n_blocks = whole.source.n_blocks
+    tasks = count_nodes(n_blocks, task_level(n_blocks)) * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
     for (records, calls), memory in zip(work.kinds, work.memories, strict=True):
-        # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
-        n, d = whole.n_rows, whole.n_columns
-        costs = [Cost(50.0 * n) if isinstance(record, RowSample) else record.cost(n, d) for record in records]
-        serial = sum(cost.serial_flops for cost in costs)
-        # The steps of a fold follow each other, so that no second slot can shorten them: a pass takes at least their
-        # time.
-        flops = serial + sum(cost.flops for cost in costs)
-        # Rows in memory are read for nothing; those of a store are read by every process at once.
-        computing = max(flops / slots.total(), serial) / flops_per_second
-        reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
+        shape = whole.n_rows, whole.n_columns, flops_per_second
+        counted = [seconds_counted(record, *shape) for record in records]
+        taken = counted
+        if block is not None and choice is None and where == "cpu":
+            taken = [seconds_of_rows(record, block, *shape) for record in records]
+        # What stays in memory is made, and read, by the first of several passes alone.
+        computing = sum(one.shared for one in taken) / slots.total()
+        computing /= calls if _is_kept(records, whole, memory, len(slots)) else 1
+        is_cached = memory.limits.cache_bytes * len(slots) > stored
+        serial = _BESIDE * sum(one.serial for one in taken) + tasks
+        seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
-        passes.append(PassPlan(pass_name(records), calls, stored, flops, max(computing, reading), memory, there))
-    return Plan(
+        name, flops = pass_name(records), sum(map(sum, counted)) * flops_per_second
+        usual = _USUAL_CALLS.get(_kind(name), calls) * (_OF_CLASSES if several else 1)
+        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, there, min(calls, usual), serial))
+    found = Plan(
         repr(learner),
         repr(rows),
         tuple(passes),
@@ -302,13 +426,43 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         device=device,
         in_files=work.in_files,
         room=work.room,
+        driver_seconds=_BEGINS_S + planned_driving(learner, whole) / flops_per_second,
+        choice=choice,
+        n_rows=whole.n_rows,
     )
+    return replace(found, cheaper=_cheaper(learner, found, rows, block))
+
+
+def forecast(
+    learner: PlannedLearner,
+    dataset: object,
+    y: object = None,
+    *,
+    exposure: object = None,
+    pilot_rows: int | None = None,
+) -> Plan:
+    """The name that `plan` had for what is expected; it goes with the next release.
+
+    Parameters
+    ----------
+    learner, dataset, y, exposure
+        As of `plan`.
+    pilot_rows : int or None
+        Without a meaning: nothing is fitted any more.
+    """
+    warnings.warn(
+        "dkl.forecast is dkl.plan, which says what to expect by now: plan(...).expected_seconds, and of more rows and "
+        "workers plan(...).at(n_rows, slots). The old name goes with the next release",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return plan(learner, dataset, y, exposure=exposure)
 
 
 def planned_rows(
     learner: PlannedLearner, dataset: object, y: object, exposure: object = None
 ) -> tuple[Dataset, Exposure]:
-    """The rows that a fit would have, for `plan` and `forecast` alike, and their exposure.
+    """The rows that a fit would have, and their exposure.
 
     Raises
     ------
@@ -352,17 +506,69 @@ def product_rate() -> float:
     return 2.0 * m * n * k / seconds
 
 
-def _read_rate(rows: Dataset) -> float:
-    """Stored bytes a second of one process that reads a block."""
+def _one_block(rows: Dataset) -> tuple[Block | None, float]:
+    """A block of rows in a store or in memory, and stored bytes a second of one process that reads it."""
     source = rows.source
-    if not source.stored_nbytes or not rows.n_rows:
-        return float("inf")
+    if not rows.n_rows:
+        return None, float("inf")
     # The largest block: the last one may hold a few rows only, and say nothing about the rate.
     index = int(np.argmax(source.block_rows))
     reader, ticket = source.reader(), source.ticket(index)
-    seconds = _timed(lambda: reader.load(ticket))
+    if not source.stored_nbytes:
+        # of rows that Dask computes nothing is computed for a plan
+        return (None if dask.is_dask_collection(ticket) else reader.load(ticket)), float("inf")
+    started = time.perf_counter()
+    block = reader.load(ticket)
+    seconds = max(time.perf_counter() - started, 1e-9)
     # One block stands for all: the share of its rows in all rows is its share of the bytes.
-    return source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
+    return block, source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
+
+
+def _is_kept(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> bool:
+    """Whether all that the passes of a fold map of the rows stays in memory for the next one."""
+    fold = records[0]
+    if not isinstance(fold, Fold) or not fold.kept_as:
+        return False
+    pieces = sum(fold.pieces(int(n_rows)) for n_rows in rows.source.block_rows if n_rows)
+    return pieces * fold.piece_bytes <= memory.limits.piece_bytes * n_processes
+
+
+def usual_choice(
+    learner: PlannedLearner, rows: Dataset, block: Block | None, slots: int, flops_per_second: float
+) -> UsualTime | None:
+    """What a machine that chooses its features takes as a rule; None for all other learners."""
+    if not hasattr(learner, "usual_time"):
+        return None
+    usual: UsualTime | None = learner.usual_time(rows, block, slots=slots, flops_per_second=flops_per_second)
+    return usual
+
+
+def _cheaper(learner: Any, found: Plan, rows: Dataset, block: Block | None) -> str:
+    """A cheaper way to fit such rows, with its time; empty where the plan is short or there is none."""
+    if found.expected_seconds <= _LONG_S or not hasattr(learner, "effort"):
+        return ""
+    ways: dict[str, PlannedLearner] = {'effort="fast"': clone(learner).set_params(effort="fast")}
+    if found.choice is None or learner.effort == "fast":
+        ways = {'features="random"': clone(learner).set_params(features="random")}
+    for name, other in ways.items():
+        choice = usual_choice(other, rows, block, found.slots, found.flops_per_second)
+        seconds = plan(other, rows).expected_seconds if choice is None else choice.seconds
+        if seconds <= _CHEAPER * found.expected_seconds:
+            return f"cheaper: {name} takes about {_rounded(seconds)}"
+    return ""
+
+
+def _kind(name: str) -> str:
+    """The name of a pass by its first question, without the number of a round or epoch."""
+    return re.sub(r" \d+$", "", name.split(" + ")[0])
+
+
+def _rounded(seconds: float) -> str:
+    """A time as a person says it."""
+    for unit, name in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * unit:
+            return f"{seconds / unit:.{int(seconds < 10.0 * unit)}f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 1.0 else "1 s"
 
 
 def _timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

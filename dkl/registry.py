@@ -104,7 +104,7 @@ PUBLIC = {
     "compare": "dkl.model_selection.comparing",
     "sweep": "dkl.model_selection.sweep",
     "plan": "dkl.planning",
-    "forecast": "dkl.forecasting",
+    "forecast": "dkl.planning",
     "report": "dkl.reporting",
     "suggest": "dkl.suggestions",
     "drift": "dkl.uncertainty.drifting",

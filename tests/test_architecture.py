@@ -56,7 +56,6 @@ TOP = {
     "cli",
     "model_selection",
     "planning",
-    "forecasting",
     "reporting",
     "suggestions",
     "plots",

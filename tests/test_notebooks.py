@@ -12,7 +12,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL: dict[str, dict[str, Any]] = {
     "quickstart": {"FEATURES": 40, "CANDIDATES": 200},
-    "out_of_core": {"GIGABYTES": 0.001, "FEATURES": 40},
+    # the limit is one of the whole process, here that of many tests
+    "out_of_core": {"GIGABYTES": 0.001, "FEATURES": 40, "MEMORY_LIMIT": "8 GiB"},
     "cluster": {"ROWS": 1_600, "FEATURES": 20},
     "which_learner": {"SIZES": (10,), "LEARNERS": ["random", "aligned"], "ROWS": 150, "TREES": 2},
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from typer.testing import CliRunner
 
+import dkl
 from dkl.cli.app import app
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
@@ -23,13 +27,17 @@ from dkl.data.dataset import Dataset
 from dkl.errors import MemoryLimitError
 from dkl.features.families import Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from dkl.machines.usual_time import looks_curved
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.learner import TunedClassifier
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
+from dkl.passes.timing import seconds_of_rows
 from dkl.planning import plan
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 LEARNERS = [
     RandomFeatures(n_features=20),
@@ -258,3 +266,150 @@ def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> N
     X = np.random.default_rng(0).normal(size=(5_000, 20)).astype(np.float32)
     planned = plan(KernelClassifier(effort=effort, progress=False), X, X[:, 0] > 0.0)
     assert planned.peak_bytes > 0
+
+
+def made_rows(kind: str, n: int = 20_000, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose classes follow a line, cosines of projections, or products of thresholds."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, d)).astype(np.float32)
+    if kind == "lines":
+        score = X @ rng.standard_normal(d)
+    elif kind == "waves":
+        score = np.cos(X @ rng.standard_normal((d, 12)) * 0.7).sum(axis=1)
+    else:
+        score = sum((X[:, i] > 0.3) * (X[:, j] > -0.2) * sign for i, j, sign in ((0, 1, 3), (2, 3, -3), (4, 5, 2)))
+    return X, (score + rng.logistic(size=n) > np.median(score)).astype(int)
+
+
+@pytest.mark.parametrize(("kind", "is_curved"), [("lines", False), ("waves", True), ("thresholds", True)])
+def test_a_look_at_a_block_tells_lines_from_curves(kind: str, is_curved: bool) -> None:
+    X, y = made_rows(kind)
+    assert looks_curved(Block(0, X, y, None, np.arange(len(X))), 2) is is_curved
+
+
+def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:
+    X, y = made_rows("lines", 2_000)
+    block = Block(0, X, y, None, np.arange(len(X)))
+    for other in (
+        block.rows(np.arange(500)),
+        replace(block, X=csr_array(block.X)),
+        replace(block, y=np.zeros(block.n_rows, np.int64)),
+        replace(block, X=np.full_like(block.X, np.nan)),
+    ):
+        assert looks_curved(other, 2)
+
+
+def test_a_plan_says_first_what_to_expect_and_what_is_the_most(dataset: Dataset) -> None:
+    machine = KernelClassifier(AlignedFeatures(n_features=20, n_candidates=100), solver="newton")
+    planned = plan(machine, dataset)
+    first, *rest = repr(planned).splitlines()
+    assert first == planned.summary
+    assert first.startswith("about ")
+    assert f"{planned.expected_passes} passes (at most {planned.n_passes})" in first
+    assert "(at most " in first.split("in this process")[1]
+    assert any("the fit adds at most" in line for line in rest)
+    assert planned.expected_passes < planned.n_passes
+    assert 0.0 < planned.expected_seconds < planned.seconds
+    assert planned.facts["expected_seconds"] == planned.expected_seconds
+
+
+def test_steps_are_expected_as_often_as_fits_need_them(dataset: Dataset) -> None:
+    """And further ones where several classes have to settle."""
+    seen: list[Any] = []
+    machine = KernelClassifier(RandomFeatures(n_features=30), solver="newton", progress=seen.append, random_state=0)
+    planned = plan(machine, dataset)
+    machine.fit(dataset)
+    made = sum(event.kind == "started" and event.name == "newton step" for event in seen)
+    expected = sum(kind.expected_calls for kind in planned.passes if kind.name.startswith("newton step"))
+    assert made / 2 <= expected <= 2 * made
+    most = sum(kind.calls for kind in planned.passes if kind.name.startswith("newton step"))
+    assert made < expected + 5 < most
+
+
+def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_look() -> None:
+    def expected(kind: str, n: int, **options: Any) -> Any:
+        return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
+
+    curved, lines = expected("waves", 20_000), expected("lines", 20_000)
+    assert lines.expected_seconds < curved.expected_seconds < curved.seconds
+    fast = expected("waves", 20_000, effort="fast")
+    assert fast.expected_seconds < curved.expected_seconds / 3
+    assert expected("waves", 20_000, time_limit=10.0, effort="best").expected_seconds == 10.0
+    assert curved.at(10_000_000).expected_seconds > 10 * curved.expected_seconds
+    assert curved.at(10_000_000, slots=64).expected_seconds < curved.at(10_000_000).expected_seconds
+
+
+def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkl.planning._LONG_S", 3.0)
+    X, y = made_rows("waves", 5_000)
+    assert 'effort="fast" takes about' in plan(KernelClassifier(), X, y).cheaper
+    assert repr(plan(KernelClassifier(), X, y)).splitlines()[1].startswith("cheaper: ")
+    assert plan(KernelClassifier(RandomFeatures(n_features=5)), X, y).cheaper == ""
+
+
+def test_records_are_timed_on_few_rows_or_counted(dataset: Dataset) -> None:
+    """A call on 2,048 rows tells what all rows take; one that cannot be made is counted by its operations."""
+
+    def slow(block: Any, operands: Any) -> dict[str, np.ndarray]:
+        values = np.sqrt(np.arange(200.0 * block.n_rows))
+        return {"sum": values.sum(keepdims=True)}
+
+    def broken(block: Any, operands: Any) -> dict[str, np.ndarray]:
+        raise IndexError("no such operand")
+
+    block = dataset.source.reader().load(dataset.source.ticket(0))
+    once = BlockSum("slow", slow, {"sum": Accumulator((1,))}, cost=_same_cost)
+    few = seconds_of_rows(once, block, 1_000, 8, 1e11)
+    many = seconds_of_rows(once, block, 1_000_000, 8, 1e11)
+    assert few.shared > 1e-5
+    assert many.shared / few.shared == pytest.approx(1_000, rel=0.8)
+    assert seconds_of_rows(replace(once, function=broken), block, 1_000, 8, 1e11) == (1_000 * 7.0 / 1e11, 0.0)
+
+
+def _same_cost(rows: int, columns: int) -> Cost:
+    return Cost(7.0 * rows)
+
+
+def test_the_planned_records_of_most_learners_can_be_called(dataset: Dataset) -> None:
+    """So that a plan times them: what it counts in their place is less near."""
+    block = dataset.source.reader().load(dataset.source.ticket(0)).rows(np.arange(64))
+    for learner in (*LEARNERS, MarginFeatures(n_features=20), PeakFeatures(n_features=5), "nystrom", "leverage"):
+        machine = KernelClassifier(learner, solver="newton", loss="squared_hinge", alpha=1e-3)
+        for records, _ in machine.planned_passes(dataset):
+            for record in records:
+                if isinstance(record, BlockSum):
+                    record.function(replace(block, columns=dict.fromkeys(record.reads, np.zeros(64))), record.operands)
+
+
+def test_forecast_is_plan_and_says_so(dataset: Dataset) -> None:
+    with pytest.warns(FutureWarning, match="dkl.forecast is dkl.plan"):
+        expected = dkl.forecast(LEARNERS[0], dataset, pilot_rows=100)
+    assert expected.n_passes == plan(LEARNERS[0], dataset).n_passes
+
+
+def test_more_rows_take_longer_and_further_slots_shorten_all_but_the_steps(dataset: Dataset) -> None:
+    planned = plan(KernelClassifier(LEARNERS[0], epochs=3), dataset)
+    many = planned.at(100 * dataset.n_rows)
+    assert many.bytes_read == 100 * planned.bytes_read
+    assert many.flops == pytest.approx(100 * planned.flops)
+    assert many.expected_seconds > 20 * planned.expected_seconds - 20 * planned.driver_seconds
+    shared = planned.at(100 * dataset.n_rows, slots=10 * planned.slots)
+    steps = [kind for kind in shared.passes if kind.name.startswith("epoch")]
+    assert steps
+    assert all(kind.seconds >= kind.serial_seconds > 0.0 for kind in steps)
+    assert shared.expected_seconds < many.expected_seconds
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("learner", ["random", "aligned", "posterior", "landmarks", "leverage", "margin", "nystrom"])
+def test_fits_take_what_their_plans_expect(learner: str) -> None:
+    """Of the median of three; within three, since other work on a machine disturbs both."""
+    X, y = made_rows("waves", 100_000, 20)
+    machine = KernelClassifier(learner, random_state=0, progress=False)
+    expected, taken = plan(machine, X, y).expected_seconds, []
+    for _ in range(3):
+        started = time.perf_counter()
+        machine.fit(X, y)
+        taken.append(time.perf_counter() - started)
+    assert np.median(taken) / 3 < expected < 3 * np.median(taken)

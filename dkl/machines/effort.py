@@ -121,8 +121,8 @@ class Shape:
         given = learner.get_params(deep=False)
         if together := given.get("features"):
             return sum(self.features_of(part) for part in together)
-        size = given.get("n_features")
-        if size is None or isinstance(given.get("family"), FiniteFamily):
+        size, family = given.get("n_features"), given.get("family")
+        if size is None or (family is not None and isinstance(family, FiniteFamily)):
             return self.n_columns if size is None else min(int(size), self.n_columns)
         return min(int(size), self.n_rows) if "landmarks" in given else int(size) * given.get("bags", 1)
 

@@ -42,10 +42,12 @@ from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.suggest import RowsAlikeError, advise
+from dkl.machines.usual_time import UsualTime, looks_curved, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 from dkl.methods.validation import numbered_rows, record_columns
+from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
@@ -96,6 +98,8 @@ class ChoosingMixin(LossChoosingMixin):
     _learner: Any
     _planned_problem: Any
     _problem_on: Any
+    _unfitted: Any
+    _settle: Any
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The parameters; of a fitted machine that chose its features, why these."""
@@ -495,6 +499,36 @@ class ChoosingMixin(LossChoosingMixin):
             passes += [(records, calls * (2 * len(folds) + RIVALS + 1)) for records, calls in told]
         self._advised = self._costliest(dataset)
         return passes
+
+    def usual_time(
+        self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
+    ) -> UsualTime | None:
+        """What a fit on these rows takes as a rule, told from their number and one block; None for given features.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        block : Block or None
+            None where none was read: more than lines is expected then.
+        slots : int
+            Blocks that are computed on at once.
+        flops_per_second : float
+            Of a product of matrices, on one thread.
+        """
+        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
+            return None
+        unfitted, has_codes = self._unfitted(), dataset.schema.has_codes
+        unfitted._settle(dataset)
+        is_curved = block is None or has_codes or looks_curved(block, dataset.schema.n_classes)
+        usual = usual_time(
+            self.effort,
+            unfitted._shape(dataset),
+            has_codes=has_codes,
+            is_curved=is_curved,
+            slots=slots,
+            flops_per_second=flops_per_second,
+        )
+        return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
 
     def _planned_log_loss(self, tried: list[Contender], dataset: Dataset, sample: Dataset) -> LinearProblem:
         """The problem of telling the penalties of the log loss apart, on the most features that it is asked for.

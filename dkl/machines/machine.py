@@ -44,7 +44,7 @@ from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
-from dkl.methods.room import check_plan
+from dkl.methods.room import check_plan, planned_driving
 from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
@@ -373,6 +373,14 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # features and linear models are fitted one after the other: the largest counts
         held = [features, head_memory(problem, dataset.n_rows), {**unfitted._planned_judging(dataset), **rows}]
         return max(held, key=lambda items: sum(items.values()))
+
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations of a product of matrices that the driver takes as long as, beside the passes of its features."""
+        if self._chooses:
+            return 0.0
+        unfitted = self._unfitted()
+        unfitted._settle(dataset)
+        return planned_driving(unfitted._new_features("features"), dataset)
 
     def _unfitted(self) -> Self:
         """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""

@@ -11,7 +11,7 @@ from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem
 from dkl.linear.fitting import LinearProblem, default_epochs
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.sgd import first_state, sgd_step, step_schedule
+from dkl.linear.sgd import batch_rows, first_state, sgd_step, step_schedule
 from dkl.linear.summary import summary_records
 from dkl.protocols.records import Record
 
@@ -47,7 +47,11 @@ def epoch_passes(
     width = problem.feature_map.n_features
     task = EpochProblem(
         step=sgd_step,
-        step_operands={"rules": rules_of(estimator, problem.n_models), "classes": problem.classes},
+        step_operands={
+            "rules": rules_of(estimator, problem.n_models),
+            "classes": problem.classes,
+            "batch_rows": batch_rows(n_rows),
+        },
         first=first_state(problem.n_models, width, dtype=problem.dtype, clock=schedule.clock),
         feature_map=problem.feature_map,
         targets=RowTargets(problem.classes, problem.class_weight),

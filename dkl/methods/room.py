@@ -87,7 +87,8 @@ class PlannedLearner(Protocol):
     """A learner that can be planned.
 
     One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
-    so many bytes, item by item.
+    so many bytes, item by item. One whose driver takes long has ``planned_driving(dataset) -> float``: the operations
+    of a product of matrices on one thread that take as long.
     """
 
     memory_limit: int | str | None
@@ -209,6 +210,11 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
 
 def _held_by_driver(learner: PlannedLearner, rows: Dataset) -> dict[str, int]:
     return dict(learner.planned_memory(rows)) if hasattr(learner, "planned_memory") else {}
+
+
+def planned_driving(learner: PlannedLearner, rows: Dataset) -> float:
+    """What the driver does beside the passes, in operations of a product of matrices; 0 where that is little."""
+    return float(learner.planned_driving(rows)) if hasattr(learner, "planned_driving") else 0.0
 
 
 def _too_large(

@@ -6,6 +6,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import dask
+import numpy as np
 import pytest
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -13,11 +15,18 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    """The script, as a module that workers find too."""
-    with pytest.MonkeyPatch.context() as patch:
+    """The script, as a module that workers find too; these are processes of their own, not forked from one that tests
+    have filled, and kernels are compiled, as they are from the second fit of a machine on."""
+    spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})
+    with pytest.MonkeyPatch.context() as patch, spawned:
         patch.syspath_prepend(str(DEPLOY))
         patch.setenv("PYTHONPATH", str(DEPLOY), prepend=":")
-        yield importlib.import_module("small_workers")
+        module = importlib.import_module("small_workers")
+        with dask.config.set(scheduler="synchronous"):
+            few = np.random.default_rng(0).normal(size=(3_000, 30)).astype(np.float32)
+            for name in ("aligned", "margin", "stochastic"):
+                module.LEARNERS[name]().fit(few, few[:, 0] > 0)
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import COMBINED, Constraints, check_parameters
+from dkl.methods.room import planned_driving
 from dkl.registry import learner_entry, learner_keys
 
 # A prime apart, so that the streams of searches with neighbouring seeds differ.
@@ -129,6 +130,10 @@ class CombinedFeatures(FeatureLearner):
         """What the driver of the largest learner holds: they are fitted one after the other."""
         planned = [learner.planned_memory(dataset) for learner in self._new(0)]
         return max(planned, key=lambda items: sum(items.values()))
+
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations of the driver, over all learners."""
+        return sum(planned_driving(learner, dataset) for learner in self._new(0))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """The largest maps that the learners can learn."""

@@ -148,6 +148,15 @@ class SearchingLearner(FeatureLearner):
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
         return strategy.driver().memory(problem, row_bytes(dataset.source))
 
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations that the search on the rows in memory takes, where a driver counts them."""
+        strategy = self._strategy()
+        driver: Any = strategy.driver()
+        if not hasattr(driver, "driving"):
+            return 0.0
+        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
+        return float(driver.driving(problem, dataset.n_rows))
+
     def _strategy(self) -> SearchStrategy[Any, Any, Any]:
         """The strategy that the parameters ask for."""
         raise TypeError(f"{type(self).__name__} does not say how it searches")

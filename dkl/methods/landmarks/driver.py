@@ -27,6 +27,8 @@ Placement = Literal["random", "kmeans", "kmeans-joint"]
 
 # Rounds of k-means on the sample, which take no pass.
 _SAMPLE_ROUNDS = 50
+# operations that a distance and its share of a mean take as long as, over the rounds that are needed as a rule
+_A_DISTANCE = 700.0
 # The frequencies of a tile of landmarks take at most so many bytes in float64.
 _ANGLE_BYTES = 1 << 25
 
@@ -151,6 +153,13 @@ class PlacementDriver:
             return [first]
         points = np.zeros((int(problem.shares.sum()), problem.n_columns))
         return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
+
+    def driving(self, problem: PlacementProblem) -> float:
+        """Operations of k-means on the sample."""
+        if problem.placement == "random":
+            return 0.0
+        sampled = problem.sample_rows * (len(problem.shares) if problem.by_class else 1)
+        return _A_DISTANCE * _SAMPLE_ROUNDS * min(sampled, problem.n_rows) * float(problem.shares.max())
 
     def _sample(self, problem: PlacementProblem) -> RowSample:
         """The record of the sample, of each class or of all rows."""

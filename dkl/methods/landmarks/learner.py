@@ -248,6 +248,10 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             "class sums and losses": sums,
         }
 
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations of finding the landmarks on the sample."""
+        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0))
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, of other frequencies."""
         pool = self._planned_pool(self._planned_family(), dataset)

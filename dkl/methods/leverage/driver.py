@@ -218,6 +218,11 @@ class RowsDriver:
             "tiles of their features": 4 * usable_cores() * tile,
         }
 
+    def driving(self, problem: LeverageProblem) -> float:
+        """Operations of the kernel matrix and of what is solved for each feature, in double precision, on all cores."""
+        n, m = float(problem.n_rows), float(problem.candidates.n_features)
+        return 2.0 * (2.0 * n * n * m + n**3 / 3.0) / usable_cores()
+
     def _sample(self, problem: LeverageProblem) -> RowSample:
         """The record of the pass."""
         return RowSample("row sample", problem.n_rows, problem.seed)

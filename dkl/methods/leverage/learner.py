@@ -198,6 +198,11 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         driver, problem = self._planned_scoring(dataset)
         return {"candidates": problem.candidates.projection.nbytes, **driver.memory(problem, row_bytes(dataset.source))}
 
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations of the scores, where they come from the kernel matrix of a sample."""
+        driver, problem = self._planned_scoring(dataset)
+        return driver.driving(problem) if isinstance(driver, RowsDriver) else 0.0
+
     @property
     def coherence_(self) -> float:
         """M max(r) / d(mu)."""

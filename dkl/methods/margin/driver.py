@@ -18,6 +18,10 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
 from dkl.solvers.positive_definite import systems_at_once
 
+# operations for each searched row and point: climbing from several starts, and the duals of each round, of features
+# that are kept in memory and of those that are mapped anew
+_SEARCHING, _SEARCHING_ANEW = 1e4, 2.3e4
+
 
 class CorrectiveDriver:
     """Column generation for a kernel machine: one pass a round.
@@ -144,6 +148,13 @@ class CorrectiveDriver:
         ascent = problem.space.search_bytes(problem.most_rows, most)
         solved = systems_at_once(problem.n_models, width)
         return {**rows, "chains that climb": ascent, "Gram matrices": (4 + solved) * 8 * width * width}
+
+    def driving(self, problem: CorrectiveProblem, n_rows: int) -> float:
+        """Operations of the searches, as fits on 10,000 to 200,000 searched rows took them."""
+        searched = min(problem.most_rows, n_rows)
+        kept = SearchedRows.most_bytes(searched, 0, problem.parts * problem.n_points, problem.dtype)
+        is_kept = problem.parts * problem.n_points * searched * 4 <= kept["features of searched rows"]
+        return (_SEARCHING if is_kept else _SEARCHING_ANEW) * searched * problem.n_points
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""

@@ -23,6 +23,9 @@ from dkl.solvers.positive_definite import solve_positive
 
 State = TypeVar("State", bound=StepState)
 
+# rounds in memory are slower than their operations are counted, and end before all atoms are there
+_PACE = 0.8
+
 # atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
 _PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
 # the bins of all values of rows in memory are kept up to so many bytes
@@ -97,6 +100,17 @@ class StepDriver:
             "bins of the rows": codes_bytes(problem),
             "tables of pairs of columns": pair_bytes(problem),
         }
+
+    def driving(self, problem: StepProblem) -> float:
+        """Operations of rounds that are played in memory: systems of a third, and searches of half the largest size."""
+        if not problem.in_memory:
+            return 0.0
+        full, n, d = self._largest(problem), problem.search_rows, problem.n_columns
+        rounds = -(-problem.n_features // problem.features_per_round)
+        refit, search = (
+            self._record(problem, replace(full, phase=phase)).cost(n, d).flops for phase in ("refit", "search")
+        )
+        return _PACE * rounds * (refit / 3.0 + search / 2.0)
 
     def metrics(self, problem: StepProblem, state: StepState) -> dict[str, float]:
         """Atoms, and the loss on held-out rows."""

@@ -200,6 +200,10 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """The rows in memory, the systems and the histograms."""
         return StepDriver().memory(self._problem(dataset, None, 0), row_bytes(dataset.source))
 
+    def planned_driving(self, dataset: Dataset) -> float:
+        """Operations of the rounds, where they are played on rows in memory."""
+        return self.bags * StepDriver().driving(self._problem(dataset, None, 0))
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many atoms as there may be, each of three factors."""
         state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features

@@ -1,0 +1,122 @@
+"""How long a machine without settings takes as a rule: by its effort, the size of the rows, and one look at a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.isotonic import IsotonicRegression
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics import r2_score
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
+
+from dkl.machines.effort import EFFORTS, Shape
+from dkl.protocols.block import Block
+
+# Counted in 30 fits of 150 to 1,000,000 rows on a machine whose products of matrices run at so many operations a second
+# on each of two cores: the trials take longer than counted, the last fit and what it was chosen by less, and reading
+# and mapping all rows so many seconds for each number of them.
+_REFERENCE, _CORES = 1e11, 2
+_TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.45, 1.6e-7
+# Trials on fewer rows end sooner; target means and crosses of categories take further trials.
+_FULL_TRIALS, _OF_CATEGORIES = 600, 1.5
+# Passes over all rows, as a rule; those over the rows that kinds are tried on come on top.
+WHOLE_PASSES, _PASSES = 25, {"fast": 90, "balanced": 110, "best": 200}
+# What the choice takes at most, over what it takes as a rule: the work is counted, and no clock ends it.
+_AT_MOST = 3.0
+# The look: rows at most and at least, outputs and columns at most, and the gain in R2 that says that lines are too few.
+_LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN = 20_000, 1_000, 20, 60, 3e-3
+
+
+@dataclass(frozen=True)
+class UsualTime:
+    """What choosing features and fitting on them takes.
+
+    Parameters
+    ----------
+    seconds, at_most : float
+        As a rule, and at most.
+    passes : int
+        As a rule.
+    fixed : float
+        Of `seconds`, those of trials, which take as long of more rows and on more slots.
+    """
+
+    seconds: float
+    at_most: float
+    passes: int
+    fixed: float
+
+    def at(self, longer: float) -> UsualTime:
+        """The same where all but the trials takes so many times as long."""
+        seconds = self.fixed + (self.seconds - self.fixed) * longer
+        return replace(self, seconds=seconds, at_most=self.fixed + (self.at_most - self.fixed) * longer)
+
+
+def usual_time(
+    effort: str, shape: Shape, *, has_codes: bool, is_curved: bool, slots: int, flops_per_second: float
+) -> UsualTime:
+    """The time of a machine without settings, as fits of its kind have taken.
+
+    Parameters
+    ----------
+    effort : {"fast", "balanced", "best"}
+    shape : Shape
+        Of all rows.
+    has_codes : bool
+        Whether there are categories.
+    is_curved : bool
+        Whether more than lines has to be learned: where not, the trials end with the columns themselves.
+    slots : int
+        Blocks that are computed on at once.
+    flops_per_second : float
+        Of a product of matrices, on one thread.
+    """
+    allowed, numbers = EFFORTS[effort], shape.n_rows * shape.n_columns * shape.n_models
+    trials = _TRIALS * 1e-9 * allowed.work * min(1.0, shape.n_rows / _FULL_TRIALS)
+    lines = numbers * _A_NUMBER * _CORES / slots
+    curves = numbers * _LAST_FIT * 1e-9 * allowed.work_a_value * _CORES / slots
+    pace = _REFERENCE / flops_per_second * (_OF_CATEGORIES if has_codes else 1.0)
+    longest = pace * (trials + lines + curves)
+    return UsualTime(
+        longest if is_curved else pace * (trials + lines), _AT_MOST * longest, _PASSES[effort], pace * trials
+    )
+
+
+def looks_curved(block: Block, n_classes: int | None) -> bool:
+    """Whether waves or thresholds tell held-out rows of a block better than the columns themselves do.
+
+    Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and judged on the
+    other. True where that cannot be told: for few rows, sparse rows, many columns or classes, and rows of one class.
+    """
+    rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
+    X, y = rows.X, rows.y
+    if rows.n_rows < _TOO_FEW or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
+        return True
+    if n_classes is not None:
+        y = np.asarray(y)[:, None] == np.unique(y)
+    Y = np.asarray(y, dtype=np.float64).reshape(rows.n_rows, -1)
+    if Y.shape[1] > _MOST_OUTPUTS or np.any(np.ptp(Y, axis=0) == 0.0):
+        return True
+    known = np.isfinite(X)
+    means = np.sum(X, axis=0, where=known, dtype=np.float64) / np.maximum(known.sum(axis=0), 1)
+    X = np.where(known, X, means)
+    X = X[:, np.ptp(X, axis=0) > 0.0]
+    if X.shape[1] == 0:
+        return True
+    bins = KBinsDiscretizer(4, encode="onehot-dense", quantile_method="averaged_inverted_cdf", random_state=0)
+    waves = make_pipeline(StandardScaler(), RBFSampler(gamma=0.5 / X.shape[1], n_components=200, random_state=0))
+    half, explained = rows.n_rows // 2, []
+    for further in ([], [bins, waves]):
+        columns = make_union(FunctionTransformer(), *further)
+        model = make_pipeline(columns, StandardScaler(), RidgeCV(np.logspace(0, 4, 5))).fit(X[:half], Y[:half])
+        scores = model.predict(X).reshape(Y.shape)
+        # through a curve of their own, as those of a line are that tells classes well
+        fitted = [
+            IsotonicRegression(out_of_bounds="clip").fit(score[:half], y[:half]).predict(score[half:])
+            for score, y in zip(scores.T, Y.T, strict=True)
+        ]
+        explained.append(r2_score(Y[half:], np.column_stack(fitted)))
+    return bool(explained[1] - explained[0] > _GAIN)
