@@ -26,8 +26,9 @@ LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 # Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods, heads and
 # uncertainty have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no
 # rows) and what knows datasets and passes (learners).
-FOUNDATION = {"documented", "errors", "events", "process", "version"}
+FOUNDATION = {"atomic", "documented", "errors", "events", "process", "version"}
 ARROW: dict[str, set[str]] = {
+    "atomic": set(),
     "documented": set(),
     "errors": set(),
     "events": set(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
@@ -158,7 +159,7 @@ def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
 
 
 def updatable(features: object, sums: StorePath) -> Updated:
-    """The features of a machine as those that take new blocks, told where their sums are where `sums` is not None.
+    """A copy of a machine's features that takes new blocks, told where their sums are where `sums` is not None.
 
     Raises
     ------
@@ -172,10 +173,11 @@ def updatable(features: object, sums: StorePath) -> Updated:
             "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
             "LeverageFeatures take sums= for it"
         )
+    taking: Updated = copy.copy(features)
     if sums is not None:
         # a model that was loaded does not know where its sums are
-        features.sums = sums
-    return features
+        taking.sums = sums
+    return taking
 
 
 def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:
