@@ -264,7 +264,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             return self.fit(X, y, sample_weight, exposure=exposure)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
-            raise ValueError(f"fit has found the classes {known}, not {np.unique(np.asarray(classes))}; fit all rows again")
+            raise ValueError(f"fit has found the classes {known}, not {np.asarray(classes)}; fit all rows again")
         dataset = further_rates(self, X, y, sample_weight, exposure)
         if self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss, of_fit=False)
