@@ -158,7 +158,7 @@ def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
     return record
 
 
-def updatable(features: object, sums: StorePath) -> Updated:
+def updatable(features: object, sums: StorePath) -> Any:
     """A copy of a machine's features that takes new blocks, told where their sums are where `sums` is not None.
 
     Raises
