@@ -79,7 +79,7 @@ def rows_to_fit(
         """The rows without what keeps some of them together."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
-        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
+        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
         # The rows as they were given: what holds them together is the fit's, and no report asks for it again.
