@@ -28,7 +28,7 @@ from dkl.encodings.fitted import Made
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.maps import map_rows, map_rows_together
+from dkl.kernels.maps import map_rows_together, row_mapper
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
@@ -378,7 +378,7 @@ def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dt
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
     rows = finite_rows(rows)
     with one_blas_thread(), located(CHUNK):
-        return map_rows(rows, feature_map, precision)
+        return row_mapper(rows, feature_map, precision, alike=True)(slice(0, rows.shape[0]))
 
 
 def finite_rows(rows: Any) -> Any:
