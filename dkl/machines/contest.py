@@ -131,6 +131,7 @@ class Race:
     tried: list[int] = field(default_factory=list)
     rounds: int = 0
     ended: str = ""
+    why: str = ""
     _last: int = 0
 
     def __post_init__(self) -> None:
@@ -295,7 +296,7 @@ class Race:
         self.rounds = max(self.rounds, 1)
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         if not able:
-            raise ValueError("no kind of features could be fitted to these rows; give `features`, to see why it fails")
+            raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
         least = min(self.loss(number) for number in able)
         return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
 

@@ -204,6 +204,7 @@ class ChoosingMixin(LossChoosingMixin):
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
+                race.why = race.why or str(error)
             else:
                 race.tell(number, choice, pilot.feature_map_.n_features)
                 pilots[number, fold] = pilot, choice
