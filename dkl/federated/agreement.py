@@ -24,6 +24,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.updating import Updated
 from dkl.model_io import as_json, content_hash, from_json, load_model, save
 from dkl.passes.tree_sum import Node, count_nodes
+from dkl.plain_files import read_plain
 from dkl.version import __version__
 
 # A learner that keeps sums takes one pass of block sums; where it would keep them does not matter here.
@@ -271,7 +272,7 @@ def agree(learner: BaseEstimator, rows: Dataset, sites: Mapping[str, int]) -> Ag
 def is_agreement_file(path: Path) -> bool:
     """Whether a file is one that `Agreement.save` wrote."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(facts, dict) and all(facts.get(name) == text for name, text in _ABOUT.items())
@@ -283,7 +284,7 @@ def _of_file(path: Path) -> Agreement:
         raise FileNotFoundError(f"there is no agreement at {str(path)!r}")
     if not is_agreement_file(path):
         raise ValueError(f"{str(path)!r} is not what dkl.agree(...).save wrote")
-    facts = json.loads(path.read_text(encoding="utf-8"))
+    facts = json.loads(read_plain(path))
     found, said, cause = None, None, None
     try:
         found = from_json(facts, Location.of(path))

@@ -12,6 +12,8 @@ import zarr
 from numcodecs import zstd
 from zarr.storage import LocalStore
 
+from dkl.plain_files import open_plain
+
 # The checksum at the end of a chunk, and of the index of a shard; an entry of that index: where a chunk begins, and
 # its bytes.
 _CHECKSUM_BYTES = 4
@@ -102,7 +104,7 @@ class DirectChunks:
 
     def _decode(self, number: int, target: np.ndarray) -> None:
         """Chunk `number` into `target`, checked by its crc32c."""
-        with open(self._path(number), "rb", buffering=0) as file:
+        with open(self._path(number), "rb", buffering=0, opener=open_plain) as file:
             nbytes = self._seek(file, number) - _CHECKSUM_BYTES
             if not self._compressed and nbytes != len(target):
                 raise NotDirectError(f"chunk {number} has {nbytes} bytes and not {len(target)}")
