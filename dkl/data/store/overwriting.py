@@ -125,7 +125,7 @@ def check_output(
     elif there is not None:
         raise FileExistsError(
             f"{location.place} exists: it is {_with_article(there)}, not {_with_article(kind)} that dkl has written, "
-            "so it is not replaced, whatever overwrite says; choose another path, or remove it yourself first"
+            "so it is never replaced; choose another path, or remove it yourself first"
         )
     if location.is_local:
         check_writable(location)
