@@ -7,6 +7,11 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows: no one asks for a lock there
+    fcntl = None  # type: ignore[assignment]
+
 # Not on every system.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -78,6 +83,20 @@ def open_own(name: str, folder: int, flags: int = os.O_RDWR) -> int:
         return descriptor
     os.close(descriptor)
     raise NoPlainFileError(f"{name!r} is no file of this user")
+
+
+def locked(name: str, folder: int) -> bool:
+    """Whether this process has locked a file of an open folder, which it then keeps open for as long as it lives."""
+    try:
+        descriptor = open_own(name, folder, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def _is_own(there: os.stat_result) -> bool:

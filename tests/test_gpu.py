@@ -457,13 +457,13 @@ def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: py
 
 
 def test_threads_that_begin_together_take_one_gpu(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, locked = threading.Barrier(8), device._locked
+    together, locked = threading.Barrier(8), device.locked
 
     def slowly(*given: Any) -> bool:
         time.sleep(0.01)
         return locked(*given)
 
-    monkeypatch.setattr(device, "_locked", slowly)
+    monkeypatch.setattr(device, "locked", slowly)
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: (together.wait(), device.own_gpu())[1], range(8))) == {0}
     assert len(list(three.glob("*/*.lock"))) == 1

@@ -27,7 +27,7 @@ from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
 from dkl.kernels.tiles import checked_dtype, checked_weights, spans
-from dkl.plain_files import open_own, own_folder
+from dkl.plain_files import locked, own_folder
 from dkl.process import after_fork
 from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.block import Block
@@ -190,7 +190,7 @@ def _claimed_gpu() -> int:
         try:
             for turn in range(_MOST_SHARING):
                 for gpu, name in zip(order, names, strict=True):
-                    if _locked(f"gpu-{name}-{turn}.lock", folder):
+                    if locked(f"gpu-{name}-{turn}.lock", folder):
                         return gpu
         finally:
             os.close(folder)
@@ -204,20 +204,6 @@ def _claim_anew() -> None:
     global _claiming
     _claiming = threading.Lock()
     _claimed_gpu.cache_clear()
-
-
-def _locked(name: str, folder: int) -> bool:
-    """Whether this process has locked a file of an open folder, which it then keeps open for as long as it lives."""
-    try:
-        descriptor = open_own(name, folder, os.O_RDWR | os.O_CREAT)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return False
-    return True
 
 
 def place(block: Block, device: Device) -> Block:
