@@ -29,9 +29,9 @@ from dkl.encodings.target_means import (
 )
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import room_of
+from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 Names = TypeVar("Names", bound=tuple[str, ...])
@@ -76,9 +76,9 @@ def with_categories(
     """
     if not dataset.schema.has_codes and not more:
         return dataset
-    backend = choose_backend()
+    backend = backend_for(dataset.source, (), "cpu", run.memory_limit)
     try:
-        allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
+        allowed = room_of(backend.memories(()), run.memory_limit).nbytes
     finally:
         backend.close()
     return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()

@@ -469,21 +469,21 @@ def _all_stores(folder: Path) -> dict[str, Any]:
 def test_a_rename_that_is_made_and_reported_as_failed_is_made(
     change: str, can_exchange: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rename, exchange = os.rename, commit.exchanged
+
+    def lost_answer(*names: Any, **folders: Any) -> None:
+        rename(*names, **folders)
+        raise OSError(number, os.strerror(number))
+
+    def lost_exchange(*given: Any) -> bool:
+        return exchange(*given) and False
+
     found = []
     for place in ("plain", "network"):
         (tmp_path / place).mkdir()
         store = tmp_path / place / "rows.zarr"
         make(store)
         if place == "network":
-            rename, exchange = os.rename, commit.exchanged
-
-            def lost_answer(*names: Any, **folders: Any) -> None:
-                rename(*names, **folders)
-                raise OSError(number, os.strerror(number))
-
-            def lost_exchange(*given: Any) -> bool:
-                return exchange(*given) and False
-
             monkeypatch.setattr(commit.os, "rename", lost_answer)
             monkeypatch.setattr(commit, "exchanged", lost_exchange if can_exchange else lambda *given: False)
         CHANGES[change](str(store))

@@ -91,6 +91,9 @@ MACHINES: dict[str, BaseEstimator] = {
     "calibrated": dkl.KernelClassifier(
         dkl.RandomFeatures(n_features=10), loss="squared_hinge", solver="newton", calibrate=True, random_state=0
     ),
+    "given": dkl.KernelClassifier(
+        dkl.RandomFeatures(n_features=10), linear=SGDClassifier(random_state=0), epochs=2, random_state=0
+    ),
     "searched": dkl.KernelClassifier(
         dkl.MarginFeatures(n_features=4, chains=4, steps=2), solver="newton", random_state=0
     ),
