@@ -17,7 +17,7 @@ from dask.utils import format_bytes, format_time
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
-from dkl.data.store.outputs import written_whole
+from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
 from dkl.features.feature_map import FeatureMap
@@ -107,16 +107,20 @@ class Report:
         )
 
     def _drawn(self, name: str) -> str:
-        """The picture of a section, inline; nothing without one, or without matplotlib."""
+        """The picture of a section, inline; nothing without one, or without matplotlib; why it could not be drawn."""
         if name not in self.displays:
             return ""
+        drawn = BytesIO()
         try:
             figure = self.displays[name].plot().figure_
+            try:
+                figure.savefig(drawn, format="png", dpi=110)
+            finally:
+                pyplot().close(figure)
         except ImportError:
             return ""
-        drawn = BytesIO()
-        figure.savefig(drawn, format="png", dpi=110)
-        pyplot().close(figure)
+        except Exception as error:  # whatever a font or a number does to a picture, the page's facts are there
+            return f"<p>The picture could not be drawn: {escape(f'{type(error).__name__}: {error}')}</p>"
         return f"<p><img alt='{name}' src='data:image/png;base64,{b64encode(drawn.getvalue()).decode()}'/></p>"
 
     def to_json(self) -> str:
@@ -139,17 +143,23 @@ class Report:
     def write(self, path: str | Path) -> None:
         """Write the page in the format of the suffix: .html, .json or .txt; it appears when it is complete.
 
+        A page that was written before is replaced, nothing else.
+
         Raises
         ------
         ValueError
             For another suffix, or a URL.
+        FileExistsError
+            If there is a file that is no such page.
         OSError
             With the path, when it cannot be written; a page that was there is as it was.
         """
         # A page is one file: styles and the picture are in it.
         formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
-        page = formats[check_format(path)]()
-        with written_whole(path) as hidden:
+        suffix = check_format(path)
+        check_file(path, PAGE)
+        page = formats[suffix]()
+        with written_whole(path, PAGE) as hidden:
             hidden.write_text(page, encoding="utf-8")
 
 
@@ -173,6 +183,10 @@ def is_page(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(facts, dict) and {"model", "hash", "settings", "versions"} <= facts.keys()
+
+
+PAGE = FileKind("report", is_page)
+"""Files that `Report.write` writes, and replaces."""
 
 
 def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] | None = None) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -45,6 +46,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def hints_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a process of its own to the hints, which are given once a process."""
     monkeypatch.setattr("dkl.errors._HINTED", set())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_ctrl_c_is_heard() -> Iterator[None]:
+    """A shell has what it starts with ``&`` or ``nohup`` ignore Ctrl-C, and processes of tests would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

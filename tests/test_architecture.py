@@ -25,11 +25,13 @@ LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 # Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods, heads and
 # uncertainty have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no
 # rows) and what knows datasets and passes (learners).
-FOUNDATION = {"documented", "errors", "events", "process", "version"}
+FOUNDATION = {"atomic", "documented", "errors", "events", "plain_files", "process", "version"}
 ARROW: dict[str, set[str]] = {
+    "atomic": set(),
     "documented": set(),
     "errors": set(),
     "events": set(),
+    "plain_files": set(),
     "process": set(),
     "version": set(),
     "registry": set(),
@@ -98,7 +100,7 @@ LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_UNCERTAINTY = {"class_score", "deviations", "conformal", "conformal_groups"}
 # Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
-DRIFT = {"drifting", "drift_result"}
+DRIFT = {"drifting", "drift_result", "drift_samples"}
 IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {

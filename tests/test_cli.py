@@ -526,6 +526,7 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "a.zarr", "b.zarr", "--learner", "peak"], "margin"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
+        (["fit", "{labels.zarr}", "m.zarr", "--set", "loss=hinge", "--set", "loss=log_loss"], "more than once"),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
         (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),

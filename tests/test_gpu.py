@@ -449,7 +449,7 @@ def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: py
         device._claimed_gpu.cache_clear()
     assert taken == [0, 1, 2, 0, 1]
     for rank, expected in (("2", 2), ("7", 1), ("no number", 0)):
-        for lock in three.iterdir():
+        for lock in three.glob("*/*.lock"):
             lock.unlink()
         device._claimed_gpu.cache_clear()
         monkeypatch.setenv("SLURM_LOCALID", rank)
@@ -457,16 +457,43 @@ def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: py
 
 
 def test_threads_that_begin_together_take_one_gpu(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, locked = threading.Barrier(8), device._locked
+    together, locked = threading.Barrier(8), device.locked
 
-    def slowly(path: Path) -> bool:
+    def slowly(*given: Any) -> bool:
         time.sleep(0.01)
-        return locked(path)
+        return locked(*given)
 
-    monkeypatch.setattr(device, "_locked", slowly)
+    monkeypatch.setattr(device, "locked", slowly)
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: (together.wait(), device.own_gpu())[1], range(8))) == {0}
-    assert len(list(three.iterdir())) == 1
+    assert len(list(three.glob("*/*.lock"))) == 1
+
+
+@pytest.mark.parametrize("how", ["a pipe", "a link", "a folder of others", "a file", "a link to a folder"])
+def test_names_that_somebody_took_first_do_no_harm(three: Path, how: str) -> None:
+    """Whoever may write to the machine's temporary folder could take any name there before us."""
+    folder, target = three / f"dkl-{os.getuid()}", three / "target"
+    if how == "a file":
+        folder.write_text("not a folder")
+    elif how == "a link to a folder":
+        target.mkdir()
+        folder.symlink_to(target)
+    else:
+        folder.mkdir(mode=0o700)
+        for gpu in range(3):
+            lock = folder / f"gpu-0000-{gpu:02d}-00.0-0.lock"
+            if how == "a pipe":
+                os.mkfifo(lock)
+            elif how == "a link":
+                lock.symlink_to(target)
+        if how == "a folder of others":
+            folder.chmod(0o777)
+    started = time.monotonic()
+    assert device.own_gpu() in range(3)
+    assert time.monotonic() - started < 5.0
+    assert not target.is_file()
+    if how == "a link to a folder":
+        assert not list(target.iterdir())
 
 
 def test_a_process_that_has_ended_leaves_its_gpu_to_others(three: Path) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.cli.predictions import is_predictions, open_writer
-from dkl.data.store.outputs import written_whole
+from dkl.data.store.outputs import FileKind, written_whole
 from dkl.model_io import load_model
 
 RNG = np.random.default_rng(0)
@@ -301,3 +301,56 @@ def test_a_place_for_a_file_is_refused_in_words(folder: Path, write: Callable[[A
     ):
         with pytest.raises((OSError, ValueError), match=says):
             write(model, place)
+
+
+def _picture(folder: Path, place: Path) -> None:
+    dkl.plots.AnswersDisplay.from_estimator(load_model(folder / "model.zarr"), FRAME, LABELS).save(place)
+
+
+# each writes one file to a path without asking, of the kind that it may replace
+ALONE: dict[str, tuple[str, Callable[[Path, Path], object]]] = {
+    "report": (".html", lambda folder, place: dkl.report(load_model(folder / "model.zarr")).write(place)),
+    "json": (".json", lambda folder, place: dkl.report(load_model(folder / "model.zarr")).write(place)),
+    "text": (".txt", lambda folder, place: dkl.report(load_model(folder / "model.zarr")).write(place)),
+    "graph": (".onnx", lambda folder, place: load_model(folder / "model.zarr").to_onnx(place)),
+    "picture": (".png", _picture),
+    "drawing": (".svg", _picture),
+    "document": (".pdf", _picture),
+}
+
+
+@pytest.mark.parametrize("through", ["itself", "a link"])
+@pytest.mark.parametrize("name", ALONE)
+def test_a_file_of_another_kind_is_never_replaced_and_one_of_its_own_is(name: str, through: str, folder: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("matplotlib")
+    suffix, write = ALONE[name]
+    place = mine = folder / f"mine{suffix}"
+    mine.write_text("my own file\n")
+    if through == "a link":
+        place = folder / f"link{suffix}"
+        place.symlink_to(mine)
+    before = contents(folder)
+    with pytest.raises(FileExistsError, match=rf"{place.name}'.* exists: it is a file, not an? .* never replaced"):
+        write(folder, place)
+    assert contents(folder) == before
+    mine.unlink()
+    write(folder, place)  # nothing there, or a link to nothing
+    first = mine.read_bytes()
+    write(folder, place)
+    assert mine.stat().st_size > 0
+    assert len(mine.read_bytes()) == pytest.approx(len(first), rel=0.1)
+    assert place.is_symlink() == (through == "a link")
+
+
+def test_a_file_that_comes_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "note.txt"
+
+    def write_while_another_does() -> None:
+        with written_whole(place, FileKind("note", lambda path: False)) as hidden:
+            hidden.write_text("new")
+            place.write_text("mine")
+
+    with pytest.raises(FileExistsError, match="not a note"):
+        write_while_another_does()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("note.txt", "mine")]

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
 import dkl
+from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.plots import (
+    AnswersDisplay,
     ComparisonDisplay,
     DecisionDisplay,
+    DependenceDisplay,
+    DriftDisplay,
     EffectsDisplay,
     HistoryDisplay,
+    ImportanceDisplay,
     LandscapeDisplay,
     SphereDisplay,
     WeightedRowsDisplay,
@@ -344,3 +351,45 @@ def test_pictures_need_matplotlib_only_when_drawn(monkeypatch: pytest.MonkeyPatc
     display = HistoryDisplay([{"round": 1, "gap": 1.0}])
     with pytest.raises(ImportError, match=r"pip install 'dkl\[plots\]'"):
         display.plot()
+
+
+STRANGE = [r"$\frac$", "$a_1$", "100 % of $", "a long name of a column " * 20 + "that ends so", "_x", "{", "^"]
+
+
+def test_names_are_drawn_as_they_are_and_long_ones_shortened() -> None:
+    X = np.random.default_rng(0).normal(size=(80, len(STRANGE)))
+    labels = np.where(X[:, 0] > 0, r"$\frac$", "^_^")
+    machine = dkl.KernelClassifier("random", n_features=20, epochs=1, random_state=0, progress=False)
+    frame = pd.DataFrame(X, columns=STRANGE)
+    machine.fit(frame, labels)
+    pictures: list[Any] = [
+        DriftDisplay(STRANGE, np.linspace(0, 1, len(STRANGE)), np.arange(len(STRANGE)) > 2, title=STRANGE[0]),
+        ImportanceDisplay.from_estimator(machine, frame),
+        DependenceDisplay.from_estimator(machine, frame, STRANGE[0]),
+        AnswersDisplay.from_estimator(machine, frame, labels, title=STRANGE[0]),
+        LandscapeDisplay.from_rows(X[:, :2], np.sign(X[:, 0]), limit=1.0, resolution=4, names=(STRANGE[0], STRANGE[1])),
+    ]
+    for picture in pictures:
+        picture.plot().figure_.canvas.draw()
+        shown = [text.get_text() for text in picture.figure_.findobj(pyplot.Text)]
+        assert any(name in text for text in shown for name in STRANGE[:2]), type(picture)
+        assert max(map(len, shown)) <= 60
+    ticks = [label.get_text() for label in pictures[0].plot().axes_[0].get_yticklabels()]
+    assert ticks[:3] == STRANGE[:3]
+    assert ticks[3].startswith("a long name of")
+    assert ticks[3].endswith("ends so")
+
+
+def test_a_report_with_a_picture_that_cannot_be_drawn_holds_its_facts(
+    rows: tuple[np.ndarray, np.ndarray], machine: dkl.KernelClassifier
+) -> None:
+    class Broken(AnswersDisplay):
+        def plot(self, ax: Any = None) -> Any:
+            raise FloatingPointError("a <number>")
+
+    page = dkl.report(machine, as_dataset(*rows))
+    assert "data:image/png" in page.to_html()
+    page = replace(page, displays=dict.fromkeys(page.displays, Broken(page.displays["errors"].answers)))
+    drawn = page.to_html()
+    assert page.hash in drawn
+    assert "could not be drawn: FloatingPointError: a &lt;number&gt;" in drawn

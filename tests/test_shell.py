@@ -56,6 +56,12 @@ def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, mode
     assert ended.stderr == ""
 
 
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_work_whose_result_nobody_reads_has_not_failed(options: str, model: Path) -> None:
+    ended = shell(f"($DKL report {model} {options}; echo code $? >&2) | true")
+    assert ended.stderr == "code 0\n"
+
+
 def test_a_terminal_without_a_width_is_one_of_80(model: Path) -> None:
     usual = shell("$DKL fit", COLUMNS="80")
     for columns in ("0", "-3", "many"):

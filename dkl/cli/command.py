@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -149,12 +150,24 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
                 console.print_exception()
             console.print(Text.assemble(("Error: ", "bold red"), message, *(f"\n  {note}" for note in notes)))
             raise typer.Exit(FAILED) from None
-    if running.json:
-        typer.echo(json.dumps(result.facts, default=as_json, indent=2))
-    else:
-        view = facts_table(result.facts) if result.view is None else result.view
-        # Texts have lines of their own, and some of them are commands to be copied: they must not be broken.
-        Console().print(view, soft_wrap=isinstance(view, Text))
+    try:
+        if running.json:
+            typer.echo(json.dumps(result.facts, default=as_json, indent=2))
+        else:
+            view = facts_table(result.facts) if result.view is None else result.view
+            # Texts have lines of their own, and some of them are commands to be copied: they must not be broken.
+            _Output().print(view, soft_wrap=isinstance(view, Text))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The work is done, and whoever closed the pipe (``| head``, ``| true``) has read enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Output(Console):
+    """A console whose reader may go: Rich itself would leave with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def stderr() -> Console:

@@ -108,9 +108,10 @@ def compare(
             checkpoint=checkpoint,
             progress=running.progress,
         )
-    table, picture = output / "scores.csv", saved_picture(comparison.display(), output / "dkl-compare.png")
+    table = output / "scores.csv"
     with written_whole(table) as hidden:
         comparison.table.to_csv(hidden, index=False)
+    picture = saved_picture(comparison.display(), output / "dkl-compare.png")
     drawn = dataset.schema.held_by is not None or "demo" in dataset.split_sets
     facts = {
         "dataset": comparison.rows,

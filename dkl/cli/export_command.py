@@ -52,13 +52,7 @@ def export(
 
 def is_export(path: Path) -> bool:
     """Whether a file is certain to be one that this command wrote: an ONNX graph says who produced it."""
-    if path.suffix != ".onnx":
-        # A pickle would have to be run to be known.
-        return False
-    import onnx
-    from google.protobuf.message import DecodeError
+    from dkl.export.onnx_graph import is_graph
 
-    try:
-        return bool(onnx.load(str(path), load_external_data=False).producer_name == "dkl")
-    except DecodeError:
-        return False
+    # A pickle would have to be run to be known.
+    return path.suffix == ".onnx" and is_graph(path)

@@ -233,6 +233,8 @@ class MachineOptions:
             name, equals, text = pair.partition("=")
             if not equals:
                 raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
+            if name in settings:
+                raise typer.BadParameter(f"--set {name}=... is given more than once; give it once")
             try:
                 settings[name] = json.loads(text)
             except json.JSONDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
@@ -20,6 +21,7 @@ def as_dataset(
     classes: GivenValues = None,
     categorical: Collection[str] = (),
     looks: bool = False,
+    repeats: bool = False,
 ) -> Dataset:
     """One Dataset of whatever rows come in; arrays in memory are neither copied nor read more than once.
 
@@ -40,6 +42,9 @@ def as_dataset(
     looks : bool
         Read a dense Dask array once for missing values, which are then filled as those of arrays in memory are; they
         are an error when a block is computed else.
+    repeats : bool
+        Take the rows for what a fit is to make of them: numbered as if those of weight 0 were not there, and of whole
+        weights as often (`dkl.data.row_sources.counted_rows`).
 
     Returns
     -------
@@ -66,4 +71,5 @@ def as_dataset(
                 f"made: dkl.ingest(..., categorical={others}), or create_dataset(..., categorical={others}) of a frame"
             )
         return X.used_whole(y, sample_weight, task)
-    return Dataset(*source_of(X, y, sample_weight, task=task, classes=classes, categorical=categorical, looks=looks))
+    of_targets: dict[str, Any] = {"task": task, "classes": classes}
+    return Dataset(*source_of(X, y, sample_weight, categorical=categorical, looks=looks, repeats=repeats, **of_targets))

@@ -14,6 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.beside_x import ColumnBesideX
+from dkl.data.sources.in_memory import counted_of_given
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
@@ -241,10 +242,9 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
         Rows of weight 0 are not in the dataset, and their exposures are left out.
     """
     source = dataset.source
-    weight = dask.compute(sample_weight)[0]
-    kept = None if weight is None else np.asarray(weight).ravel() != 0
-    values = checked_exposure(given, dataset.n_rows if kept is None else len(kept))
-    values = values if kept is None else values[kept]
+    counted = counted_of_given(source, sample_weight)
+    values = checked_exposure(given, dataset.n_rows if counted is None else counted[1])
+    values = values if counted is None else values[counted[0]]
     step = GivenColumn(EXPOSURE, np.split(values, np.cumsum(source.block_rows)[:-1]))
     noted = narrowed(source, step, source.block_rows, n_classes=dataset.schema.n_classes, counts=source.counts)
     return dataset.with_rows(noted, dataset.schema)

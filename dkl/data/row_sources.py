@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
@@ -23,7 +25,11 @@ from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.lazy import DaskSource, is_lazy, lazy_source
+from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.errors import Problems
+
+# Copies of rows a row, on average: a fit to copies takes as many times as long.
+_MOST_COPIES = 4
 
 
 def source_of(
@@ -35,11 +41,13 @@ def source_of(
     classes: GivenValues = None,
     categorical: Collection[str] = (),
     looks: bool = False,
+    repeats: bool = False,
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
+    of_targets: dict[str, Any] = {"task": task, "classes": classes, "repeats": repeats}
     if looks and not categorical and dask_lacks_values(X):
         rows, encoding = encode_dask_array(X)
-        return _with_rules(*_source_of_arrays(rows, y, sample_weight, task=task, classes=classes), encoding)
+        return _with_rules(*_source_of_arrays(rows, y, sample_weight, **of_targets), encoding)
     if not is_frame(X):
         if categorical:
             raise ValueError(
@@ -47,20 +55,63 @@ def source_of(
             )
         X = X if is_lazy(X) else as_rows(X)
         if not lacks_values(X):
-            return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
+            return _source_of_arrays(X, y, sample_weight, **of_targets)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
-    problems = Problems(in_words_of_frames)
-    with problems.collected():
-        rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
-    if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
-        weight = None
+    problems, weight, counted = Problems(in_words_of_frames), None, None
+    in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
+    if in_memory:
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
+            # rows of weight 0 teach no rule
+            counted, _ = counted_rows(weight, repeats)
+    with problems.collected():
+        rows, encoding = _encoded(X, categorical, counted)
+    if problems and in_memory:
         with problems.collected():
             if y is not None:
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()
-    return _with_rules(*_source_of_arrays(rows, y, sample_weight, task=task, classes=classes), encoding)
+    weight = weight if in_memory else sample_weight
+    return _with_rules(*_source_of_arrays(rows, y, weight, counted=counted, **of_targets), encoding)
+
+
+def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Which of n rows in memory count, ascending, and their weights; None for each of them once.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (n,), float64, or None
+    repeats : bool
+        Whether rows of whole weights are there as often, and have no weights then. Draws of rows, and rows that are
+        held out, are so those of a fit to repeated rows. Copies cost a fit as much as rows do: where there were more
+        than a block of rows, or four a row, weights stay weights.
+    """
+    if weight is None or not weight.any():
+        return None, weight
+    if repeats and weight.sum() <= min(MAX_BLOCK_ROWS, _MOST_COPIES * np.count_nonzero(weight)):
+        copies = weight.astype(np.int64)
+        if np.array_equal(copies, weight):
+            return (None if (copies == 1).all() else np.repeat(np.arange(len(weight)), copies)), None
+    if weight.all():
+        return None, weight
+    counted = np.flatnonzero(weight)
+    return counted, weight[counted]
+
+
+def _encoded(X: GivenRows, categorical: Collection[str], counted: np.ndarray | None) -> tuple[GivenRows, TableEncoding]:
+    """The encoded rows of a frame, or of an array with gaps, and their rules: of the rows that count."""
+
+    def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
+        return encode_frame(rows, categorical) if is_frame(rows) else encode_array(rows)
+
+    if counted is None:
+        return encoded(X)
+    try:
+        return encoded(X.iloc[counted] if is_frame(X) else X[counted])
+    except (ValueError, TypeError):
+        # said of the rows as they were given, whose numbers the user knows
+        encoded(X)
+        raise
 
 
 def _with_rules(
@@ -73,21 +124,44 @@ def _with_rules(
 
 
 def _source_of_arrays(
-    X: GivenRows, y: GivenValues, sample_weight: GivenValues, *, task: TaskChoice, classes: GivenValues
+    X: GivenRows,
+    y: GivenValues,
+    sample_weight: GivenValues,
+    *,
+    task: TaskChoice,
+    classes: GivenValues,
+    repeats: bool,
+    counted: np.ndarray | None = None,
 ) -> tuple[ArraySource | DaskSource, Schema]:
-    """The blocks of arrays: computed by Dask as soon as one of them is, views of the arrays where all are in memory."""
+    """The blocks of arrays: computed by Dask as soon as one of them is, views of the arrays where all are in memory.
+
+    `counted` are the numbers of the rows of X where it holds those that count alone.
+    """
     if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
-        return lazy_source(X, y, sample_weight, task=task, classes=classes)
+        return lazy_source(X, y, sample_weight, task=task, classes=classes, repeats=repeats)
     rows = as_rows(X)
     if not rows.shape[0]:
         raise ValueError(no_rows(rows.shape))
     check_rows(rows)
-    weight = checked_weight(sample_weight, rows.shape[0])
+    n_given = rows.shape[0] if counted is None else len(sample_weight)
+    weight = checked_weight(sample_weight, n_given)
     if weight is not None:
         check_total_weight(weight)
     codes, labels, decided = None, None, None
     if y is not None:
-        codes, labels, decided = target_codes(as_targets(y, rows.shape[0]), task, classes, weight)
+        codes, labels, decided = target_codes(as_targets(y, n_given), task, classes, weight)
+    given, weight = counted_rows(weight, repeats)
+    codes = codes if codes is None or given is None else codes[given]
+    source = ArraySource(
+        rows,
+        codes,
+        weight,
+        n_classes=None if labels is None else len(labels),
+        # rows of weight 0 have numbers of their own, but where rows are numbered as if they were not there
+        row_id=None if repeats else given,
+        taken=given if counted is None else None,
+        given=given,
+    )
     schema = Schema(
         n_columns=rows.shape[1],
         dtype=rows.dtype,
@@ -97,4 +171,4 @@ def _source_of_arrays(
         n_targets=codes.shape[1] if codes is not None and codes.ndim == 2 else None,
         has_weight=weight is not None,
     )
-    return ArraySource(rows, codes, weight, n_classes=schema.n_classes), schema
+    return source, schema

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
-from dkl.data.store.outputs import check_file, written_whole
+from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.keys import CategoryPart, category_parts
 from dkl.export.kernel_columns import graph_columns
@@ -46,7 +46,7 @@ def to_onnx(
     except ImportError as error:
         raise ImportError("to_onnx needs onnx, which is not installed: pip install 'dkl[onnx]'") from error
     if path is not None:
-        check_file(path)
+        check_file(path, GRAPH)
     newest = onnx.defs.onnx_opset_version()
     if not isinstance(opset, Integral) or not OLDEST_OPSET <= opset <= newest:
         raise ValueError(
@@ -90,9 +90,24 @@ def to_onnx(
     made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
-        with written_whole(path) as hidden:
+        with written_whole(path, GRAPH) as hidden:
             onnx.save(made, str(hidden))
     return made
+
+
+def is_graph(path: Path) -> bool:
+    """Whether a file is certain to be a graph that `to_onnx` wrote: it says who produced it."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return bool(onnx.load(str(path), load_external_data=False).producer_name == "dkl")
+    except DecodeError:
+        return False
+
+
+GRAPH = FileKind("ONNX graph", is_graph)
+"""Files that `to_onnx` writes, and replaces."""
 
 
 def _written_bytes(feature_map: FeatureMap, dtype: np.dtype) -> int:

@@ -56,9 +56,10 @@ class ScoringModel(FittedModel, Protocol):
 class Predictor:
     """Labels, probabilities or numbers of rows in memory, one in tens of microseconds, many at the speed of the model.
 
-    Of few rows scaling, phases and amplitudes are folded into the arrays and arithmetic is in float64: answers agree
-    with the model's to its own rounding. Many rows are mapped block by block as the model maps them. Arrays are taken
-    as they come; `predict` of the model is the one that checks names, and takes stores and Dask collections.
+    Of fewer than 64 rows scaling, phases and amplitudes are folded into the arrays, and arithmetic is float64: answers
+    agree with the model's to its own rounding, within 1e-5 of the largest for float32 and 1e-12 for float64. More rows
+    are mapped as the model maps them, and have its bits. Arrays are taken as they come; `predict` of the model is the
+    one that checks names, and takes stores and Dask collections.
 
     Parameters
     ----------

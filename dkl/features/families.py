@@ -105,6 +105,16 @@ class _Drawn:
         return frequencies.structured(mixture, shape, seed, dtype)
 
 
+def check_unit(sigma: float, dtype: DTypeLike) -> None:
+    """Raise ValueError where frequencies, some times 1 / sigma, or rows, some times sigma, are beyond a precision."""
+    known = np.finfo(dtype)
+    if not 10.0 * float(known.tiny) <= sigma <= 0.1 * float(known.max):
+        raise ValueError(
+            f"sigma is {sigma:g}: {known.dtype} does not hold rows of that size, or frequencies of its inverse. Scale "
+            "the columns (scaling='standard'), or multiply them by what brings them near 1"
+        )
+
+
 class _Fourier(_Drawn):
     """A shift-invariant family: phi is a cosine-sine pair or a cosine with a uniform phase (Rahimi & Recht 2007)."""
 
@@ -134,6 +144,7 @@ class _Fourier(_Drawn):
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
         shape = _checked_shape(n_frequencies, n_columns)
+        check_unit(self._bandwidth(), dtype)
         projection = self._projection(shape, seed, dtype, 1.0 / self._bandwidth())
         if self.pairing == "cos-sin":
             return FeatureMap("cos-sin", projection, np.ones(shape[0]))

@@ -24,6 +24,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.updating import Updated
 from dkl.model_io import as_json, content_hash, from_json, load_model, save
 from dkl.passes.tree_sum import Node, count_nodes
+from dkl.plain_files import read_plain
 from dkl.version import __version__
 
 # A learner that keeps sums takes one pass of block sums; where it would keep them does not matter here.
@@ -34,6 +35,8 @@ CODES_DO_NOT_TRAVEL = (
 )
 # What a file begins with.
 _ABOUT = {"kind": "dkl agreement", "format": 1}
+# Blocks of all sites: a trillion rows in blocks of 65,536. Whoever fits holds some counts for each of them.
+_MOST_BLOCKS = 1 << 24
 # Settings that each site has for itself.
 _OF_THE_PLACE = ("sums", "checkpoint", "progress", "memory_limit", "device")
 # What the fit that an agreement is made by says of its own rows.
@@ -73,6 +76,9 @@ class Agreement:
     schema: Schema
     sites: Mapping[str, int]
     version: str
+
+    def __post_init__(self) -> None:
+        _checked_sites(self.sites)
 
     @property
     def n_blocks(self) -> int:
@@ -266,7 +272,7 @@ def agree(learner: BaseEstimator, rows: Dataset, sites: Mapping[str, int]) -> Ag
 def is_agreement_file(path: Path) -> bool:
     """Whether a file is one that `Agreement.save` wrote."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(facts, dict) and all(facts.get(name) == text for name, text in _ABOUT.items())
@@ -278,13 +284,18 @@ def _of_file(path: Path) -> Agreement:
         raise FileNotFoundError(f"there is no agreement at {str(path)!r}")
     if not is_agreement_file(path):
         raise ValueError(f"{str(path)!r} is not what dkl.agree(...).save wrote")
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    found = from_json(facts, Location.of(path))
-    if not isinstance(found, Agreement) or (found.digest, found.summary()) != (facts["digest"], facts["agreed"]):
+    facts = json.loads(read_plain(path))
+    found, said, cause = None, None, None
+    try:
+        found = from_json(facts, Location.of(path))
+        said = found.digest, found.summary()
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        cause = error
+    if not isinstance(found, Agreement) or said != (facts.get("digest"), facts.get("agreed")):
         raise StoreError(
             f"{str(path)!r} does not say what was agreed: its digest or its words are not those of its numbers; ask "
             "for the file again"
-        )
+        ) from cause
     return found
 
 
@@ -318,7 +329,13 @@ def _checked_sites(sites: Mapping[str, int]) -> dict[str, int]:
     """The sites with their numbers of blocks, at least one each."""
     if not isinstance(sites, Mapping) or not sites:
         raise ValueError(f"sites is {sites!r}; expected how many blocks each site has: {{'north': 8, 'south': 5}}")
-    return {str(name): whole_number(count, f"sites[{name!r}]", 1) for name, count in sites.items()}
+    checked = {str(name): whole_number(count, f"sites[{name!r}]", 1) for name, count in sites.items()}
+    if (total := sum(checked.values())) > _MOST_BLOCKS:
+        raise ValueError(
+            f"the sites have {total:,} blocks together; sums of at most {_MOST_BLOCKS:,} add up: give the numbers of "
+            "blocks (ds.source.n_blocks), not of rows, or write the stores anew with larger blocks (rows_a_block=)"
+        )
+    return checked
 
 
 def as_agreement(agreement: Agreement | str | Path) -> Agreement:

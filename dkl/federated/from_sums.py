@@ -12,11 +12,11 @@ from dkl.data.checks import spoken_names
 from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.sources.summed import SummedSource
-from dkl.federated.agreement import Agreement, as_agreement, node_array
+from dkl.federated.agreement import Agreement, as_agreement
+from dkl.federated.checking import check_counts, check_sums
 from dkl.federated.exporting import SiteSums
 from dkl.model_io import load_model
 from dkl.passes.tree_sum import Node
-from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
 
@@ -51,7 +51,8 @@ def fit_from_sums(
     Raises
     ------
     ValueError
-        If sums of a site are missing, come twice, or belong to another agreement, version of dkl or device.
+        If sums of a site are missing, come twice, or belong to another agreement, version of dkl or device; or if
+        counts, weights or sums are none that rows can have.
 
     Examples
     --------
@@ -81,7 +82,8 @@ def fit_from_sums(
     _check_parts(agreement, parts, without)
     learner = agreement.summing()
     dataset = Dataset(_summed_source(agreement, parts), agreement.schema)
-    _check_sums(learner.summed(dataset), parts)
+    for part in parts:
+        check_sums(learner.summed(dataset), part)
     # what is left is to add arrays, for which no GPU is asked
     device = learner.device
     learner.set_params(device="cpu").update(dataset)
@@ -123,36 +125,14 @@ def _check_parts(agreement: Agreement, parts: Sequence[SiteSums], without: Seque
                 f"{parts[0].site!r} by dkl {parts[0].version} on {parts[0].device}: they would not have the bits of "
                 "one fit; compute all of them alike (device='cpu')"
             )
-        expected = node_array(agreement.nodes(part.site)).tolist()
-        lengths = {len(part.nodes), len(part.rows), len(part.weights)}
-        if len(lengths) > 1 or not all(node in expected for node in part.nodes.tolist()):
-            raise ValueError(f"the sums of site {part.site!r} are of other blocks than its own; export them anew")
+        check_counts(agreement, part)
     missing = [name for name in agreement.sites if name not in names and name not in left_out]
     if missing:
         raise ValueError(
             f"the sums of {spoken_names(missing)} are missing; give them, or leave the sites out: without={missing}"
         )
-    if not sum(int(part.rows.sum()) for part in parts):
+    if not any(len(part.nodes) for part in parts):
         raise ValueError("the sums are of no rows at all; at least one site needs some")
-
-
-def _check_sums(record: BlockSum, parts: Sequence[SiteSums]) -> None:
-    """Raise ValueError where the arrays of a site are not those that the learner sums."""
-    for part in parts:
-        for name, accumulator in record.accumulators.items():
-            found = part.sums.get(name)
-            expected = (len(part.nodes), *accumulator.shape)
-            if found is None or found.shape != expected or found.dtype != np.dtype(accumulator.dtype):
-                held = "none" if found is None else f"one of {found.dtype} and shape {found.shape}"
-                raise ValueError(
-                    f"the sums of site {part.site!r} need an array {name!r} of {accumulator.dtype} and shape "
-                    f"{expected}, and hold {held}; export them anew"
-                )
-            if accumulator.combine == "add" and not np.isfinite(found).all():
-                raise ValueError(
-                    f"the array {name!r} in the sums of site {part.site!r} holds NaN or infinity; look at its rows "
-                    "(dkl verify), and export them anew"
-                )
 
 
 def _summed_source(agreement: Agreement, parts: Sequence[SiteSums]) -> SummedSource:

@@ -27,6 +27,7 @@ from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
 from dkl.kernels.tiles import checked_dtype, checked_weights, spans
+from dkl.plain_files import locked, own_folder
 from dkl.process import after_fork
 from dkl.protocols.arrays import Array, Rows
 from dkl.protocols.block import Block
@@ -156,10 +157,11 @@ def _is_installed(package: str, path: tuple[str, ...]) -> bool:
 def own_gpu() -> int:
     """Which of several GPUs this process computes on: the first that no other process of dkl on this machine has.
 
-    A process locks a file of the machine's temporary folder for the GPU that it takes; the operating system unlocks it
-    when the process ends, however it does. Workers that were started side by side so spread over the GPUs, and the
-    process that drives them takes one that is left; where none is, each gets one process more. A rank that a launcher
-    gave says where to begin, and of the GPUs only those count that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+    A process locks a file for the GPU that it takes, in a folder of the user's own beside the machine's temporary
+    files; the operating system unlocks it when the process ends, however it does. Workers of one user that were started
+    side by side so spread over the GPUs, and the process that drives them takes one that is left; where none is, each
+    gets one process more. A rank that a launcher gave says where to begin, and of the GPUs only those count that
+    ``CUDA_VISIBLE_DEVICES`` leaves visible.
 
     Returns
     -------
@@ -183,10 +185,15 @@ def _claimed_gpu() -> int:
         return order[0]
     # What is visible differs between processes, and so do numbers: the place on the bus is the same for all.
     names = [cupy.cuda.runtime.deviceGetPCIBusId(gpu).replace(":", "-") for gpu in order]
-    for turn in range(_MOST_SHARING):
-        for gpu, name in zip(order, names, strict=True):
-            if _locked(Path(tempfile.gettempdir()) / f"dkl-gpu-{name}-{turn}.lock"):
-                return gpu
+    folder = own_folder(Path(tempfile.gettempdir()) / f"dkl-{os.getuid()}")
+    if folder is not None:
+        try:
+            for turn in range(_MOST_SHARING):
+                for gpu, name in zip(order, names, strict=True):
+                    if locked(f"gpu-{name}-{turn}.lock", folder):
+                        return gpu
+        finally:
+            os.close(folder)
     # No file can be locked there.
     return order[os.getpid() % count]
 
@@ -197,20 +204,6 @@ def _claim_anew() -> None:
     global _claiming
     _claiming = threading.Lock()
     _claimed_gpu.cache_clear()
-
-
-def _locked(path: Path) -> bool:
-    """Whether this process has locked a file, which it then keeps open for as long as it lives."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return False
-    return True
 
 
 def place(block: Block, device: Device) -> Block:

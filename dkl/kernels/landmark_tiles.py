@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ from dkl.protocols.arrays import Array, Rows
 # A distance, its square root and its exponential take as long as so many operations of a product, beside those of the
 # columns of a row.
 KERNEL_FLOPS = 40
-_NYSTROM_ROWS = 1024
+NYSTROM_ROWS = 1024
 # Landmarks whose distances stay in the first cache beside the columns that are added to them.
 _LANDMARKS_AT_ONCE = 512
 # Columns that are multiplied at once, and the noise of single precision that features, of length about 1, may have.
@@ -85,9 +86,11 @@ class NystromProduct:
         Of a `NystromProjection`.
     dtype : dtype
         Of the features.
+    alike : bool
+        Whether a row shall have the same bits whichever rows come with it.
     """
 
-    def __init__(self, feature_map: FeatureMap, dtype: np.dtype) -> None:
+    def __init__(self, feature_map: FeatureMap, dtype: np.dtype, *, alike: bool = False) -> None:
         projection = feature_map.projection
         if not isinstance(projection, NystromProjection):
             raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
@@ -97,28 +100,41 @@ class NystromProduct:
         is_large = len(projection.landmarks) > _FEW_LANDMARKS
         self.precision = np.dtype(np.float32 if dtype == np.float32 and is_large and noise <= _NOISE else np.float64)
         self.similarities = KernelValues(projection.kernel, projection.landmarks, self.precision)
-        self.panels = []
+        self.panels: list[tuple[slice, int, Callable[[np.ndarray], np.ndarray]]] = []
         for columns in spans(projection.n_frequencies, _PANEL):
             panel = projection.whitening[:, columns] * feature_map.amplitudes[columns]
             filled = np.flatnonzero(panel.any(axis=1))
             last = int(filled[-1]) + 1 if len(filled) else 0
-            self.panels.append((columns, last, np.ascontiguousarray(panel[:last], dtype=self.precision)))
+            self.panels.append((columns, last, _times(panel[:last], self.precision, alike)))
+        metric = projection.metric
+        self.moved: Callable[[np.ndarray], np.ndarray] = projection.moved
+        if alike and metric is not None and metric.ndim == 2:
+            self.moved = _times(metric, np.dtype(np.float64), alike)
 
     def __call__(self, X: Rows, room: np.ndarray | None = None) -> np.ndarray:
         """Of shape (n, m); in the first rows and columns of `room`."""
         n_features = self.projection.n_frequencies
         out = np.empty((X.shape[0], n_features), self.dtype) if room is None else room[: X.shape[0]]
-        for rows, tile in RowTiles(X, self.feature_map, np.dtype(np.float64), dense=True, rows=_NYSTROM_ROWS):
-            similarities = self.similarities(self.projection.moved(tile))
-            for columns, last, panel in self.panels:
-                out[rows, columns] = similarities[:, :last] @ panel
+        for rows, tile in RowTiles(X, self.feature_map, np.dtype(np.float64), dense=True, rows=NYSTROM_ROWS):
+            similarities = self.similarities(self.moved(tile))
+            for columns, last, times_panel in self.panels:
+                out[rows, columns] = times_panel(similarities[:, :last])
         return out[:, :n_features]
+
+
+def _times(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """Rows times a matrix; with `alike` a row has the same bits whichever rows come with it."""
+    if not alike or matrix.size == 0:
+        matrix = np.ascontiguousarray(matrix, dtype=dtype)
+        return lambda rows: rows @ matrix
+    form, columns = DenseForm(matrix.T, dtype, alike=True), slice(0, matrix.shape[1])
+    return lambda rows: form(rows, columns)
 
 
 def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype, *, power: int) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i)^power with amplitudes: float64 of shape (1, m, K)."""
     total, mapped = np.zeros((1, feature_map.n_frequencies, S.shape[1])), NystromProduct(feature_map, dtype)
-    for rows in spans(X.shape[0], _NYSTROM_ROWS):
+    for rows in spans(X.shape[0], NYSTROM_ROWS):
         phi = mapped(X[rows])
         total[0] += (phi if power == 1 else np.square(phi)).T @ S[rows].astype(dtype)
     return total
@@ -139,14 +155,14 @@ def similarity_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.d
 class SimilarityProduct:
     """The similarities of spans of the rows of a block; what the map alone decides is prepared once for all."""
 
-    def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> None:
+    def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype, *, alike: bool = False) -> None:
         waves = wave_map(feature_map)
-        self.product = Product(X, waves, dtype)
+        self.product = Product(X, waves, dtype, alike=alike)
         self.n_similarities, self.dtype = feature_map.n_frequencies, dtype
         self.parts = list(spans(waves.n_frequencies, self.product.step))
         projection, amplitudes = _projection(feature_map), feature_map.amplitudes
         if isinstance(projection, SharedLandmarkProjection):
-            self.add: _Own | _Shared = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype)
+            self.add: _Own | _Shared = _Shared(projection.mixing * amplitudes[:, None], self.parts, dtype, alike)
         else:
             self.add = _Own(projection.weights * amplitudes[projection.owners], projection.starts, dtype)
 
@@ -176,12 +192,13 @@ class _Own:
 class _Shared:
     """Adds what waves of a part of the shared frequencies make of every similarity."""
 
-    def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype) -> None:
+    def __init__(self, mixing: np.ndarray, parts: list[slice], dtype: np.dtype, alike: bool) -> None:
         # The mixing matrix has the weights of all cosines first, then those of all sines; a span of frequencies needs
         # its columns of both halves.
         cosines, sines = np.split(mixing.astype(dtype), 2, axis=1)
         self.forms = {
-            part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype) for part in parts
+            part.start: DenseForm(np.concatenate([cosines[:, part], sines[:, part]], axis=1), dtype, alike=alike)
+            for part in parts
         }
 
     def __call__(self, z: np.ndarray, chosen: slice, values: np.ndarray) -> None:

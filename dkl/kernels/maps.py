@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import HARMONIC_FLOPS, harmonic_maps
-from dkl.kernels.landmark_tiles import KERNEL_FLOPS, NystromProduct, SimilarityProduct, wave_map
+from dkl.kernels.landmark_tiles import KERNEL_FLOPS, NYSTROM_ROWS, NystromProduct, SimilarityProduct, wave_map
 from dkl.kernels.products import Product
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.step_tiles import STEP_FLOPS, step_maps
@@ -56,10 +58,14 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> 
 
 
 def map_rows_together(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
-    """`map_rows` by all idle cores of this process, with the same bits: each core takes whole tiles."""
-    mapped, n_rows = row_mapper(X, feature_map, dtype), np.shape(X)[0]
+    """`map_rows` by all idle cores of this process: each core takes whole tiles.
+
+    A row has the same bits whichever rows come with it (`row_mapper`), and whatever shares the work.
+    """
+    mapped, n_rows = row_mapper(X, feature_map, dtype, alike=True), np.shape(X)[0]
     if mapped.step is None:
-        return mapped(slice(0, n_rows))
+        with one_blas_thread():
+            return mapped(slice(0, n_rows))
     # A span is a whole number of tiles: BLAS rounds a product by its shape, so tiles have to be cut where one thread
     # would.
     out = np.empty((n_rows, feature_map.n_features), checked_dtype(dtype))
@@ -99,8 +105,11 @@ class RowMapper:
         return self.mapped(rows, room)
 
 
-def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> RowMapper:
-    """What the map alone decides is prepared once for all spans, which threads may share."""
+def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, alike: bool = False) -> RowMapper:
+    """What the map alone decides is prepared once for all spans, which threads may share.
+
+    With `alike` a row on the host has the same bits whichever rows come with it, which takes longer on some processors.
+    """
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
         # A GPU takes all rows of a span at once, in tiles of its own size.
@@ -109,17 +118,21 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
         X = checked_rows(X, feature_map)
         return RowMapper(lambda rows, room: _kept(harmonic_maps(X[rows], feature_map, dtype), room))
     if feature_map.activation == "landmarks":
-        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype)
+        similarities = SimilarityProduct(checked_rows(X, feature_map), feature_map, dtype, alike=alike)
         return RowMapper(lambda rows, room: _kept(similarities(rows), room), similarities.product.tiles.step)
     if feature_map.activation == "nystrom":
-        X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype)
-        return RowMapper(lambda rows, room: nystrom(X[rows], room))
+        X, nystrom = checked_rows(X, feature_map), NystromProduct(feature_map, dtype, alike=alike)
+        return RowMapper(lambda rows, room: nystrom(X[rows], room), NYSTROM_ROWS if alike else None)
     if feature_map.activation == "steps":
         X = checked_rows(X, feature_map)
-        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room))
+        return RowMapper(lambda rows, room: step_maps(X[rows], feature_map, dtype, room), 1)
     if isinstance(feature_map.projection, CombinedProjection):
-        return _combined_mapper(checked_rows(X, feature_map), feature_map, feature_map.projection, dtype)
-    product = Product(X, feature_map, dtype)
+        parts = [
+            (row_mapper(checked_rows(X, feature_map), part, dtype, alike=alike), columns)
+            for part, columns in feature_map.projection.places()
+        ]
+        return _combined_mapper(parts, feature_map, dtype)
+    product = Product(X, feature_map, dtype, alike=alike)
     amplitudes, paired = feature_map.amplitudes.astype(dtype), feature_map.activation == "cos-sin"
 
     def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
@@ -141,9 +154,9 @@ def row_mapper(X: Rows, feature_map: FeatureMap, dtype: DTypeLike = "float32") -
     return RowMapper(mapped, product.tiles.step)
 
 
-def _combined_mapper(X: Rows, feature_map: FeatureMap, projection: CombinedProjection, dtype: np.dtype) -> RowMapper:
+def _combined_mapper(parts: Sequence[tuple[RowMapper, Any]], feature_map: FeatureMap, dtype: np.dtype) -> RowMapper:
     """The columns of several maps, each written into its place."""
-    parts = [(row_mapper(X, part, dtype), columns) for part, columns in projection.places()]
+    steps = [part.step for part, _ in parts]
     amplitudes = feature_map.amplitudes.astype(dtype)
 
     def mapped(rows: slice, room: np.ndarray | None) -> np.ndarray:
@@ -153,7 +166,7 @@ def _combined_mapper(X: Rows, feature_map: FeatureMap, projection: CombinedProje
             np.multiply(part(rows), amplitudes[columns], out=out[:, columns])
         return out[:, :n_features]
 
-    return RowMapper(mapped)
+    return RowMapper(mapped, None if None in steps else math.lcm(*(step or 1 for step in steps)))
 
 
 def _kept(mapped: Array, room: np.ndarray | None) -> Array:

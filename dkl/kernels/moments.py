@@ -17,6 +17,8 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # Numbers of a tile: its temporaries in float64, three times the tile, stay in the second-level cache.
 _TILE_VALUES = 1 << 18
+# Of a smaller number float64 holds fewer than 20 binary digits of the square, and below a square root of 2^-1074 none.
+LEAST_SQUARED = 2.0**-527
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,32 @@ def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
     noise = 16.0 * np.finfo(np.float64).eps * sums["between"]
     variance = (sums["within"] + np.where(between > noise, between, 0.0)) / weight
     return Moments(weight, mean, variance, -sums["depth"], sums["high"], float(sums["norm"]))
+
+
+def refuse_lost_squares(moments: Moments, what: str, counted: np.ndarray | None = None) -> None:
+    """Raise ValueError for a column whose values differ by so little that the squares of the differences are lost.
+
+    Such a column would be taken for a constant one.
+
+    Parameters
+    ----------
+    moments : Moments
+    what : str
+        What a column is called, in front of its number where there are several.
+    counted : ndarray of shape (d,), bool, or None
+        The columns that are looked at.
+    """
+    spread = moments.high - moments.low
+    lost = (spread > 0.0) & (spread < LEAST_SQUARED)
+    places = np.flatnonzero(lost if counted is None else lost & counted)
+    if len(places):
+        place = places[0]
+        named = what if len(spread) == 1 and what == "y" else f"{what} {place}"
+        raise ValueError(
+            f"{named} reaches from {moments.low[place]:g} to {moments.high[place]:g}: float64 does not hold the "
+            "squares of such small differences (underflow). Multiply it by a power of ten, such as "
+            f"1e{int(-np.floor(np.log10(spread[place])))}"
+        )
 
 
 def dense_sums(X: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ Beside them the products of mapped rows with linear models, exact to double prec
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numba
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection, SparseProjection, StructuredProjection, formed
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.few_entries import FewEntries, has_few_entries
 from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.pair_sums import sparse_row_product
@@ -26,7 +28,7 @@ PRODUCT_FREQUENCIES = 768
 # BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
 # rows, and rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on which rows come
 # with it. No shape helps float32 in OpenBLAS on AVX2: of twelve rows its kernel rounds the first six otherwise than
-# the last.
+# the last. Whoever needs equal bits there (predictions do, fits do not) has such products made in float64.
 _LEAST_ROWS = 16
 _LEAST_ANGLES = 2048
 _ROW_EDGE = 4
@@ -44,6 +46,8 @@ class Product:
     dtype : dtype
     factor : float
         Multiplies the scaled rows and the phases.
+    alike : bool
+        Whether a row shall have the same bits whichever rows come with it; see `DenseForm`.
 
     Attributes
     ----------
@@ -52,7 +56,9 @@ class Product:
         Added to every row: factor * phases, less W times the centre that sparse rows are not rid of.
     """
 
-    def __init__(self, X: Rows, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0) -> None:
+    def __init__(
+        self, X: Rows, feature_map: FeatureMap, dtype: np.dtype, *, factor: float = 1.0, alike: bool = False
+    ) -> None:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
         self.tiles = RowTiles(
@@ -71,11 +77,11 @@ class Product:
         elif isinstance(projection, ColumnProjection):
             self._form = _Columns(projection)
         elif isinstance(projection, SparseProjection) and has_few_entries(projection).any():
-            self._form = _FewAndRest(projection, dtype, keeps_sparse=keeps_sparse)
+            self._form = _FewAndRest(projection, dtype, keeps_sparse=keeps_sparse, alike=alike)
         elif keeps_sparse:
             self._form = _Sparse(projection.dense(), dtype)
         else:
-            self._form = DenseForm(projection.dense(), dtype)
+            self._form = DenseForm(projection.dense(), dtype, alike=alike)
         # The transforms of structured frequencies, and the columns that few entries share, are computed once for all.
         whole = isinstance(self._form, _Structured | _FewAndRest)
         self.step = feature_map.n_frequencies if whole else _step(feature_map.n_frequencies)
@@ -93,14 +99,30 @@ def _step(n_frequencies: int) -> int:
     return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
 
 
+@cache
+def single_rows_are_alike() -> bool:
+    """Whether BLAS gives a row of a float32 product the same bits wherever it stands: not OpenBLAS on AVX2."""
+    rng = np.random.default_rng(0)
+    W, row = (rng.normal(size=shape).astype(np.float32) for shape in ((2 * _EDGE, 100), (1, 100)))
+    with one_blas_thread():
+        products = np.dot(np.ascontiguousarray(np.broadcast_to(row, (PRODUCT_ROWS, 100))), W.T)
+    return bool((products == products[0]).all())
+
+
+def alike_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which products are made whose rows have the same bits wherever they stand."""
+    return np.dtype(np.float64) if dtype == np.float32 and not single_rows_are_alike() else dtype
+
+
 class DenseForm:
     """Rows times the transpose of a matrix (F, d); a row's bits do not depend on which rows come with it.
 
-    In float32 by OpenBLAS on AVX2 they do, within rounding.
+    In float32 by OpenBLAS on AVX2 they do, within rounding, unless `alike` asks for the time of a product in float64.
     """
 
-    def __init__(self, W: np.ndarray, dtype: np.dtype) -> None:
-        self.n_frequencies = len(W)
+    def __init__(self, W: np.ndarray, dtype: np.dtype, *, alike: bool = False) -> None:
+        self.n_frequencies, self.dtype = len(W), dtype
+        dtype = alike_dtype(dtype) if alike else dtype
         # Frequencies of zeros fill the last edge; at least so many rows make the product large enough for BLAS's main
         # kernel.
         padded = max(1, -(-len(W) // _EDGE)) * _EDGE
@@ -115,7 +137,7 @@ class DenseForm:
         # zeros below them, so that BLAS takes the same kernel for every row.
         even = rows - rows % _ROW_EDGE if rows >= self.least_rows else 0
         W = self.W[chosen.start : chosen.stop if chosen.stop < self.n_frequencies else len(self.W)]
-        z = np.empty((rows, len(W)), W.dtype)
+        z, tile = np.empty((rows, len(W)), W.dtype), tile.astype(W.dtype, copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
             if even:
                 np.dot(tile[:even], W.T, out=z[:even])
@@ -123,7 +145,7 @@ class DenseForm:
                 # zeros below the few rows that are left, not below a copy of the whole tile
                 missing = np.zeros((self.least_rows - (rows - even), tile.shape[1]), tile.dtype)
                 z[even:] = np.dot(np.concatenate([tile[even:], missing]), W.T)[: rows - even]
-        return np.ascontiguousarray(z[:, :width])
+            return np.ascontiguousarray(z[:, :width], dtype=self.dtype)
 
 
 class _Columns:
@@ -153,14 +175,16 @@ class _Structured:
 class _FewAndRest:
     """Frequencies with few entries from these, the others by a product with all columns; all of them at once."""
 
-    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, keeps_sparse: bool) -> None:
+    def __init__(self, projection: SparseProjection, dtype: np.dtype, *, keeps_sparse: bool, alike: bool) -> None:
         few = has_few_entries(projection)
         self.n_frequencies = len(few)
         self.few = FewEntries(projection, np.flatnonzero(few), dtype)
         self.rest = np.flatnonzero(~few)
         if len(self.rest):
             W = projection.take(self.rest).dense()
-            self.form_rest: _Sparse | DenseForm = _Sparse(W, dtype) if keeps_sparse else DenseForm(W, dtype)
+            self.form_rest: _Sparse | DenseForm = (
+                _Sparse(W, dtype) if keeps_sparse else DenseForm(W, dtype, alike=alike)
+            )
 
     def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
         out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)

@@ -25,6 +25,7 @@ from sklearn.utils import Tags, check_random_state, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.atomic import atomic, forget_fit
 from dkl.data.checks import as_rows
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -180,6 +181,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self.memory_limit = memory_limit
         self.progress = progress
 
+    @atomic
     def fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
         """Fit a clone of the estimator to all rows, for `epochs` epochs.
 
@@ -203,9 +205,11 @@ class BlockIncremental(DocumentedMixin, Incremental):
         MemoryLimitError
             If the blocks in flight would not fit into `memory_limit`.
         """
+        forget_fit(self)
         self._check_parameters()
         return self._fit_from(clone(self.estimator), X, y, fit_options)
 
+    @atomic
     def partial_fit(self, X: object, y: object = None, **fit_options: Any) -> Self:
         """Go on from `estimator_` with further rows, or begin where nothing is fitted; parameters as of `fit`.
 

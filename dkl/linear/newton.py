@@ -85,7 +85,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
-        summary, choice = summarise_targets(_pass_result(newton_target_record(problem), source, run)), None
+        summary, choice = _target_moments(problem, source, run), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
             choice = problem.choice
@@ -173,10 +173,16 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
 def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
     """The penalty that one share of the rows, `validation`, prefers for these features."""
     with one_blas_thread():
-        summary = summarise_targets(_pass_result(newton_target_record(problem), source, run))
+        summary = _target_moments(problem, source, run)
         task = newton_problem(problem, summary)
         candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
         return _choose_penalty(candidates, source, run)
+
+
+def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
+    """The moments of the targets, from a pass that reads no X."""
+    sums = _pass_result(newton_target_record(problem), source, run)
+    return summarise_targets(sums, log_link=problem.loss in LOG_LINK)
 
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:

@@ -9,6 +9,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import mapping_flops, row_mapper
+from dkl.kernels.products import alike_dtype
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import minibatch_rows
@@ -22,8 +23,8 @@ TOO_LARGE = (
 )
 
 # BLAS takes other kernels for few rows, one column and ragged edges, and their last bits differ. Products of one shape
-# only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding:
-# `dkl.kernels.products`).
+# only make the scores of a row the same whichever rows come with it (in float32 on AVX2 within rounding, unless they
+# shall be `alike`: `dkl.kernels.products`).
 _TILE = 256
 _EDGE = 16
 # Coefficients beyond it, or below its inverse, are scaled by a power of two: their sums in float32 might overflow.
@@ -57,6 +58,7 @@ def decision_values(
     span: int | None = None,
     together: bool = False,
     posterior: CoefficientPosterior | None = None,
+    alike: bool = False,
 ) -> np.ndarray:
     """``phi(x) . w_k + b_k`` of each row and model; with a posterior its `lengths` too.
 
@@ -74,19 +76,22 @@ def decision_values(
     together : bool
         Whether idle cores of this process help, which changes no bit either: not in tasks, which share the cores.
     posterior : CoefficientPosterior or None
+    alike : bool
+        Whether the values of a row shall have the same bits whichever rows come with it, on every processor.
 
     Returns
     -------
     ndarray of shape (n, K), float64; (n, K + 1) with a posterior, whose lengths come last
     """
     out = np.empty((X.shape[0], len(coef) + (posterior is not None)))
-    weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), dtype)
+    precision = alike_dtype(np.dtype(dtype)) if alike else np.dtype(dtype)
+    weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), precision)
     unit = _units(coef)
     weights[:, : len(coef)] = (coef / unit[:, None]).T
     step = minibatch_rows(feature_map, dtype) if span is None else span
-    mapped = row_mapper(X, feature_map, dtype)
+    mapped = row_mapper(X, feature_map, dtype, alike=alike)
     if posterior is not None:
-        posterior.prepared(dtype)
+        posterior.prepared(precision)
 
     def score(rows: slice) -> None:
         """Map a span of rows and write its decision values, tile by tile."""
@@ -99,7 +104,7 @@ def decision_values(
         for first in range(0, len(phi), _TILE):
             tile = phi[first : first + _TILE]
             rows_of_tile = slice(start + first, start + first + len(tile))
-            tile = _whole_tile(tile)
+            tile = _whole_tile(tile).astype(precision, copy=False)
             out[rows_of_tile, : len(coef)] = (tile @ weights)[: len(phi) - first, : len(coef)]
             if posterior is not None:
                 out[rows_of_tile, -1] = posterior.lengths(tile)[: len(phi) - first]

@@ -11,7 +11,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import in_one_blas_thread
 from dkl.kernels.maps import map_rows
-from dkl.kernels.moments import moments_of
+from dkl.kernels.moments import moments_of, refuse_lost_squares
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import deviations, target_record
 from dkl.protocols.block import Block
@@ -97,7 +97,7 @@ def summarise(
         If no row is left to fit on.
     """
     sums, sample = results
-    targets = summarise_targets(sums)
+    targets = summarise_targets(sums, log_link=log_link)
     mean_weight = targets.total_weight / targets.n_rows
     bends = np.ones(sample.n_rows)
     if log_link:
@@ -107,18 +107,20 @@ def summarise(
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
 
 
-def summarise_targets(sums: Mapping[str, np.ndarray]) -> TargetMoments:
+def summarise_targets(sums: Mapping[str, np.ndarray], *, log_link: bool = False) -> TargetMoments:
     """The moments of the targets by the sums of `target_record`.
 
     Raises
     ------
     ValueError
-        If no row is left to fit on.
+        If no row is left to fit on, or targets that are to be standardised differ by so little that squares are lost.
     """
     weight, rows = float(sums["weight"]), float(sums["rows"])
     if weight == 0.0:
         raise ValueError("no row is left to fit on: all are held out; use a smaller validation_fraction, or more rows")
     moments = moments_of(sums)
+    if not log_link:
+        refuse_lost_squares(moments, "y")
     scale = deviations(moments.mean, moments.variance)
     between = np.maximum(sums["between"] / weight - moments.mean**2, 0.0)
     # The share of the variance that lies between blocks. B blocks of n shuffled rows have (B - 1) / n of it by chance,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.kernels.moments import moments_of, moments_record
+from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
@@ -27,6 +27,7 @@ class TargetScale:
 def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
     """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
     moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
+    refuse_lost_squares(moments, "y")
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 
 

@@ -131,6 +131,7 @@ class Race:
     tried: list[int] = field(default_factory=list)
     rounds: int = 0
     ended: str = ""
+    why: str = ""
     _last: int = 0
 
     def __post_init__(self) -> None:
@@ -295,7 +296,7 @@ class Race:
         self.rounds = max(self.rounds, 1)
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         if not able:
-            raise ValueError("no kind of features could be fitted to these rows; give `features`, to see why it fails")
+            raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
         least = min(self.loss(number) for number in able)
         return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
 
@@ -499,7 +500,9 @@ class Race:
                 rows.append(Tried(contender.name, None, 0, "failed" if number in self.failed else "takes more work"))
         return tuple(sorted(rows, key=lambda row: (row.outcome != "chosen", row.score is None, -(row.score or 0.0))))
 
-    def reasons(self, judged_rows: int, won: int | None = None, grown: Contender | None = None) -> tuple[str, ...]:
+    def reasons(
+        self, judged_rows: int, won: int | None = None, grown: Contender | None = None, *, measure: str
+    ) -> tuple[str, ...]:
         """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
         won = self.winner if won is None else won
         highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
@@ -516,7 +519,7 @@ class Race:
         return (
             f"Features: {self.contenders[won].name}, which have {highest} on held-out rows, {best:.4f}"
             f"{'; also tried: ' + others if others else ''} "
-            f"(1 less the mean loss of the same linear model, on {judged_rows:,} rows{folds}{more}).",
+            f"({measure}, of the same linear model, on {judged_rows:,} rows{folds}{more}).",
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
             *last,
         )

@@ -160,7 +160,10 @@ class ChoosingMixin(LossChoosingMixin):
         choices = choices if told.choices is None else told.choices
         of_loss = (told.reason,) if told.reason else ()
         self._advised = (grown or race.contenders[won]).learner
-        reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
+        loss = self._judging_loss()["loss"].replace("_", " ").removesuffix(" loss")
+        measure = "R^2 of the scores" if loss == "squared error" else f"1 less the mean {loss} loss"
+        measure += "" if dataset.classes is None else ", not the share of right rows"
+        reasons = *race.reasons(sample.n_rows, won, grown, measure=measure), *of_loss, *advice.reasons[:3]
         self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
@@ -208,6 +211,7 @@ class ChoosingMixin(LossChoosingMixin):
             except ValueError as error:
                 LOG.info("%s are left out of the choice: %s", contender.name, error)
                 race.tell(number, None)
+                race.why = race.why or str(error)
             else:
                 race.tell(number, choice, pilot.feature_map_.n_features)
                 pilots[number, fold] = pilot, choice

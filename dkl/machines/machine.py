@@ -14,6 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.atomic import atomic, forget_fit
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, exposure_of_fit, further_rates, with_exposure_of_fit, with_rates
@@ -146,12 +147,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
         clock = Clock(self.time_limit)
+        if not (goes_on := has_begun(self.features, getattr(self, "features_", None))):
+            forget_fit(self)
         dataset = self._begun(X, y, sample_weight, groups, times, exposure)
-        fingerprint = run_fingerprint(self, dataset)
-        if goes_on := has_begun(self.features, getattr(self, "features_", None)):
-            # the rows held out stay the same, and a checkpoint of the last fit does not hold this one
-            fingerprint += " after a fit"
-        else:
+        # going on, the rows held out stay the same, and a checkpoint of the last fit does not hold this one
+        fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
+        if not goes_on:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
@@ -175,8 +176,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
         learner = self._learner("features", self.features_ if goes_on and not changes else None).set_params(**changes)
-        hints = self.features != "auto"
-        context = FitContext(withheld, for_machine=True, hints=hints, judging_seed=self._judging_seed)
+        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=self._judging_seed)
         self.features_ = learner.fit_within(dataset, context)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
@@ -239,6 +239,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         return clone(self._advised), pinned
 
     @available_if(lambda self: self._settings.solver == "sgd")
+    @atomic
     def partial_fit(
         self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None, *, exposure: Any = None
     ) -> Self:
@@ -268,8 +269,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             return self.fit(X, y, sample_weight, exposure=exposure)
         known = getattr(self, "classes_", None)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), np.asarray(known)):
-            given = np.asarray(classes).tolist()
-            raise ValueError(f"classes is {given}, but fit has found the classes {known}; fit all rows again")
+            raise ValueError(f"fit has found the classes {known}, not {np.asarray(classes)}; fit all rows again")
         dataset = further_rates(self, X, y, sample_weight, exposure)
         if self._settings.loss in LOG_LINK:
             check_log_rows(dataset, self._settings.loss, of_fit=False)
@@ -304,7 +304,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         """
         check_is_fitted(self)
         # Candidates stay, so that sums of blocks that have not changed serve again; the linear model has no such sums.
-        features, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
+        self.features_, held_out = updatable(self.features_, getattr(self.features, "sums", None)), None
         if isinstance(dataset, Dataset):
             refuse_codes(dataset, "update", WHY_NO_UPDATE)
             self._rows(dataset, None, None)
@@ -313,7 +313,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             dataset = BesideFeatures(dataset, None, None, self.by_group, self.by_time).held(dataset)
             dataset, held_out = self._hold_out(dataset)
             dataset = with_rates(self, dataset)
-        features.update(dataset)
+        self.features_.update(dataset)
         self._check_targets(dataset)
         run, weights = self._run(""), self._class_weights(dataset)
         problem = self._problem_on(self.features_, dataset, weights)
@@ -324,8 +324,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True  # filled, as those of frames are
+        # missing values are filled, as those of frames are
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         return tags
 

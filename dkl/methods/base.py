@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.atomic import forget_fit
 from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
@@ -127,6 +128,8 @@ class FeatureLearner(
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
+        if not getattr(self, "warm_start", False):
+            forget_fit(self)
         check_parameters(self)
         self._check_rest()
         check_device(self.device)

@@ -86,6 +86,7 @@ class Scorer:
             span=span,
             together=together,
             posterior=self.posterior,
+            alike=True,
         )
         if not np.isfinite(scores).all():
             # The first row that overflows is named, by its number in what was given.

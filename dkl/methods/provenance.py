@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import psutil
 
+from dkl.atomic import atomic
 from dkl.data.dataset import Dataset
 from dkl.events import Event
 from dkl.kernels.device import Device
@@ -132,8 +133,9 @@ _UNDER_WAY: ContextVar[_Recording | None] = ContextVar("recording", default=None
 
 
 def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A `fit` that leaves `provenance_` on its model; one within another belongs to the outer one and leaves none."""
+    """An atomic `fit` that leaves `provenance_`; one within another belongs to the outer one and leaves none."""
 
+    @atomic
     @functools.wraps(fit)
     def run(self: M, /, *given: P.args, **named: P.kwargs) -> M:
         # The fit of features within a machine is part of the machine's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
@@ -157,8 +158,8 @@ def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
     return record
 
 
-def updatable(features: object, sums: StorePath) -> Updated:
-    """The features of a machine as those that take new blocks, told where their sums are where `sums` is not None.
+def updatable(features: object, sums: StorePath) -> Any:
+    """A copy of a machine's features that takes new blocks, told where their sums are where `sums` is not None.
 
     Raises
     ------
@@ -172,10 +173,11 @@ def updatable(features: object, sums: StorePath) -> Updated:
             "alone by partial_fit (solver='sgd'); AlignedFeatures, PosteriorFeatures, LandmarkFeatures and "
             "LeverageFeatures take sums= for it"
         )
+    taking: Updated = copy.copy(features)
     if sums is not None:
         # a model that was loaded does not know where its sums are
-        features.sums = sums
-    return features
+        taking.sums = sums
+    return taking
 
 
 def kept_sums(store: str | os.PathLike[str], record: BlockSum, dataset: Dataset, *, device: str) -> KeptSums:

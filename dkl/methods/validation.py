@@ -28,7 +28,7 @@ from dkl.encodings.fitted import Made
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.maps import map_rows, map_rows_together
+from dkl.kernels.maps import map_rows_together, row_mapper
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
@@ -79,7 +79,7 @@ def rows_to_fit(
         """The rows without what keeps some of them together."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
-        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True)
+        dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
         if supervised:
             check_target(type(estimator).__name__, dataset)
         # The rows as they were given: what holds them together is the fit's, and no report asks for it again.
@@ -378,7 +378,7 @@ def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dt
 def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
     rows = finite_rows(rows)
     with one_blas_thread(), located(CHUNK):
-        return map_rows(rows, feature_map, precision)
+        return row_mapper(rows, feature_map, precision, alike=True)(slice(0, rows.shape[0]))
 
 
 def finite_rows(rows: Any) -> Any:

@@ -21,6 +21,7 @@ from dkl.data.store.commit import flush
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import STORES, store_around, what_is_at
 from dkl.errors import StoreError
+from dkl.plain_files import NoPlainFileError, read_plain
 
 FORMAT = 1
 MAGIC = b"dkl-checkpoint\n"
@@ -141,9 +142,11 @@ class Checkpoint:
     def _read(self, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """The content of a slot, or None where it is absent or was not written to its end."""
         try:
-            content = self._files.cat_file(path)
+            content = read_plain(path) if self._is_local else self._files.cat_file(path)
         except FileNotFoundError:
             return None
+        except NoPlainFileError as error:
+            raise StoreError(f"the checkpoint {self.store!r} holds no state: {error}") from error
         except NotADirectoryError as error:
             raise NotADirectoryError(
                 f"the checkpoint {self.store!r} lies under a file; a checkpoint is a folder: choose another path"

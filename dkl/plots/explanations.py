@@ -60,13 +60,13 @@ class ImportanceDisplay(Display):
     def _draw(self, axes: Sequence[Axes]) -> None:
         (ax,) = axes
         order = self.importance.order[: self.most]
-        ax.barh(self.shown, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
+        places = np.arange(len(order))
+        ax.barh(places, self.importance.strengths[order], color=CLASS_COLOURS[0], height=0.7)
         # The energy by frequencies is another measure of the same importance: where both agree, trust is well placed.
         if self.importance.energy is not None:
-            ax.plot(
-                self.importance.energy[order], self.shown, "|", color="black", markersize=10, label="by frequencies"
-            )
+            ax.plot(self.importance.energy[order], places, "|", color="black", markersize=10, label="by frequencies")
             ax.legend(frameon=False, fontsize="small", loc="lower right")
+        ax.set_yticks(places, self.shown)
         ax.invert_yaxis()
         ax.set_xlabel(f"change of the prediction ({self.importance.measure})")
         quiet(ax)

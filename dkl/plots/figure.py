@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dkl.data.store.outputs import written_whole
+from dkl.data.store.outputs import FileKind, check_file, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 # Okabe & Ito 2008: colours that people with any kind of colour vision can tell apart; the first two are farthest apart.
 CLASS_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
@@ -44,6 +45,15 @@ def diverging(span: float = 1.0) -> Any:
     # White in the middle is 0; the classes' own colours stand at a third of the way to the ends, which are darker.
     colours = LinearSegmentedColormap.from_list("dkl", stops)
     return ListedColormap(colours(np.linspace(0.5 - 0.5 * span, 0.5 + 0.5 * span, 256)))
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether Matplotlib has drawn a file: PNG, SVG, PDF and PostScript say so in their first lines or last."""
+    drawn = path.read_bytes()
+    return drawn.startswith((b"\x89PNG", b"<?xml", b"%PDF", b"%!PS")) and b"matplotlib" in drawn.lower()
+
+
+_PICTURE = FileKind("picture", _is_picture)
 
 
 class Display:
@@ -84,17 +94,30 @@ class Display:
         if len(axes) != self._n_panels:
             raise ValueError(f"ax holds {len(axes)} Axes, and {type(self).__name__} draws {self._n_panels} panels")
         self._draw(axes)
+        for panel in axes:
+            _draw_names_as_they_are(panel)
+        if ax is None:
+            _draw_as_they_are(axes[0].figure.texts, 60)
         # Displays are frozen, since their numbers are a result; what `plot` leaves is not part of it.
         object.__setattr__(self, "axes_", axes)
         object.__setattr__(self, "figure_", axes[0].figure)
         return self
 
     def save(self, path: str | Path) -> Path:
-        """Draw into a new figure and write it to `path` (PNG, SVG, PDF: by the suffix), whole or not at all."""
+        """Draw into a new figure and write it to `path` (PNG, SVG, PDF: by the suffix), whole or not at all.
+
+        Raises
+        ------
+        FileExistsError
+            If a file is there that Matplotlib has not drawn: nothing else is replaced.
+        """
+        check_file(path, _PICTURE)
         figure = self.plot().figure_
-        with written_whole(path) as hidden:
-            figure.savefig(hidden, dpi=150)
-        pyplot().close(figure)
+        try:
+            with written_whole(path, _PICTURE) as hidden:
+                figure.savefig(hidden, dpi=150)
+        finally:
+            pyplot().close(figure)
         return Path(path)
 
     @property
@@ -107,6 +130,32 @@ class Display:
     def _draw(self, axes: Sequence[Axes]) -> None:
         """Draw the panels; a subclass says how."""
         raise TypeError(f"{type(self).__name__} does not say how it is drawn")
+
+
+def _draw_names_as_they_are(ax: Axes) -> None:
+    """Take no text of a panel for a formula, since columns and labels may hold ``$``; shorten what would fill it."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter
+
+    for axis in (ax.xaxis, ax.yaxis):
+        # Names that `set_ticks` was given; numbers of other axes are formulas of Matplotlib's own.
+        if isinstance(axis.get_major_locator(), FixedLocator) and isinstance(axis.get_major_formatter(), FuncFormatter):
+            labels = [_shortened(label.get_text(), 30) for label in axis.get_ticklabels()]
+            axis.set_ticks(axis.get_ticklocs(), labels, parse_math=False, usetex=False)
+    # about the width of a panel, and half of it
+    _draw_as_they_are((ax.title, ax.xaxis.label, ax.yaxis.label, *ax.texts), 60)
+    if (legend := ax.get_legend()) is not None:
+        _draw_as_they_are(legend.get_texts(), 30)
+
+
+def _draw_as_they_are(texts: Iterable[Text], most: int) -> None:
+    """Take no text for a formula, and shorten those of more than `most` characters."""
+    for text in texts:
+        text.set(text=_shortened(text.get_text(), most), parse_math=False, usetex=False)
+
+
+def _shortened(name: str, most: int) -> str:
+    """A text of at most `most` characters: of a longer one the beginning and the end, where names differ."""
+    return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
 
 
 def panels(number: int, *, size: tuple[float, float], columns: int = 4, sharey: bool = False) -> list[Axes]:

@@ -65,7 +65,7 @@ class LandscapeDisplay(Display):
     potential: np.ndarray
     frequencies: np.ndarray
     newest: int = 0
-    names: tuple[str, str] = ("$\\omega_1$", "$\\omega_2$")
+    names: tuple[str, str] = ("ω₁", "ω₂")
     title: str = ""
 
     @classmethod
@@ -135,7 +135,9 @@ class LandscapeDisplay(Display):
         axis = np.linspace(-limit, limit, resolution)
         potential = _grid_potential(X, s, (columns, axis, scaler))
         if names is None:
-            names = (f"$\\omega_{{{columns[0] + 1}}}$", f"$\\omega_{{{columns[1] + 1}}}$")
+            below = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+            first, second = (f"ω{column + 1}".translate(below) for column in columns)
+            names = (first, second)
         return cls(axis, axis, potential, shown, new, names, title)
 
     @classmethod

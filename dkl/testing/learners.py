@@ -11,8 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from dkl.data.coerce import as_dataset
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.maps import map_rows
+from dkl.kernels.maps import map_rows_together
 from dkl.protocols.estimators import FittedFeatures
 from dkl.testing.require import require, same_bits
 
@@ -75,9 +74,7 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
         not isinstance(asked, int) or mapped.shape[1] <= asked,
         f"{name}: {mapped.shape[1]} columns for {size}={asked}",
     )
-    # As transform computes: products differ in their last bit between one thread of BLAS and two.
-    with one_blas_thread():
-        expected = map_rows(X, fitted.feature_map_, fitted.dtype)
+    expected = map_rows_together(X, fitted.feature_map_, fitted.dtype)
     require(same_bits(mapped, expected), f"{name}.transform applies feature_map_")
     require(bool(np.isfinite(mapped).all()), f"{name}.transform is finite")
     names = fitted.get_feature_names_out()

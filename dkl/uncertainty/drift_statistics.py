@@ -9,7 +9,7 @@ from scipy import linalg, optimize, special, stats
 from scipy.linalg import lapack
 
 # A bin of which the smaller sample expects fewer rows is joined with its neighbour: the chi-squared law asks for it.
-_LEAST_EXPECTED = 5.0
+LEAST_EXPECTED = 5.0
 # So near its mean, in deviations, the saddlepoint formula is 0 / 0, and its limit there is taken.
 _NEAR = 1e-3
 # Eigenvalues below this share of the largest are rounding.
@@ -150,6 +150,43 @@ def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndar
     return distance, p_values
 
 
+def name_difference(counts_a: np.ndarray, counts_b: np.ndarray) -> float:
+    """How likely names are as different in two samples by chance, however many of them are rare.
+
+    Pearson's statistic of the table of samples by names has a chi-squared law only where each name has some rows. What
+    it has of any table is its mean and variance over all ways to deal the rows to the two samples: the p value is that
+    of a multiple of a chi-squared variable with these two.
+
+    Parameters
+    ----------
+    counts_a, counts_b : ndarray of shape (V,)
+        The weight of the rows of each name.
+
+    References
+    ----------
+    Dawson 1954, "A simplified expression for the variance of the chi-squared function on a contingency table".
+    """
+    table = np.stack([counts_a, counts_b])[:, counts_a + counts_b > 0.0]
+    n, by_sample, by_name = table.sum(), table.sum(axis=1), table.sum(axis=0)
+    n_names = len(by_name)
+    if n_names < 2 or n < 4.0:
+        return 1.0
+    expected = np.outer(by_sample, by_name) / n
+    statistic = float((np.square(table - expected) / expected).sum())
+    mean = (n_names - 1.0) * n / (n - 1.0)
+
+    def terms(margin: np.ndarray) -> tuple[float, float]:
+        size = len(margin)
+        return (size - 1.0) * (n - size) / (n - 1.0), float((n / margin).sum() - size**2) / (n - 2.0)
+
+    (v_sample, w_sample), (v_name, w_name) = terms(by_sample), terms(by_name)
+    variance = 2.0 * n / (n - 3.0) * (v_sample - w_sample) * (v_name - w_name) + n**2 / (n - 1.0) * w_sample * w_name
+    if variance <= _ROUNDING * mean**2:
+        # each name is of one row, and the statistic the same for all dealings
+        return 1.0
+    return float(stats.gamma.sf(statistic, mean**2 / variance, scale=variance / mean))
+
+
 def _joined_bins(table: np.ndarray) -> np.ndarray:
     """The bins (2, bins) of two samples, neighbours joined until the smaller sample expects five rows in each."""
     smaller_share = table.sum(axis=1).min() / table.sum()
@@ -157,7 +194,7 @@ def _joined_bins(table: np.ndarray) -> np.ndarray:
     gathered = np.zeros(2)
     for cell in table.T:
         gathered = gathered + cell
-        if gathered.sum() * smaller_share >= _LEAST_EXPECTED:
+        if gathered.sum() * smaller_share >= LEAST_EXPECTED:
             joined.append(gathered)
             gathered = np.zeros(2)
     # what is left at the end is too small for a bin of its own

@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.data.checks import spoken_names, whole_number
-from dkl.data.coerce import as_dataset
+from dkl.data.checks import whole_number
 from dkl.data.dataset import Dataset
-from dkl.data.frames import encoded_by, is_raw
 from dkl.data.given import GivenRows, GivenValues
-from dkl.data.ingest.encoding import TableEncoding
-from dkl.data.other_frames import as_known_rows
-from dkl.errors import located
 from dkl.features.families import Family, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingKind
@@ -39,7 +34,8 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
 from dkl.uncertainty.drift_result import ColumnDrift, Drift
-from dkl.uncertainty.drift_statistics import bin_differences, holm, mean_discrepancy
+from dkl.uncertainty.drift_samples import compared_samples, name_counts, names_record
+from dkl.uncertainty.drift_statistics import bin_differences, holm, mean_discrepancy, name_difference
 from dkl.uncertainty.drift_sums import counts_record
 
 # Scaling, bandwidth and edges of bins follow from so many rows of each sample, out of so many blocks.
@@ -79,7 +75,7 @@ def drift(
     Parameters
     ----------
     a, b : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
-        Data frames are encoded by what is learned from `a`; beside a Dataset, as its rows were.
+        Data frames are encoded by what is learned from both; beside a Dataset, as its rows were.
     sample_weights : (array of shape (n_a,) or None, array of shape (n_b,) or None), or None
         Frequency weights of rows that are no Dataset: a row of weight 2 is two rows.
     family : Family or None
@@ -136,23 +132,29 @@ def drift(
     family.validate()
     seed, n_features = whole_number(random_state, "random_state"), whole_number(n_features, "n_features", 2)
     _check_numbers(n_features, alpha, scaling, dtype)
-    samples = _compared(a, b, (None, None) if sample_weights is None else sample_weights)
     run = Run(publish=resolve_progress(progress), memory_limit=memory_limit, device=computing_device(device))
+    samples = compared_samples(a, b, (None, None) if sample_weights is None else sample_weights, run)
 
     pooled = _pooled_sample(samples, seed, run)
     feature_map, sigma = _feature_map(samples[0], pooled, family, n_features // 2, scaling, seed=seed, dtype=dtype)
     fewest = min(sample.n_rows for sample in samples)
     edges, n_edges = _edges(pooled, int(np.clip(fewest // _ROWS_A_BIN, 2, _MOST_EDGES + 1)) - 1)
+    names = names_record(samples[0])
     records = (
         gram_record(feature_map, (0, feature_map.n_features + 1), dtype),
         counts_record(edges, n_edges),
         moments_record(samples[0].n_columns),
+        *([] if names is None else [names]),
     )
     sums = [_pass(sample.source, records, run) for sample in samples]
 
     discrepancy = mean_discrepancy(sums[0][0]["gram"], sums[1][0]["gram"])
     counts_a, counts_b = (results[1]["counts"] for results in sums)
     distances, p_values = bin_differences(counts_a, counts_b)
+    if names is not None:
+        names_a, names_b = (name_counts(results[3]) for results in sums)
+        for column, of_a in names_a.items():
+            p_values[column] = name_difference(of_a, names_b[column])
     adjusted = holm(p_values)
     moments_a, moments_b = (moments_of(results[2]) for results in sums)
     columns = tuple(
@@ -185,85 +187,6 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
         raise ValueError(f"scaling is {scaling!r}; expected 'standard', 'minmax', 'unit', 'quantile' or None")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype is {dtype!r}; expected 'float32' or 'float64'")
-
-
-def _compared(
-    a: GivenRows | Dataset, b: GivenRows | Dataset, weights: Sequence[GivenValues]
-) -> tuple[Dataset, Dataset]:
-    """Both samples as Datasets with the same columns.
-
-    Raises
-    ------
-    ValueError
-        If the columns differ, or one of them has fewer than two rows.
-    """
-    given, names = [as_known_rows(a), as_known_rows(b)], ("a", "b")
-    if len(weights) != 2:
-        raise ValueError(f"sample_weights holds {len(weights)} arrays; expected two, of a and of b: (weights_a, None)")
-    for rows, weight, name in zip(given, weights, names, strict=True):
-        if isinstance(rows, Dataset) and weight is not None:
-            raise ValueError(
-                f"sample_weights were given for {name}, which is a Dataset and has its own; pass None for it"
-            )
-    # Raw rows beside a Dataset become columns by its rules; of two raw ones the first has the rules for both.
-    first = 1 if isinstance(given[1], Dataset) and not isinstance(given[0], Dataset) else 0
-    datasets: list[Dataset] = [given[0], given[1]]
-    for place in (first, 1 - first):
-        rows = given[place]
-        if isinstance(rows, Dataset):
-            continue
-        with located(f"{names[place]}, a sample of rows given to drift"):
-            datasets[place] = _encoded(rows, weights[place], None if place == first else datasets[first].encoding)
-    # An array with gaps has a flag for each column of them: one without gaps then gets the same columns.
-    rules = datasets[1 - first].encoding
-    if datasets[first].encoding is None and rules is not None and is_raw(rules, given[first]):
-        datasets[first] = _encoded(given[first], weights[first], rules)
-    for dataset, name in zip(datasets, names, strict=True):
-        if dataset.n_rows < 2 or not dataset.total_weight > 1.0:
-            raise ValueError(
-                f"{name} has {dataset.n_rows} rows of total weight {dataset.total_weight:g}; samples are compared by "
-                "how much their rows vary, which takes at least two rows in each"
-            )
-    _check_same_columns(*datasets)
-    return datasets[0], datasets[1]
-
-
-def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) -> Dataset:
-    """Rows as a Dataset, encoded by the rules of the other sample where they are raw to these."""
-    if rules is None or not is_raw(rules, rows):
-        return as_dataset(rows, sample_weight=weight)
-    made = as_dataset(encoded_by(rules, rows), sample_weight=weight)
-    return made.with_rows(made.source, replace(made.schema, encoding=rules, column_names=rules.column_names))
-
-
-def _check_same_columns(a: Dataset, b: Dataset) -> None:
-    """Raise ValueError where the columns of two samples do not mean the same."""
-    remedy = "give both as data frames, or encode both by one rule: ds.encoding.transform(frame)"
-    known = a.column_names, b.column_names
-    if known[0] is not None and known[1] is not None and known[0] != known[1]:
-        lacking = [name for name in known[0] if name not in known[1]]
-        further = [name for name in known[1] if name not in known[0]]
-        what = [f"b lacks {spoken_names(lacking)}"] * bool(lacking) + [f"a lacks {spoken_names(further)}"] * bool(
-            further
-        )
-        raise ValueError(f"the columns of a and b differ: {', '.join(what) or 'their order is another'}; {remedy}")
-    if a.n_columns != b.n_columns:
-        raise ValueError(
-            f"a has {a.n_columns} columns and b has {b.n_columns}; samples of the same columns are compared"
-        )
-    if a.source.is_sparse != b.source.is_sparse:
-        kinds = ("sparse", "dense") if a.source.is_sparse else ("dense", "sparse")
-        raise ValueError(
-            f"a is {kinds[0]} and b is {kinds[1]}; pass both of one kind, such as scipy.sparse.csr_array(X)"
-        )
-    codes = [
-        [] if ds.encoding is None else [rule for rule in ds.encoding.rules if rule.kind == "code"] for ds in (a, b)
-    ]
-    if codes[0] != codes[1]:
-        raise ValueError(
-            f"the columns {[rule.name for rule in codes[0] or codes[1]]} hold codes of categories, which mean other "
-            f"values in a than in b; {remedy}"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from dkl.data.schema import Schema
 from dkl.data.store import commit
 from dkl.data.store.location import Location
 from dkl.data.store.writer import DatasetWriter
-from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+from dkl.errors import CorruptChunkError, DklHint, StoreError, StoreReplacedError
 
 X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
 OTHER = X[:17] + 100
@@ -443,3 +443,66 @@ def test_six_writers_at_once_lose_no_row_that_they_were_told_is_kept(tmp_path: P
     assert values[added].tolist() == sorted(told)
     assert set(counts[added].tolist()) == {3}
     assert dataset.n_rows == len(X) + 3 * 30
+
+
+CHANGES: dict[str, Callable[[str], Any]] = {
+    **{name: lambda store, change=change: change(open_dataset(store)) for name, change in ADDING.items()},
+    "replace": replace_store,
+    "create": lambda store: make(f"{store}-2"),
+}
+
+
+def _all_stores(folder: Path) -> dict[str, Any]:
+    """The rows, versions and splits of all stores in a folder; nothing else may lie there."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        assert not path.name.startswith(".")
+        ds = open_dataset(str(path))
+        assert ds.verify() == []
+        found[path.name] = (np.asarray(ds.X).tolist(), ds.version, sorted(ds.split_sets))
+    return found
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY])
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rename_that_is_made_and_reported_as_failed_is_made(
+    change: str, can_exchange: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, exchange = os.rename, commit.exchanged
+
+    def lost_answer(*names: Any, **folders: Any) -> None:
+        rename(*names, **folders)
+        raise OSError(number, os.strerror(number))
+
+    def lost_exchange(*given: Any) -> bool:
+        return exchange(*given) and False
+
+    found = []
+    for place in ("plain", "network"):
+        (tmp_path / place).mkdir()
+        store = tmp_path / place / "rows.zarr"
+        make(store)
+        if place == "network":
+            monkeypatch.setattr(commit.os, "rename", lost_answer)
+            monkeypatch.setattr(commit, "exchanged", lost_exchange if can_exchange else lambda *given: False)
+        CHANGES[change](str(store))
+        found.append(_all_stores(tmp_path / place))
+    assert found[0] == found[1]
+
+
+def test_rows_whose_folder_cannot_be_forced_to_the_disk_are_there_and_not_said_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "rows.zarr"
+    ds, flush = make(store), commit.flush
+
+    def refuse(path: Any) -> None:
+        if Path(path).name == "versions":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        flush(path)
+
+    monkeypatch.setattr(commit, "flush", refuse)
+    with pytest.warns(DklHint, match="is written and can be opened, but the file system did not confirm"):
+        ds.append(X[:4])
+    assert open_dataset(str(store)).n_rows == 29

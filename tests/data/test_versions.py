@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -241,3 +242,14 @@ def test_writers_killed_at_twenty_moments_leave_whole_versions(tmp_path: Path) -
     for moment in range(20):
         ds = make(str(tmp_path / f"rows{moment}.zarr"))
         kill_and_look(ds.store, 0.05 * moment)
+
+
+@pytest.mark.parametrize("change", ["append", "drop"])
+def test_a_store_whose_whole_folder_of_versions_is_gone_is_refused(tmp_path: Path, change: str) -> None:
+    store = tmp_path / "rows.zarr"
+    ds = make(str(store))
+    ds = ds.append(X, Y) if change == "append" else ds.drop([0])
+    shutil.rmtree(store / "versions")
+    with pytest.raises(CorruptChunkError, match=r"version 1 of .* is lost"):
+        open_dataset(store)
+    assert open_dataset(store, version=0).version == 0

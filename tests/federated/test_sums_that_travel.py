@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,134 @@ def test_sums_that_do_not_belong_together_are_refused(agreed: Any, change: Any, 
     agreement, parts = agreed
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         dkl.fit_from_sums(agreement, change(parts))
+
+
+def changed(field: str, place: Any = 0, value: Any = None, name: str = "") -> Any:
+    """The first site's sums with another number at a place of one array, or with another array."""
+
+    def change(part: SiteSums) -> SiteSums:
+        held = part.sums[name] if name else getattr(part, field)
+        if place is None:
+            other = value(held) if callable(value) else value
+        else:
+            other = np.array(held, dtype=held.dtype if np.asarray(value).dtype.kind in "biu" else np.float64)
+            other[place] = value
+        return replace(part, sums={**part.sums, name: other}) if name else replace(part, **{field: other})
+
+    return change
+
+
+CRAFTED: list[tuple[str, Any]] = [
+    ("no rows", changed("rows", 0, 0)),
+    ("a negative number of rows", changed("rows", 0, -5)),
+    ("half a row", changed("rows", None, np.array([149.5]))),
+    ("rows of another shape", changed("rows", None, np.array([[150]]))),
+    ("rows that are texts", changed("rows", None, np.array(["150"]))),
+    ("rows that are none", changed("rows", None, None)),
+    ("a weight of NaN", changed("weights", 0, np.nan)),
+    ("an infinite weight", changed("weights", 0, np.inf)),
+    ("a negative weight", changed("weights", 0, -150.0)),
+    ("a weight of 0", changed("weights", 0, 0.0)),
+    ("weights of another shape", changed("weights", None, np.array([75.0, 75.0]))),
+    ("one weight without an axis", changed("weights", None, np.array(150.0))),
+    ("a class weight of NaN", changed("class_weights", (0, 0), np.nan)),
+    ("a negative class weight", changed("class_weights", (0, 0), -1.0)),
+    ("class weights that do not add up", changed("class_weights", (0, 0), 82.0)),
+    ("class weights of another number of classes", changed("class_weights", None, np.full((1, 3), 50.0))),
+    ("no class weights", changed("class_weights", None, None)),
+    (
+        "the same node twice",
+        lambda part: replace(
+            part,
+            nodes=np.repeat(part.nodes, 2, axis=0),
+            rows=np.repeat(part.rows, 2),
+            weights=np.repeat(part.weights, 2),
+            class_weights=np.repeat(part.class_weights, 2, axis=0),
+            sums={name: np.repeat(array, 2, axis=0) for name, array in part.sums.items()},
+        ),
+    ),
+    ("a node with three numbers", changed("nodes", None, np.zeros((1, 3), np.int64))),
+    ("nodes that are no whole numbers", changed("nodes", None, lambda nodes: nodes.astype(float))),
+    ("sums of targets that are not the weights", changed("sums", (0, 0), 80.0, "targets")),
+    ("a negative sum of targets", changed("sums", (0, 0), -81.0, "targets")),
+    ("a wave above the weights", changed("sums", (0, 0, 3, 0), 100.0, "features0")),
+    ("a wave far below the weights", changed("sums", (0, 1, 3, 1), -1e300, "features0")),
+    ("an infinite wave", changed("sums", (0, 0, 3, 0), np.inf, "features0")),
+    ("waves in single precision", changed("sums", None, lambda sums: sums.astype(np.float32), "features0")),
+    ("waves of another shape", changed("sums", None, lambda sums: sums[:, :, :-1], "features0")),
+    ("waves that are a list", changed("sums", None, lambda sums: sums.tolist(), "features0")),
+]
+
+
+@pytest.mark.parametrize(("what", "change"), CRAFTED, ids=[what for what, _ in CRAFTED])
+def test_sums_that_no_rows_have_are_refused(agreed: Any, what: str, change: Any) -> None:
+    agreement, parts = agreed
+    with pytest.raises(ValueError, match=r"(the|in the) sums of site 'north'"):
+        dkl.fit_from_sums(agreement, [change(parts[0]), *parts[1:]])
+
+
+GRAMS: list[tuple[str, str, Any, float]] = [
+    ("leverage", "gram", (0, -1), 151.0),  # the weight of all rows
+    ("leverage", "gram", (0, 0), -1.0),
+    ("leverage", "gram", (0, 0), 1e9),
+    ("leverage", "gram", (0, 1), 1e9),
+    ("tuned", "gram", (0, 0, -2), -149.0),
+    ("tuned", "cross", (0, 0, 0, 2), 1e4),
+    ("tuned", "squares", (0, 0, 0), -1.0),
+]
+
+
+@pytest.mark.parametrize(("case", "name", "place", "value"), GRAMS)
+def test_products_that_no_rows_have_are_refused(tmp_path: Path, case: str, name: str, place: Any, value: float) -> None:
+    learner, y, _ = LEARNERS[case]
+    sites = stores(tmp_path, y)
+    agreement = dkl.agree(learner, public_rows(tmp_path, y), sizes(sites))
+    parts = summed(agreement, sites)
+    with pytest.raises(ValueError, match=f"'{name}' in the sums of site 'north' cannot be sums of rows"):
+        dkl.fit_from_sums(agreement, [changed("sums", place, value, name)(parts[0]), *parts[1:]])
+
+
+def test_an_agreement_of_more_blocks_than_rows_is_refused_at_once(tmp_path: Path) -> None:
+    public = public_rows(tmp_path, LABELS)
+    learner = LEARNERS["aligned"][0]
+    for sites in ({"north": 10**11}, {"north": 10**7, "south": 10**7}):
+        with pytest.raises(ValueError, match=r"blocks together; sums of at most 16,777,216 add up"):
+            dkl.agree(learner, public, sites)
+    with pytest.raises(ValueError, match="sums of at most"):
+        dkl.agree(learner, public, {"north": 8}).with_sites({"north": 10**11})
+
+
+def test_agreements_that_somebody_has_edited_end_in_one_error(tmp_path: Path) -> None:
+    agreement, path = dkl.agree(LEARNERS["aligned"][0], public_rows(tmp_path, LABELS), {"a": 8}), tmp_path / "a.json"
+    agreement.save(path)
+    text = path.read_text()
+    generator, places = np.random.default_rng(0), [*_places(json.loads(text))]
+    spoilt: list[Any] = [None, [], "x", 10**11, -1, 1.5, {}, {"a": 10**11}, {"object": "Agreement", "fields": {}}]
+    for number in range(150):
+        copy = json.loads(text)
+        *way, last = places[generator.integers(len(places))]
+        if way[:1] in (["kind"], ["format"]) or last in ("kind", "format"):
+            continue
+        inner = copy
+        for step in way:
+            inner = inner[step]
+        if number % 3:
+            if inner[last] == spoilt[number % len(spoilt)]:
+                continue
+            inner[last] = spoilt[number % len(spoilt)]
+        else:
+            del inner[last]
+        path.write_text(json.dumps(copy))
+        # a parameter that is left out has its default, and so may be what was agreed
+        with suppress(StoreError):
+            assert dkl.Agreement.load(path).digest == agreement.digest
+
+
+def _places(tree: Any, way: tuple[Any, ...] = ()) -> Any:
+    """The ways to all parts of a JSON value."""
+    for step, part in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield (*way, step)
+        yield from _places(part, (*way, step))
 
 
 @pytest.mark.parametrize(

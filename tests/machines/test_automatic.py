@@ -52,6 +52,7 @@ def test_the_kind_of_features_is_the_one_that_made_the_rows(rows: Any, kind: str
     model = dkl.KernelRegressor(random_state=0).fit(X, y)
     assert model.reasons_[0].startswith(f"Features: {kind}")
     assert "which have the best score on held-out rows" in model.reasons_[0]
+    assert "R^2 of the scores" in model.reasons_[0]
     assert model.score(X, y) > 0.9
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
 import dkl
@@ -85,3 +86,65 @@ def test_targets_of_any_size_are_fitted_and_predicted_alike(size: float) -> None
     model = KernelRegressor(RandomFeatures(n_features=20, random_state=0), random_state=0)
     expected = model.fit(X, X[:, 0]).predict(X)
     np.testing.assert_allclose(model.fit(X, X[:, 0] * size).predict(X) / size, expected, rtol=1e-3, atol=1e-4)
+
+
+UNDERFLOW = (
+    r"column 0 reaches from .*: float64 does not hold the squares of such small differences \(underflow\). Multiply it|"
+    r"median distance between rows, which is the bandwidth sigma, is 0 though the rows differ: float64 does not hold|"
+    r"sigma is .*: float(32|64) does not hold rows of that size"
+)
+
+
+@pytest.mark.parametrize("scaling", [None, "standard", "minmax", "unit", "quantile"])
+@pytest.mark.parametrize("name", learner_classes())
+def test_every_learner_works_on_tiny_rows_or_refuses_them_by_name(name: str, scaling: str | None) -> None:
+    small = {"n_features": 8, "n_candidates": 16, "scaling": scaling}
+    learner = learner_classes()[name](random_state=0)
+    known = learner.get_params(deep=False)
+    learner.set_params(**{key: value for key, value in small.items() if key in known})
+    if scaling in ("minmax", "quantile") or "scaling" not in known:
+        expected = clone(learner).fit(X, LABELS).transform(X)
+        np.testing.assert_allclose(learner.fit(X * 1e-165, LABELS).transform(X * 1e-165), expected, rtol=0, atol=1e-5)
+    else:
+        with pytest.raises(ValueError, match=UNDERFLOW):
+            learner.fit(X * 1e-165, LABELS)
+
+
+@pytest.mark.parametrize("features", ["auto", RandomFeatures(n_features=8, scaling="standard", random_state=0)])
+def test_a_tiny_column_is_not_taken_for_a_constant(features: Any) -> None:
+    rows = np.vstack([X, X + 0.1])
+    rows[:, 1] *= 1e-165
+    with pytest.raises(ValueError, match=r"column 1 reaches from .*e-165 to .*e-165: .* such as 1e165"):
+        KernelClassifier(features, effort="fast", random_state=0).fit(rows, np.tile(LABELS, 2))
+    expected = KernelClassifier(features, effort="fast", random_state=0).fit(rows * [1, 1e165, 1], np.tile(LABELS, 2))
+    smaller = KernelClassifier(features, effort="fast", random_state=0).fit(rows * [1, 1e60, 1], np.tile(LABELS, 2))
+    agree = smaller.predict(rows * [1, 1e60, 1]) == expected.predict(rows * [1, 1e165, 1])
+    assert agree.all()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KernelRegressor(RandomFeatures(n_features=8, random_state=0), solver="newton", random_state=0),
+        KernelRegressor(RandomFeatures(n_features=8, random_state=0), epochs=1, random_state=0),
+        KernelRegressor(RandomFeatures(n_features=8, random_state=0), loss="pinball", random_state=0),
+        KernelRegressor(effort="fast", random_state=0),
+        dkl.TunedRegressor(n_features=8, random_state=0),
+        dkl.PeakFeatures(n_features=4, random_state=0),
+        dkl.MarginFeatures(n_features=4, random_state=0),
+        dkl.StepFeatures(n_features=4, random_state=0),
+    ],
+    ids=lambda model: f"{type(model).__name__}-{getattr(model, 'loss', None)}",
+)
+def test_targets_whose_squares_underflow_are_no_constants(model: Any) -> None:
+    rows, y = np.vstack([X, X + 0.1]), np.tile(X[:, 0], 2)
+    with pytest.raises(ValueError, match=r"y reaches from .*e-162 to .*e-162: float64 does not hold the squares"):
+        clone(model).fit(rows, y * 1e-162)
+    assert np.isfinite(clone(model).fit(rows, y * 1e-150).feature_map_.amplitudes).all()
+
+
+def test_a_mean_that_is_an_exponential_needs_no_unit() -> None:
+    model = KernelRegressor(RandomFeatures(n_features=8, random_state=0), loss="gamma", random_state=0)
+    expected = clone(model).fit(X, np.exp(X[:, 0])).predict(X)
+    found = clone(model).fit(X, np.exp(X[:, 0]) * 1e-162).predict(X)
+    np.testing.assert_allclose(found / 1e-162, expected, rtol=1e-5)

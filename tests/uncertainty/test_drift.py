@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import dask.array
@@ -17,7 +18,13 @@ import dkl
 from dkl.cli.app import app
 from dkl.kernels.maps import map_rows
 from dkl.methods.leverage.sums import gram_sums
-from dkl.uncertainty.drift_statistics import bin_differences, holm, mean_discrepancy, weighted_chi_squared_tail
+from dkl.uncertainty.drift_statistics import (
+    bin_differences,
+    holm,
+    mean_discrepancy,
+    name_difference,
+    weighted_chi_squared_tail,
+)
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(300, 4))
@@ -106,6 +113,24 @@ def test_bins_of_columns_are_compared_by_pearsons_chi_squared() -> None:
     assert few == bin_differences(np.array([[30.0, 30.0]]), np.array([[20.0, 40.0]]))[1]
 
 
+def test_names_are_compared_by_all_ways_to_deal_the_rows() -> None:
+    names, rng = np.repeat(np.arange(8), [1, 1, 2, 3, 5, 8, 20, 0]), np.random.default_rng(1)
+    p_values = []
+    for _ in range(4_000):
+        is_a = rng.permutation(len(names)) < 15
+        p_values.append(name_difference(*(np.bincount(names[part], minlength=8) for part in (is_a, ~is_a))))
+    for level in (0.5, 0.2, 0.05, 0.01):
+        assert np.mean(np.array(p_values) < level) == pytest.approx(level, abs=0.02 + 0.1 * level)
+    # with many rows of each name it is Pearson's test
+    table = np.array([[300.0, 420.0, 280.0], [310.0, 350.0, 340.0]])
+    assert name_difference(*table) == pytest.approx(stats.chi2_contingency(table, correction=False).pvalue, rel=0.02)
+    assert name_difference(np.eye(1, 20)[0] * 5, np.eye(1, 20)[0] * 9) == 1.0
+    # names of one row each say nothing, while names of two rows that are never of both samples do
+    ones = np.ones(30)
+    assert name_difference(np.r_[ones, 0 * ones], np.r_[0 * ones, ones]) == 1.0
+    assert name_difference(2 * np.r_[ones, 0 * ones], 2 * np.r_[0 * ones, ones]) < 1e-6
+
+
 def test_holms_values_are_those_of_going_down_the_list() -> None:
     p_values = np.array([0.01, 0.04, 0.03, 0.005, 0.9])
     np.testing.assert_allclose(holm(p_values), [0.04, 0.09, 0.09, 0.025, 0.9])
@@ -143,6 +168,107 @@ def test_the_whole_call_keeps_its_level_for_samples_and_for_columns() -> None:
     # of 40 tries of probability 0.05, seven or more come once in 300 times
     assert sum(not each.alike for each in found) < 7
     assert sum(bool(each.differing) for each in found) < 7
+
+
+def mixed_frame(kind: str, n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Rows of one law: numbers, and names, dates or texts."""
+    rows = pd.DataFrame({"x": rng.normal(size=n)})
+    if kind == "dates":
+        rows["day"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1_000 * 86_400, n), unit="s")
+    elif kind == "texts":
+        words = np.array(["the", "a", "big", "small", "red", "blue", "cat", "dog", "runs", "eats", "sees"])
+        rows["text"] = [" ".join(rng.choice(words, rng.integers(2, 6))) for _ in range(n)]
+    else:
+        shares = 1.0 / np.arange(1, int(kind) + 1) if kind == "1000" else np.ones(int(kind))
+        rows["name"] = [f"n{i}" for i in rng.choice(int(kind), n, p=shares / shares.sum())]
+        rows.loc[rng.random(n) < 0.02, "name"] = None
+    return rows
+
+
+def alarms(kind: str, held: str, repetitions: int, n: tuple[int, int] = (300, 300)) -> tuple[int, int]:
+    """How often samples of one law are said to differ, and any of their columns."""
+    found = []
+    for seed in range(repetitions):
+        rng = np.random.default_rng([repetitions, seed])
+        a, b = (mixed_frame(kind, rows, rng) for rows in n)
+        if held == "store":
+            a = dkl.create_dataset(f"memory://drift-{kind}-{seed}.zarr", a, rows_a_block=100)
+        if held == "appended":
+            a = dkl.create_dataset(f"memory://grown-{kind}-{seed}.zarr", a, rows_a_block=100)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # names that the store has not seen
+                b = a.append(b).drop(blocks=range(a.source.n_blocks))
+        found.append(dkl.drift(a, b, n_features=60, random_state=seed))
+    return sum(not each.alike for each in found), sum(bool(each.differing) for each in found)
+
+
+CASES = [(kind, "frames") for kind in ("60", "400", "1000", "3000", "dates", "texts")]
+CASES += [("400", "store"), ("1000", "store"), ("400", "appended"), ("3000", "appended")]
+
+
+@pytest.mark.parametrize(("kind", "held"), [case for case in CASES if case[0] in ("400", "1000")])
+def test_names_of_one_law_are_no_alarm(kind: str, held: str) -> None:
+    # of 12 tries of probability 0.05, five or more come once in 5,000 times
+    assert max(alarms(kind, held, 12)) < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "held"), CASES)
+@pytest.mark.parametrize("n", [(300, 300), (1_000, 300)])
+def test_the_level_is_kept_for_names_dates_and_texts(kind: str, held: str, n: tuple[int, int]) -> None:
+    # two standard errors of a share of 200
+    assert max(alarms(kind, held, 200, n)) <= 200 * 0.05 + 2.0 * np.sqrt(200 * 0.05 * 0.95)
+
+
+def test_names_that_differ_are_still_told_apart() -> None:
+    rng = np.random.default_rng(7)
+    a, b = (mixed_frame("400", 1_000, rng) for _ in "ab")
+    gone = b[b["name"].isin([f"n{i}" for i in range(200)])].reset_index(drop=True)
+    lacking = b.assign(name=b["name"].where(rng.random(1_000) > 0.15))
+    other = b.assign(name=b["name"] + " of another shop")
+    stored = dkl.create_dataset("memory://drift-power.zarr", a)
+    for different in (gone, lacking, other):
+        for sample in (a, stored):
+            found = dkl.drift(sample, different)
+            assert [column.name for column in found.differing] == ["name"]
+    # new names in a store that has grown have no codes, and are compared with what is rare
+    stored = dkl.create_dataset("memory://drift-grown.zarr", mixed_frame("60", 1_000, rng))
+    with pytest.warns(dkl.errors.TableDifferenceWarning):
+        grown = stored.append(other)
+    assert [c.name for c in dkl.drift(stored, grown.drop(blocks=range(stored.source.n_blocks))).differing] == ["name"]
+
+
+def test_it_makes_no_difference_which_sample_comes_first() -> None:
+    rng = np.random.default_rng(8)
+    a, b = mixed_frame("400", 300, rng), mixed_frame("400", 300, rng)
+    b.loc[::9, "x"] = np.nan
+    one, other = dkl.drift(a, b), dkl.drift(b, a)
+    assert [column.name for column in one.columns] == [column.name for column in other.columns]
+    assert [column.distance for column in one.columns] == pytest.approx([c.distance for c in other.columns], abs=1e-3)
+    beside = dkl.drift(dkl.create_dataset("memory://drift-first.zarr", b), a)
+    assert [column.distance for column in beside.columns] == pytest.approx([c.distance for c in other.columns], abs=0.1)
+
+
+def test_rows_of_weight_0_teach_no_rule() -> None:
+    rng = np.random.default_rng(9)
+    a, b = mixed_frame("60", 300, rng), mixed_frame("60", 300, rng)
+    more = pd.concat([b, b.assign(name="nobody", x=1e6)], ignore_index=True)
+    weights = np.repeat([1.0, 0.0], 300)
+    plain, weighted = dkl.drift(a, b), dkl.drift(a, more, sample_weights=(None, weights))
+    assert weighted.squared_discrepancy == pytest.approx(plain.squared_discrepancy, rel=1e-3)
+    assert [column.name for column in weighted.columns] == [column.name for column in plain.columns]
+
+
+def test_a_column_of_another_kind_is_refused_with_its_sample_and_row() -> None:
+    numbers = pd.DataFrame({"x": np.arange(50.0), "y": np.arange(50.0)})
+    with pytest.raises(ValueError, match="column 'x' is 'one' in row 3, and held numbers before") as caught:
+        dkl.drift(numbers, numbers.assign(x=["1", "2", "3", "one"] + ["5"] * 46))
+    assert "b, a sample of rows given to drift" in "".join(caught.value.__notes__)
+    with pytest.raises(ValueError, match="column 'x' is inf in row 7") as caught:
+        dkl.drift(numbers, numbers.assign(x=np.where(np.arange(50) == 7, np.inf, 1.0)))
+    assert "b, a sample of rows given to drift" in "".join(caught.value.__notes__)
+    texts = dkl.drift(numbers, numbers.astype(str))
+    assert texts.alike
 
 
 def permutation_p_value(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> float:

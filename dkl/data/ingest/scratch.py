@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+
+from dkl.plain_files import open_own, opened_own_folder
 
 try:
     import fcntl
@@ -60,10 +61,7 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
     prefix = f".{name.encode()[:100].decode(errors='ignore')}.scratch-"
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in prefix)
     for abandoned in parent.glob(f"{pattern}*"):
-        # A folder without its lock file is being made this moment by another process, or is not ours to judge.
-        with suppress(OSError), (abandoned / _LOCK).open("r+") as lock:
-            if _try_lock(lock):
-                shutil.rmtree(abandoned, ignore_errors=True)
+        _remove_abandoned(abandoned)
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except (FileNotFoundError, PermissionError) as error:
@@ -71,16 +69,36 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
             error.errno, "temporary files cannot be written here; pass another temporary_directory=", str(parent)
         ) from error
     # Held while the folder is in use: the next run takes a folder whose lock is free for an abandoned one.
-    lock = (folder / _LOCK).open("w")
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         _try_lock(lock)
         yield folder
     finally:
-        lock.close()
+        os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _try_lock(lock: IO[str]) -> bool:
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a folder of this user's whose process is gone.
+
+    One without its lock file is being made this moment by another process, or is not ours to judge; so are links, and
+    folders of others.
+    """
+    if fcntl is None or (handle := opened_own_folder(folder)) is None:
+        return
+    try:
+        with suppress(OSError):
+            lock = open_own(_LOCK, handle)
+            try:
+                if _try_lock(lock):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+    finally:
+        os.close(handle)
+
+
+def _try_lock(lock: int) -> bool:
     """Whether this process now holds the lock; the system lets go of it when a process dies, however it dies."""
     if fcntl is None:
         return False

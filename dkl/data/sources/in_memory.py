@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
+import dask
 import numpy as np
 from scipy import sparse
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import TicketReader, drop_weightless, nbytes_of, without_x
+from dkl.data.given import GivenValues
+from dkl.data.sources.rows import TicketReader, nbytes_of, without_x
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
+from dkl.protocols.source import BlockSource
 
 
 class ArraySource:
@@ -25,9 +29,14 @@ class ArraySource:
     y : ndarray of shape (n,) or (n, t), or None
         int64 class codes or float64 targets.
     weight : ndarray of shape (n,), float64, or None
+        Rows of weight 0 are left out.
     n_classes : int or None
     row_id : ndarray of shape (n,), int64, or None
         None numbers the rows.
+    taken : ndarray of shape (n,), int64, or None
+        Which row of X each row is, ascending; None is each row of X once. `y`, `weight` and `row_id` are of these.
+    given : ndarray of shape (n,), int64, or None
+        Which of the rows that a user has given each row is, where X holds others; None is `taken`.
     rows_a_block : int or None
         None follows the rule of `dkl.data.store.blocking`.
     """
@@ -43,14 +52,27 @@ class ArraySource:
         *,
         n_classes: int | None = None,
         row_id: np.ndarray | None = None,
+        taken: np.ndarray | None = None,
+        given: np.ndarray | None = None,
         rows_a_block: int | None = None,
     ) -> None:
-        # Not copied: the caller keeps these arrays as they are for as long as the source is in use.
-        self._X, self._y, self._weight = X, y, weight
-        self.row_id = np.arange(X.shape[0], dtype=np.int64) if row_id is None else row_id
+        n_rows = X.shape[0] if taken is None else len(taken)
+        row_id = np.arange(n_rows, dtype=np.int64) if row_id is None else row_id
+        if weight is not None and not weight.all():
+            counted = np.flatnonzero(weight)
+            taken, given = counted if taken is None else taken[counted], None if given is None else given[counted]
+            y, weight, row_id, n_rows = (
+                None if y is None else y[counted],
+                weight[counted],
+                row_id[counted],
+                len(counted),
+            )
+        # X is not copied: the caller keeps these arrays as they are for as long as the source is in use.
+        self._X, self._y, self._weight, self.row_id = X, y, weight, row_id
+        self._taken, self.given, self._n_rows = taken, taken if given is None else given, n_rows
         self._n_classes = n_classes
-        self.rows_a_block = rows_a_block or memory_block_rows(row_bytes(X), X.shape[0])
-        self._bounds = block_bounds(X.shape[0], self.rows_a_block)
+        self.rows_a_block = rows_a_block or memory_block_rows(row_bytes(X, taken), n_rows)
+        self._bounds = block_bounds(n_rows, self.rows_a_block)
         self.n_blocks = len(self._bounds) - 1
         self.n_columns = X.shape[1]
         self.dtype = np.dtype(X.dtype)
@@ -60,13 +82,15 @@ class ArraySource:
         self.place = "an array in memory"
 
     def numbered(self, row_id: np.ndarray) -> ArraySource:
-        """The same rows under other numbers, (n,) int64."""
+        """The same rows under other numbers: int64, one a row that was given."""
         return ArraySource(
             self._X,
             self._y,
             self._weight,
             n_classes=self._n_classes,
-            row_id=row_id,
+            row_id=row_id if self.given is None else row_id[self.given],
+            taken=self._taken,
+            given=self.given,
             rows_a_block=self.rows_a_block,
         )
 
@@ -88,13 +112,14 @@ class ArraySource:
 
     @property
     def read_nbytes(self) -> int:
-        """A filtered copy of a block, where a row has weight 0."""
-        return self.block_nbytes if self._weight is not None and not np.all(self._weight) else 0
+        """A copy of a block, where not each row of X is there once."""
+        return 0 if self._taken is None else self.block_nbytes
 
     @cached_property
     def fingerprint(self) -> str:
         # The shape and the cut are part of it: the same rows in other blocks give sums with other bits.
-        digest = hashlib.sha256(repr((self._X.shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
+        shape = self._n_rows, self.n_columns
+        digest = hashlib.sha256(repr((shape, self.dtype.str, self._n_classes, self.rows_a_block)).encode())
         for i in self._numbers:
             digest.update(rows_digest(self.ticket(i)))
         return digest.hexdigest()
@@ -103,11 +128,12 @@ class ArraySource:
         return TicketReader()
 
     def ticket(self, index: int) -> Block:
-        """The rows of block `index`: views of the arrays, rows of weight 0 among them."""
+        """The rows of block `index`: views of the arrays where each row of X is there once."""
         rows = slice(self._bounds[index], self._bounds[index + 1])
         y = None if self._y is None else self._y[rows]
         weight = None if self._weight is None else self._weight[rows]
-        return Block(index, self._X[rows], y, weight, self.row_id[rows])
+        X = self._X[rows if self._taken is None else self._taken[rows]]
+        return Block(index, X, y, weight, self.row_id[rows])
 
     def reordered(self, order: np.ndarray) -> Iterator[Block]:
         """Blocks of the rows in another order, each copied when it is asked for."""
@@ -117,7 +143,27 @@ class ArraySource:
             rows = order[self._bounds[index] : self._bounds[index + 1]]
             y = None if self._y is None else self._y[rows]
             weight = None if self._weight is None else self._weight[rows]
-            yield drop_weightless(Block(index, self._X[rows], y, weight, self.row_id[rows]))
+            X = self._X[rows if self._taken is None else self._taken[rows]]
+            yield Block(index, X, y, weight, self.row_id[rows])
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        return (drop_weightless(without_x(self.ticket(index))) for index in self._numbers)
+        return (without_x(self.ticket(index)) for index in self._numbers)
+
+
+def counted_of_given(source: BlockSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
+    """The numbers of a source's rows among those that were given with weights, and how many these were; None for all.
+
+    Rows of weight 0 are not in the source, and others may be there as copies (`dkl.data.row_sources.counted_rows`).
+    """
+    if sample_weight is None:
+        return None
+    (weight,) = dask.compute(sample_weight)
+    of: Any = source
+    while hasattr(of, "base"):
+        of = of.base
+    given = of.given if isinstance(of, ArraySource) else None
+    if np.ndim(weight) == 0:
+        # one number for all rows
+        return None if given is None else (given, int(given[-1]) + 1)
+    weight = np.asarray(weight).ravel()
+    return np.flatnonzero(weight) if given is None else given, len(weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -151,11 +151,23 @@ class MakeBlock:
 
     classes: np.ndarray | None
 
-    def __call__(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
+    def __call__(
+        self,
+        index: int,
+        first_row: int,
+        X: Rows,
+        y: np.ndarray | None,
+        weight: np.ndarray | None,
+        first_id: int | None = None,
+    ) -> Block:
+        """The block; rows that count are numbered from `first_id`, or all of them from `first_row`."""
         with located(f"block {index} of a Dask array"):
             rows = as_rows(X)
             check_rows(rows, first_row=first_row)
-            return self.beside(index, first_row, rows, y, weight)
+            block = self.beside(index, first_row, rows, y, weight)
+            if first_id is None or block.weight is None:
+                return block
+            return replace(block, row_id=first_id + np.cumsum(block.weight > 0.0) - 1)
 
     def beside(self, index: int, first_row: int, X: Rows, y: np.ndarray | None, weight: np.ndarray | None) -> Block:
         """The block with checked targets and weights beside an `X` that is taken as it is given."""
@@ -179,13 +191,23 @@ class DaskSource:
     ----------
     X, y, weight : dask arrays from `aligned`, or None
     classes : ndarray of shape (K,) or None
+    repeats : bool
+        Number the rows as if those of weight 0 were not there.
     """
 
     stored_nbytes = 0
     blocks_together = 1
 
-    def __init__(self, X: da.Array, y: da.Array | None, weight: da.Array | None, classes: np.ndarray | None) -> None:
-        self._X, self._y, self._weight = X, y, weight
+    def __init__(
+        self,
+        X: da.Array,
+        y: da.Array | None,
+        weight: da.Array | None,
+        classes: np.ndarray | None,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        self._X, self._y, self._weight, self._repeats = X, y, weight, repeats
         self._make = MakeBlock(classes)
         self._n_classes = None if classes is None else len(classes)
         self.n_blocks = len(X.chunks[0])
@@ -242,21 +264,35 @@ class DaskSource:
 
     def ticket(self, index: int) -> Delayed:
         """A Delayed of the rows of block `index`, rows of weight 0 among them."""
-        return delayed(self._make, pure=False)(index, int(self._starts[index]), *self._chunks[index])
+        first_id = int(self._first_ids[index]) if self._repeats else None
+        return delayed(self._make, pure=False)(index, int(self._starts[index]), *self._chunks[index], first_id)
+
+    @cached_property
+    def _first_ids(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.block_rows)])
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        beside = delayed(self._make.beside, pure=False)
+        beside, first_id = delayed(self._make.beside, pure=False), 0
         # Many at once, since these graphs are small; not all, since those of a million blocks are not.
         for start in range(0, self.n_blocks, _AT_ONCE):
             indices = range(start, min(start + _AT_ONCE, self.n_blocks))
             tasks = [
                 beside(i, int(self._starts[i]), np.empty((self._sizes[i], 0)), *self._chunks[i][1:]) for i in indices
             ]
-            yield from map(drop_weightless, dask.compute(*tasks))
+            for block in map(drop_weightless, dask.compute(*tasks)):
+                row_id = first_id + np.arange(block.n_rows) if self._repeats else block.row_id
+                yield replace(block, row_id=row_id)
+                first_id += block.n_rows
 
 
 def lazy_source(
-    X: GivenRows, y: GivenValues, weight: GivenValues, *, task: TaskChoice = "auto", classes: GivenValues = None
+    X: GivenRows,
+    y: GivenValues,
+    weight: GivenValues,
+    *,
+    task: TaskChoice = "auto",
+    classes: GivenValues = None,
+    repeats: bool = False,
 ) -> tuple[DaskSource, Schema]:
     """The blocks of Dask arrays and their schema; y and the weights are computed once, X is not."""
     X, y, weight = aligned(X, y, weight)
@@ -270,7 +306,7 @@ def lazy_source(
         n_targets=y.shape[1] if y is not None and y.ndim == 2 else None,
         has_weight=weight is not None,
     )
-    source = DaskSource(X, y, weight, labels)
+    source = DaskSource(X, y, weight, labels, repeats=repeats)
     if weight is not None:
         check_total_weight(source.counts.weights)
     return source, schema

@@ -52,10 +52,15 @@ def memory_block_rows(row_bytes: float, n_rows: int) -> int:
     return block_rows(row_bytes, n_rows, int(target))
 
 
-def row_bytes(X: GivenRows) -> float:
-    """Bytes of one row of `X`: dense (NumPy, Dask, zarr) or the mean of sparse rows (values, columns, pointer)."""
+def row_bytes(X: GivenRows, rows: np.ndarray | None = None) -> float:
+    """Bytes of one row of `X`: dense (NumPy, Dask, zarr) or the mean of sparse rows (values, columns, pointer).
+
+    `rows` are the numbers of those that count, where not all do once.
+    """
     if sparse.issparse(X):
-        return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
+        if rows is None:
+            return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
+        return sparse_row_bytes(int(np.diff(X.indptr)[rows].sum()), len(rows), X.dtype)
     return X.shape[1] * np.dtype(X.dtype).itemsize
 
 

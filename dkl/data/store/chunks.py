@@ -13,6 +13,7 @@ from numcodecs import zstd
 from zarr.storage import LocalStore
 
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
+from dkl.plain_files import open_plain
 
 # The checksum at the end of a chunk, and of the index of a shard; an entry of that index: where a chunk begins, and
 # its bytes.
@@ -111,7 +112,7 @@ class DirectChunks:
     def _decode(self, place: tuple[int, int], target: np.ndarray) -> None:
         """The chunk at a place of the grid into `target`, checked by its crc32c where it has one."""
         tail = _CHECKSUM_BYTES if self._checked else 0
-        with open(self._path(place), "rb", buffering=0) as file:
+        with open(self._path(place), "rb", buffering=0, opener=open_plain) as file:
             nbytes = self._seek(file, place) - tail
             if not self._compressed and nbytes != len(target):
                 raise NotDirectError(f"chunk {place} has {nbytes} bytes and not {len(target)}")

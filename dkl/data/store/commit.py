@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
+from dkl.errors import hint
 
 if TYPE_CHECKING:
     import zarr
@@ -145,11 +146,19 @@ class Staging:
                 raise
         else:
             self._replace(path, target)
-        flush(target.parent)
+        try:
+            flush(target.parent)
+        except OSError as error:
+            # Whoever is told that nothing was kept writes the same rows once more.
+            hint(
+                f"{self.target.place} is written and can be opened, but the file system did not confirm that its name "
+                f"is on the disk ({error}): after a power failure, look whether it is there"
+            )
 
     def _replace(self, path: Path, target: Path) -> None:
         """Put the folder in the place of a store that is there, provided that it is still the one seen at the start."""
-        aside = path if exchanged(path, target, self.handle) else self._moved_aside(path, target)
+        is_exchanged = exchanged(path, target, self.handle) or _token_at(target) == self.token
+        aside = path if is_exchanged else self._moved_aside(path, target)
         former = Location(str(aside), self.target.given)
         try:
             if store_state(former) != self.replaced:
@@ -157,7 +166,7 @@ class Staging:
             check_no_strangers(former, former.read_marker() or {})
         except OSError:
             # It is not the store that was to be replaced, or no longer as it was at the start: put it back.
-            if not exchanged(target, aside, self.handle):
+            if not exchanged(target, aside, self.handle) and _token_at(aside) != self.token:
                 self._move(target, path)
                 self._move(aside, target)
             raise
@@ -178,10 +187,16 @@ class Staging:
 
     def _move(self, path: Path, target: Path) -> None:
         """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
-        if self.handle is None:
-            os.rename(path, target)
-        else:
-            os.rename(path.name, target.name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+        token = _token_at(path)
+        try:
+            if self.handle is None:
+                os.rename(path, target)
+            else:
+                os.rename(path.name, target.name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+        except OSError:
+            # A file system behind a network may rename and report a failure, when the answer was lost on the way.
+            if token is None or path.exists() or _token_at(target) != token:
+                raise
 
     def discard(self) -> None:
         """Remove what was written, as far as it is still this writer's."""
@@ -197,6 +212,14 @@ class Staging:
             marker = self.target.read_marker()
             if marker is not None and marker.get("token") == self.token:
                 self.target.delete()
+
+
+def _token_at(path: Path) -> str | None:
+    """The token of the writer of the group in a local folder; None where there is none, or a damaged one."""
+    try:
+        return (Location.of(path).read_marker() or {}).get("token")
+    except (OSError, ValueError):
+        return None
 
 
 def store_state(location: Location) -> tuple[Any, list[str]]:

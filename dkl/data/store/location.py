@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import google_crc32c
 
-from dkl.errors import CorruptChunkError, StoreReplacedError
+from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+from dkl.plain_files import NoPlainFileError, read_plain
 
 if TYPE_CHECKING:
     import zarr
@@ -106,10 +107,12 @@ class Location:
     def store(self, *, read_only: bool) -> LocalStore | FsspecStore:
         """A zarr store on this folder."""
         # Commands that end with a word of help look at paths, and would wait for zarr alone.
-        from zarr.storage import FsspecStore, LocalStore
+        from zarr.storage import FsspecStore
+
+        from dkl.data.store.plain_store import PlainStore
 
         if self.is_local:
-            return LocalStore(self.path, read_only=read_only)
+            return PlainStore(self.path, read_only=read_only)
         return FsspecStore.from_url(self.url, storage_options=dict(self.options), read_only=read_only)
 
     def group(self, *, read_only: bool) -> zarr.Group:
@@ -169,14 +172,22 @@ class Location:
             )
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of one small file here, or None when it is absent."""
+        """The bytes of one small file here, or None when it is absent.
+
+        Raises
+        ------
+        StoreError
+            There is a pipe or a device.
+        """
         try:
             if self.is_local:
-                return (self.path / name).read_bytes()
+                return read_plain(self.path / name)
             fs, path = self._fs()
             return bytes(fs.cat_file(f"{path}/{name}"))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except NoPlainFileError as error:
+            raise StoreError(str(error)) from error
 
     def nodes_digest(self, names: Iterable[str]) -> str:
         """The digest of the metadata files of the zarr nodes `names` (paths in this folder).

@@ -7,11 +7,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dkl.data.store.commit import exchanged, flush, flush_folder
 from dkl.data.store.location import Location, located_error
-from dkl.data.store.overwriting import check_writable
+from dkl.data.store.overwriting import check_output, check_writable, what_is_at
 
 
 def check_folder(location: Location) -> None:
@@ -22,7 +23,28 @@ def check_folder(location: Location) -> None:
         check_writable(location)
 
 
-def check_file(path: str | os.PathLike[str]) -> Location:
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of single files that a function writes without asking, of which it replaces its own alone.
+
+    Parameters
+    ----------
+    name : str
+        As messages call it.
+    is_own : callable
+        Whether a file is certain to be one of them.
+    """
+
+    name: str
+    is_own: Callable[[Path], bool]
+
+    def check(self, location: Location) -> None:
+        """Raise FileExistsError where something else is, as `check_output` does; a device is written to."""
+        if what_is_at(location) != "device":
+            check_output(location, self.name, overwrite=True, is_own=self.is_own)
+
+
+def check_file(path: str | os.PathLike[str], kind: FileKind | None = None) -> Location:
     """The place of a single file that is to be written, refused as `written_whole` refuses it."""
     location = Location.of(path)
     if not location.is_local:
@@ -30,6 +52,8 @@ def check_file(path: str | os.PathLike[str]) -> Location:
     if location.path.is_dir():
         raise IsADirectoryError(f"{location.place} is a folder; name a file in it")
     check_folder(location)
+    if kind is not None:
+        kind.check(location)
     return location
 
 
@@ -87,18 +111,28 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) -> Iterator[Path]:
     """A hidden name to write a file under; the block only writes it, and it appears at `path` when it is complete.
+
+    Without a kind the caller has made sure that what is there may be replaced.
 
     Raises
     ------
     ValueError
         For a URL.
+    FileExistsError
+        If a file of another kind is there: before the block, and again when it has ended.
     OSError
         With the path, when writing fails; a file that was there is as it was.
     """
-    location = check_file(path)
-    with beside(location) as hidden, writing(location):
+    location = check_file(path, kind)
+
+    def check() -> None:
+        """Ask again: something may have come to lie there meanwhile."""
+        if kind is not None:
+            kind.check(location)
+
+    with beside(location, check=check) as hidden, writing(location):
         yield hidden
 
 

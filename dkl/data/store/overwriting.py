@@ -109,7 +109,8 @@ def check_output(
         )
     there = what_is_at(location)
     is_kind = there == kind
-    if not is_kind and there is not None and is_own is not None and location.is_local:
+    # a pipe is not looked into: that would wait for whoever writes there
+    if not is_kind and there not in (None, "device") and is_own is not None and location.is_local:
         is_kind = is_own(location.path)
     if is_kind or (there == "empty file" and kind not in STORES):
         if not overwrite:
@@ -124,7 +125,7 @@ def check_output(
     elif there is not None:
         raise FileExistsError(
             f"{location.place} exists: it is {_with_article(there)}, not {_with_article(kind)} that dkl has written, "
-            "so it is not replaced, whatever overwrite says; choose another path, or remove it yourself first"
+            "so it is never replaced; choose another path, or remove it yourself first"
         )
     if location.is_local:
         check_writable(location)

@@ -201,19 +201,30 @@ def note_newest(location: Location, token: str, version: int) -> None:
     A writer that is killed before leaves the note of an older one, which is true as well.
     """
     note = {"of": token, "newest": version}
-    # The version is whole without the note, so that a failure to write it is none of the version.
-    with suppress(OSError):
-        location.child(VERSIONS).write_marker({**note, "digest": json_digest(note)})
+    for place in _notes(location):
+        # The version is whole without the note, so that a failure to write it is none of the version.
+        with suppress(OSError):
+            if place.is_local:
+                place.path.mkdir(exist_ok=True)
+            place.write_marker({**note, "digest": json_digest(note)})
+
+
+def _notes(location: Location) -> tuple[Location, Location]:
+    """Where the newest version is noted: beside the versions, and apart from them, since their folder may be lost."""
+    return location.child(VERSIONS), location.child(".newest")
 
 
 def _noted(location: Location, token: str) -> int:
     """The version that `note_newest` noted for this store; 0 where there is no such note, or a damaged one."""
-    try:
-        note = location.child(VERSIONS).read_marker() or {}
-    except ValueError:
-        return 0
-    newest = note.get("newest")
-    return newest if _is_whole(note) and note.get("of") == token and isinstance(newest, int) else 0
+    found = [0]
+    for place in _notes(location):
+        try:
+            note = place.read_marker() or {}
+        except ValueError:
+            continue
+        if _is_whole(note) and note.get("of") == token and isinstance(note.get("newest"), int):
+            found.append(note["newest"])
+    return max(found)
 
 
 def check_note(location: Location) -> None:
@@ -223,13 +234,13 @@ def check_note(location: Location) -> None:
     ------
     CorruptChunkError
     """
-    place = location.child(VERSIONS)
-    try:
-        node = json.loads(place.read("zarr.json") or b"{}")
-    except ValueError as error:
-        raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
-    if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
-        raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
+    for place in _notes(location):
+        try:
+            node = json.loads(place.read("zarr.json") or b"{}")
+        except ValueError as error:
+            raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
+        if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
+            raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
 
 
 def _is_whole(note: Mapping[str, Any]) -> bool:

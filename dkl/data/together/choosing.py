@@ -74,6 +74,7 @@ def with_values(
     values: Any,
     name: str | None = None,
     kept: np.ndarray | None = None,
+    n_given: int | None = None,
 ) -> tuple[RowSource, Schema]:
     """The source and the schema with a column of groups or times, one value a row.
 
@@ -83,15 +84,17 @@ def with_values(
     values : array of shape (n,)
     name : str or None
         What the column is called; None is its role.
-    kept : ndarray of shape (n,), bool, or None
-        Which rows have a weight above 0: those of the source.
+    kept : ndarray of bool or of row numbers, or None
+        Which of the rows are those of the source, where not each of them is there once.
+    n_given : int or None
+        How many values there are, where `kept` holds numbers.
 
     Raises
     ------
     ValueError
         Another length, or a value is missing.
     """
-    n_rows, called = int(source.block_rows.sum()) if kept is None else len(kept), name or f"{role}s"
+    n_rows, called = int(source.block_rows.sum()) if kept is None else n_given or len(kept), name or f"{role}s"
     kind: Any = "group"
     if role == "group":
         codes = group_codes(values, n_rows, called)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
-import dask
 import numpy as np
 
 from dkl.data.checks import spoken_names
@@ -15,6 +14,7 @@ from dkl.data.frames import is_frame
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
+from dkl.data.sources.in_memory import counted_of_given
 from dkl.data.sources.lazy import is_lazy
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together, with_values
@@ -169,17 +169,14 @@ class BesideFeatures:
 
     def on(self, source: RowSource, schema: Schema, sample_weight: Any = None) -> tuple[RowSource, Schema]:
         """The source and the schema with the groups and times as row columns."""
-        kept = None
-        if self._given and sample_weight is not None:
-            # rows of weight 0 are not there
-            (weight,) = dask.compute(sample_weight)
-            kept = np.asarray(weight).ravel() != 0
+        counted = counted_of_given(source, sample_weight) if self._given else None
+        kept, n_given = (None, None) if counted is None else counted
         # the last one decides what rows are held out by: the groups, where both are given
         problems = Problems()
         for role in [role for role in ("time", "group") if role in self._given]:
             values, name = self._given[role]
             with problems.collected():
-                source, schema = with_values(source, schema, role, values, name, kept)  # type: ignore[arg-type]
+                source, schema = with_values(source, schema, role, values, name, kept, n_given)  # type: ignore[arg-type]
         problems.raise_all()
         source, schema = chosen_rows_together(source, schema, *self._by)
         if self.taken and schema.encoding is not None:

@@ -216,7 +216,6 @@ class CombinedFeatures(FeatureLearner):
         return self
 
     def _learn(self, dataset: Dataset) -> None:
-        self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
         learners = []

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import Family, FiniteFamily
+from dkl.features.families import Family, FiniteFamily, check_unit
 from dkl.features.scaling import Scaler
 from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
@@ -92,6 +92,8 @@ class PreparedRows:
         d = self.dataset.n_columns
         if isinstance(self.family, FiniteFamily):
             return finite_space(self.family, d, self.scaler, self.dtype)
+        # points are kept and climb in single precision, whatever the features are computed in
+        check_unit(float(getattr(self.family, "sigma", 1.0)), np.float32)
         # one drawn pair says what all of them are: the search replaces its frequency
         origin = replace(self.family.draw(1, d, 0, self.dtype), scaler=self.scaler)
         return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)

@@ -37,7 +37,7 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
     Raises
     ------
     ValueError
-        If all rows are equal, or there is only one.
+        If all rows are equal, or there is only one, or the squares of their differences underflow.
     """
     n_rows = min(X.shape[0], MAX_ROWS)
     if sparse.issparse(X) and metric != "euclidean":
@@ -56,6 +56,12 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
         positive = lengths > 0.0
         median = _median(lengths[positive], None if masses is None else masses[positive])
     if median == 0.0:
+        if not sparse.issparse(X) and n_rows and np.ptp(X[:n_rows], axis=0).any():
+            raise ValueError(
+                "the median distance between rows, which is the bandwidth sigma, is 0 though the rows differ: float64 "
+                "does not hold the squares of such small differences (underflow). Scale the columns "
+                "(scaling='standard'), or multiply them by a power of ten"
+            )
         raise ValueError(
             "sigma='median' is the median distance between rows, which needs at least two rows that differ "
             f"(n_samples = {X.shape[0]} sampled rows are equal); give sigma a number, such as Gaussian(sigma=1.0)"

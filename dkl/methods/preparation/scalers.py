@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.features.scaling import Scaler, ScalingKind
-from dkl.kernels.moments import Moments
+from dkl.kernels.moments import Moments, refuse_lost_squares
 from dkl.kernels.scale import write_out
 from dkl.protocols.arrays import Rows
 
@@ -38,8 +38,15 @@ def scaler_from_moments(
     Returns
     -------
     Scaler
+
+    Raises
+    ------
+    ValueError
+        If float64 does not hold the squares that a scale is made of: they overflow, or underflow.
     """
     width = len(moments.mean)
+    if kind != "minmax":
+        refuse_lost_squares(moments, "column", ~passthrough)
     if kind == "unit":
         # the largest norm, so that all rows lie in the unit ball: the paper's scaling of tuned features
         norm = moments.norm if moments.norm > 0.0 else 1.0

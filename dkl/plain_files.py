@@ -1,0 +1,104 @@
+"""Plain files: neither a pipe nor a device that somebody has put in the place of one, and folders of one's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: no one asks for a lock there
+    fcntl = None  # type: ignore[assignment]
+
+# Not on every system.
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_FOLDER = getattr(os, "O_DIRECTORY", 0)
+
+
+class NoPlainFileError(OSError):
+    """Something is at a path that is no file: a named pipe, a socket, a device."""
+
+
+def open_plain(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor of a file, for ``open(..., opener=open_plain)``; a pipe is refused, and not waited for.
+
+    Raises
+    ------
+    NoPlainFileError
+        If there is something else.
+    OSError
+        As `os.open`.
+    """
+    descriptor = os.open(path, flags | _NO_WAIT, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return descriptor
+    os.close(descriptor)
+    kind = "named pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+    raise NoPlainFileError(f"{os.fspath(path)!r} is a {kind}, where a file is expected: remove it, or copy what it was")
+
+
+def read_plain(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file; errors as of `open_plain`."""
+    with open(path, "rb", opener=open_plain) as file:
+        return file.read()
+
+
+def own_folder(path: Path) -> int | None:
+    """A descriptor of a folder that nobody else can write to, made if it is not there; None where it is another's.
+
+    Names in a folder that all users share, such as that for temporary files, can be taken by anybody first.
+    """
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+    return opened_own_folder(path)
+
+
+def opened_own_folder(path: Path) -> int | None:
+    """A descriptor of a folder that nobody else can write to; None where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _FOLDER | _NO_LINK | _NO_WAIT)
+    except OSError:
+        return None
+    if _is_own(os.fstat(descriptor)):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def open_own(name: str, folder: int, flags: int = os.O_RDWR) -> int:
+    """A descriptor of a file of one's own in an open folder; neither followed where it is a link, nor waited for.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is a link, no file, or another user's.
+    """
+    descriptor = os.open(name, flags | _NO_LINK | _NO_WAIT, 0o600, dir_fd=folder)
+    there = os.fstat(descriptor)
+    if stat.S_ISREG(there.st_mode) and _is_own(there):
+        return descriptor
+    os.close(descriptor)
+    raise NoPlainFileError(f"{name!r} is no file of this user")
+
+
+def locked(name: str, folder: int) -> bool:
+    """Whether this process has locked a file of an open folder, which it then keeps open for as long as it lives."""
+    try:
+        descriptor = open_own(name, folder, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+def _is_own(there: os.stat_result) -> bool:
+    """Whether a file or folder is this user's, and no one else may write to it."""
+    return there.st_uid == os.getuid() and not there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
