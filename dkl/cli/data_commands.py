@@ -120,7 +120,48 @@ class HeldOptions:
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class CsvOptions:
+    """How delimited text is written."""
+
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            help="CSV: what stands between values, a character or 'tab'.", show_default="found from the first lines"
+        ),
+    ] = None
+    decimal: Annotated[
+        Literal[".", ","] | None,
+        typer.Option(help="CSV: the decimal mark of numbers.", show_default="as most values of a column have it"),
+    ] = None
+    na: Annotated[
+        list[str] | None, typer.Option(help="CSV: a text that means missing, beside the usual ones. May be repeated.")
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="CSV: such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 by its mark")
+    ] = None
+
+    def csv_format(self) -> Any:
+        """What is said of delimited text, as `dkl.CsvFormat`; None where nothing is."""
+        if not self.said_of_csv:
+            return None
+        from dkl.data.ingest.csv_files import NULL_VALUES, CsvFormat
+
+        delimiter = {"tab": "\t", "\\t": "\t"}.get(self.delimiter or "", self.delimiter)
+        nulls = (*NULL_VALUES, *(self.na or ()))
+        try:
+            return CsvFormat(delimiter, null_values=nulls, decimal=self.decimal, encoding=self.encoding)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    @property
+    def said_of_csv(self) -> list[str]:
+        """The options that were given."""
+        given = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding, "na": self.na}
+        return [f"--{name}" for name, value in given.items() if value]
+
+
+@dataclass(frozen=True)
+class TextOptions(CsvOptions):
     """How the files are written."""
 
     format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None
@@ -131,6 +172,12 @@ class TextOptions:
 
     def chosen(self, sources: list[str]) -> Any:
         """As `dkl.ingest` takes it."""
+        if (csv := self.csv_format()) is not None:
+            if self.format not in (None, "csv"):
+                raise typer.BadParameter(f"{self.said_of_csv[0]} is for CSV files, and --format says {self.format}")
+            if self.n_columns is not None or self.zero_based is not None:
+                raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
+            return csv
         if self.n_columns is None and self.zero_based is None:
             return self.format
         from dkl.data.ingest.libsvm_files import LibsvmFormat
@@ -248,9 +295,11 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     encoded = "" if width == schema.n_columns else f" ({schema.n_columns} encoded)"
     shown: dict[str, Any] = {"rows": f"{facts['rows']:,}", "columns": f"{width:,}{encoded}"}
     name = facts.get("target")
+    if "written" in schema.provenance:
+        shown["files"] = schema.provenance["written"]
     kind = {"classification": "classes", "regression": "numbers", None: "none"}[schema.task]
     if schema.may_be_counts:
-        kind += " (if they are counts or sizes: dkl fit --task regression)"
+        kind += " (if they are numbers: dkl fit --task regression; if they are counts: dkl fit --loss poisson)"
     shown["target"] = kind if name is None else f"{name}: {kind}"
     weights = facts.get("classes")
     if weights:

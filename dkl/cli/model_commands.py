@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.data_commands import HeldOptions, ZeroBased
+from dkl.cli.data_commands import CsvOptions, HeldOptions, ZeroBased
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
@@ -259,6 +259,7 @@ def predict(
         str, typer.Argument(help="A store, or CSV, Parquet or libsvm files with raw rows.", show_default=False)
     ],
     output: Annotated[str, typer.Argument(help="predictions.parquet, .csv or .zarr.", show_default=False)],
+    text: CsvOptions,
     compute: Compute,
     running: Running,
     *,
@@ -321,7 +322,8 @@ def predict(
             parts = predict_store(answers, chosen_split(data, split, ""), compute)
         else:
             told = Differences(strict, "--strict")
-            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
+            format = text.csv_format()
+            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried, format=format)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         try:
             with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:

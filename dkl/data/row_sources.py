@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from scipy import sparse
@@ -50,8 +50,9 @@ def source_of(
             return _source_of_arrays(X, y, sample_weight, task=task, classes=classes)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
     problems = Problems(in_words_of_frames)
+    said: list[Callable[[], None]] = []
     with problems.collected():
-        rows, encoding = encode_frame(X, categorical) if is_frame(X) else encode_array(X)
+        rows, encoding = encode_frame(X, categorical, said) if is_frame(X) else encode_array(X)
     if problems and not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight):
         weight = None
         with problems.collected():
@@ -60,7 +61,11 @@ def source_of(
             if y is not None:
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()
-    return _with_rules(*_source_of_arrays(rows, y, sample_weight, task=task, classes=classes), encoding)
+    source, schema = _source_of_arrays(rows, y, sample_weight, task=task, classes=classes)
+    # what is said of columns comes when nothing is wrong with the targets
+    for say in said:
+        say()
+    return _with_rules(source, schema, encoding)
 
 
 def _with_rules(

@@ -81,8 +81,9 @@ def test_dates_are_the_same_in_every_type_and_text(name):
     expected = learn_encoding([pd.DataFrame({"d": forms()["datetime64"]})])
     frame = pd.DataFrame({"d": forms()[name]})
     encoding = learn_encoding([frame[:7], frame[7:]])
-    assert encoding == expected
-    np.testing.assert_array_equal(expected.transform(frame), expected.transform(pd.DataFrame({"d": forms()["dates"]})))
+    zone = "Europe/Berlin" if name == "local" else ""
+    assert encoding == replace(expected, rules=(replace(expected.rules[0], zone=zone),))
+    np.testing.assert_array_equal(encoding.transform(frame), expected.transform(pd.DataFrame({"d": forms()["dates"]})))
 
 
 def test_times_of_day_and_lengths_of_time_have_one_part_each():

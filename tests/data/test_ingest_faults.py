@@ -45,7 +45,8 @@ def refused(folder: Path, texts: dict[str, str], kind: type[Exception], message:
         ("1,2,3\n4,5,6\n", "first line of '.*a.csv' holds only numbers"),
         ("x,c\n1,a\n", r"target='y' is no column; the columns are \['x', 'c'\]"),
         ("x,x,y\n1,2,a\n", r"a.csv' has several columns named \['x'\]"),
-        (",x,y\n0,1,a\n1,2,b\n", r"column 1 of '.*a.csv' has no name.*drop=\[''\]"),
+        ("x,,y\n0,1,a\n1,2,b\n", r"column 2 of '.*a.csv' has no name.*drop=\[''\]"),
+        (GOOD + "x,c,y\n1,a,no\n", "a.csv', row 4 after the header, is the header line once more"),
         (GOOD + "4,a\n", "a.csv', row 4 after the header: expected 3 columns and found 2"),
         (GOOD + "4,a,no,1\n", "a.csv', row 4 after the header: expected 3 columns and found 4"),
         (GOOD + "inf,a,no\n", "column 'x' is inf in row 3; numbers must be finite"),
@@ -92,15 +93,16 @@ def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
         dkl.ingest(tmp_path / "*.parquet", tmp_path / "rows.zarr", target="y")
 
 
-def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
+def test_a_text_far_down_in_a_column_of_numbers_is_named_and_missing(tmp_path):
     rows = [f"{i % 7},a,no\n" for i in range(300_000)]
     rows[250_000] = "seven,a,yes\n"
-    refused(
-        tmp_path,
-        {"a.csv": "x,c,y\n" + "".join(rows)},
-        ValueError,
-        r"row 250001 after the header: column 'x' holds 'seven'.*null_values.*categorical=\['x'\].*drop=\['x'\]",
-    )
+    (tmp_path / "a.csv").write_text("x,c,y\n" + "".join(rows))
+    with pytest.warns(
+        UserWarning, match=r"column 'x' is taken for numbers, and 1 of its 300,000.*'seven' in row 250000"
+    ):
+        ds = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", shuffle=False)
+    assert (ds.encoding.rules[0].kind, ds.encoding.rules[0].missing) == ("number", 1)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,9 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     ]
     if not files:
         raise ValueError("no input files: paths is empty")
+    # Programs that write in parts leave empty ones; a file that was named by itself is meant to hold rows.
+    found = {file.name for of_path, base in expanded if base is not None for file in of_path if not file.size}
+    files = [file for file in files if file.name not in found] or files
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")
