@@ -119,7 +119,7 @@ class RowEncoder:
 
 def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> bool:
     """Write the columns of one value; False where it is not plain."""
-    if rule.kind in DATE_KINDS:
+    if rule.kind in DATE_KINDS or rule.kind == "text":
         return False
     # A missing value is None or NaN, the only number that differs from itself.
     if value is None or (isinstance(value, _NUMBERS) and value != value):

@@ -19,6 +19,7 @@ from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
+from dkl.encodings.texts import has_scores, with_texts
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
@@ -248,7 +249,8 @@ class ChoosingMixin(LossChoosingMixin):
         """The rows with numbers in place of categories."""
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
         # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
-        self._judging_seed = None if numbered is dataset else self.seed_
+        is_numbered = numbered is not dataset or has_scores(numbered.encoding)
+        self._judging_seed = self.seed_ if is_numbered else None
         # of several trials the last one counts
         self.encoding_ = numbered.encoding
         record_columns(self, numbered)
@@ -263,6 +265,8 @@ class ChoosingMixin(LossChoosingMixin):
         if self._chooses:
             dataset = self._without_columns_ahead(dataset, weights, run)
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
+        if self._chooses:
+            dataset = self._with_gaining_texts(dataset, weights, run)
         if dataset.encoding is not None and not dataset.encoding.array_dtype:
             # a column of classes has many of numbers, most of them 0
             self._own_columns = min(self._own_columns, _MOST_NUMBERS * len(dataset.encoding.rules))
@@ -286,6 +290,41 @@ class ChoosingMixin(LossChoosingMixin):
             return rows
         # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
+
+    def _with_gaining_texts(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows with the columns that a fit makes of free text, without texts that held-out rows gain nothing by."""
+        made = with_texts(dataset, self._judging_rows(dataset), run)
+        if made is dataset:
+            return dataset
+        of_texts = {rule.name: rule.output_names for rule in made.encoding.rules if rule.kind == "text"}
+        # what becomes of codes is not known yet
+        codes = [rule.name for rule in made.encoding.rules if rule.kind == "code"]
+        effort = EFFORTS[self.effort]
+        for name, columns in of_texts.items():
+            if made.total_weight < FEWEST_ROWS or len(codes) + len(columns) == made.n_columns:
+                continue
+            scores = [
+                self._plain_score(
+                    *self._gathered_sample(without_columns(made, left_out), effort, run),
+                    weights,
+                    run,
+                    f"text {list(of_texts).index(name)}",
+                    "columns",
+                    stage,
+                )
+                for stage, left_out in (("without", [*codes, *columns]), ("with", codes))
+            ]
+            stays = 1.0 - scores[1] < (1.0 - _CLEARLY) * (1.0 - scores[0])
+            taken = "a score by its words and their directions are columns"
+            taken = taken if stays else "it is left out, since it gains nothing"
+            self._suspected += (
+                f"Text: {name!r} is free text; {taken} (score of a linear model on held-out rows {scores[1]:.4f} with "
+                f"it, {scores[0]:.4f} without).",
+            )
+            made = made if stays else without_columns(made, columns)
+        self.encoding_ = made.encoding
+        record_columns(self, made)
+        return made
 
     def _asks_for_categories(self, dataset: Dataset) -> bool:
         """Whether nobody has said what is categorical, and plain models may tell it for a small share of the work."""
@@ -338,7 +377,8 @@ class ChoosingMixin(LossChoosingMixin):
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._advised = chosen.learner
         self._spent_before += self._shape(sample).judging(chosen.learner)
-        self._judging_seed = self.seed_ if isinstance(sample.encoding, FittedEncoding) else None
+        is_numbered = isinstance(sample.encoding, FittedEncoding) or has_scores(sample.encoding)
+        self._judging_seed = self.seed_ if is_numbered else None
         _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
         return float(choice.scores.max())
 

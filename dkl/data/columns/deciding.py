@@ -9,9 +9,17 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
+from dkl.data.columns.free_text import TextDirections
 from dkl.data.columns.numbers import Mark, NumberForm, UsualMark, two_spellings
 from dkl.data.columns.seen import SHARE_READ, Reading, TextStatistics
-from dkl.data.ingest.column_rules import FEW_CATEGORIES, MOST_ONE_HOT, ColumnRule, Missing, decide_rule
+from dkl.data.ingest.column_rules import (
+    DIRECTION,
+    FEW_CATEGORIES,
+    MOST_ONE_HOT,
+    ColumnRule,
+    Missing,
+    decide_rule,
+)
 from dkl.data.ingest.dates import spoken_form
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
 from dkl.errors import Problems, hint, users_level
@@ -55,12 +63,36 @@ class Decided:
         Sentences on columns of texts, for warnings.
     read : list of str
         Columns of texts that are numbers, with their form.
+    hints : list of str
+        What may be otherwise in other rows of the same table.
+    directions : list of TextDirections
+        Of the columns of free text, in their order.
     """
 
     rules: list[ColumnRule] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    directions: list[TextDirections] = field(default_factory=list)
+
+    def take_text(self, column: ColumnStatistics, missing: Missing) -> None:
+        """Take a column of free text: its directions, and the rule that follows."""
+        if missing == "error" and column.missing:
+            raise ValueError(
+                f"column '{column.name}' has {column.missing} missing values in {column.rows} rows and "
+                "missing='error'; fill them, or use missing='auto' (zeros, and a flag column)"
+            )
+        seen = column.texts
+        if seen is None or seen.sample is None:
+            raise ValueError(f"column '{column.name}' has no sample of its texts")
+        directions = TextDirections.fitted(column.name, seen.sample)
+        names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
+        fill = 0.0 if column.missing or missing not in ("auto", "error") else None
+        unforeseen = 0.0 if missing == "auto" and fill is None else None
+        self.directions.append(directions)
+        self.rules.append(ColumnRule(column.name, "text", names, fill, missing=column.missing, unforeseen=unforeseen))
+        self.hints += _near_names(column)
 
     def say(self, without: str) -> None:
         """Warn of all of it; `without` is how the caller leaves columns out."""
@@ -70,13 +102,13 @@ class Decided:
         if self.aside:
             warnings.warn(
                 f"{spoken_names(self.aside)} set aside: texts that differ in (almost) every row are names of rows, "
-                "from "
-                f"which nothing can be learned. Leave them out, {without.format(self.aside)}, to hear no more of it; "
-                "to "
-                f"use them all the same, name them: categorical={self.aside}",
+                f"from which nothing can be learned. Leave them out, {without.format(self.aside)}, to hear no more of "
+                f"it; to use them all the same, name them: categorical={self.aside}",
                 UserWarning,
                 stacklevel=level,
             )
+        for sentence in self.hints:
+            hint(sentence)
         if self.read:
             hint(
                 f"texts are taken for numbers in {', '.join(self.read)}; where these are names, say so: "
@@ -94,6 +126,10 @@ def decided_columns(
         chosen = column.name in categorical
         # the user's own choice keeps even a column of texts that differ in every row
         reading = None if chosen or column.texts is None else column.texts.reading(marks.decimal, marks.usual)
+        if reading is None and not chosen and is_free_text(column):
+            with problems.collected():
+                decided.take_text(column, missing)
+            continue
         if reading is None and not chosen and differs_in_every_row(column):
             decided.aside.append(column.name)
             decided.said += _why_names(column, marks)
@@ -113,6 +149,36 @@ def decided_columns(
     return decided
 
 
+def is_free_text(column: ColumnStatistics) -> bool:
+    """Whether the values of a column hold several words and rarely repeat: at least half of them occur once."""
+    seen = column.texts
+    if seen is None or seen.sample is None or not seen.holds_words:
+        return False
+    once = _share_once(column)
+    if once is not None and (once < _ONCE or len(column.categories or ()) <= MOST_ONE_HOT):
+        return False
+    return seen.sample.holds_words
+
+
+def _share_once(column: ColumnStatistics) -> float | None:
+    """The share of the values that occur once; None where there are too many different ones to know."""
+    if column.categories is None:
+        return None
+    return sum(count == 1 for count in column.categories.values()) / max(column.rows - column.missing, 1)
+
+
+def _near_names(column: ColumnStatistics) -> list[str]:
+    """What to say of free text that more rows could make names of."""
+    once = _share_once(column)
+    if once is None or once > (1.0 + _ONCE) / 2:
+        return []
+    return [
+        f"column '{column.name}' holds several words, and {100 * once:.0f} % of its values occur once: it is taken for "
+        f"free text, and for names where fewer than {100 * _ONCE:.0f} % do, as more rows may show; "
+        f"categorical=['{column.name}'] takes it for names in any case"
+    ]
+
+
 def differs_in_every_row(column: ColumnStatistics) -> bool:
     """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
     if column.kind != "category":
@@ -122,8 +188,8 @@ def differs_in_every_row(column: ColumnStatistics) -> bool:
     return len(column.categories) > max(FEW_CATEGORIES, _DIFFERENT * (column.rows - column.missing))
 
 
-# Texts in that share of the rows differ (almost) everywhere.
-_DIFFERENT = 0.9
+# Texts in that share of the rows differ (almost) everywhere; that share of free text occurs once.
+_DIFFERENT, _ONCE = 0.9, 0.5
 
 
 def _why_no_number(texts: TextStatistics | None) -> str:
@@ -158,8 +224,7 @@ def _said_of(column: ColumnStatistics, reading: Reading, marks: Marks) -> list[s
         said.append(
             f"{name} is taken for {_spoken(reading)}, and {reading.unread:,} of its {there:,} values are none, which "
             f"count as missing: {_named(reading.named)}{', ...' if reading.unread > len(reading.named) else ''}. "
-            "Correct "
-            f"them, or say that all of its values are names: categorical=['{column.name}']"
+            f"Correct them, or say that all of its values are names: categorical=['{column.name}']"
         )
     if reading.zoneless:
         said.append(
@@ -190,10 +255,8 @@ def open_mark(name: str, reading: Reading, marks: Marks) -> str:
     other = "." if (mark == ",") == is_decimal else ","
     return (
         f"{name} holds numbers such as {reading.figures.first[1]!r}, whose {'comma' if mark == ',' else 'point'} may "
-        "be a "
-        f"decimal mark or stand between thousands, and is taken for {taken}: {marks.remedy.format(repr(other))} takes "
-        "it "
-        "for the other one"
+        f"be a decimal mark or stand between thousands, and is taken for {taken}: {marks.remedy.format(repr(other))} "
+        "takes it for the other one"
     )
 
 
@@ -201,8 +264,7 @@ def written_twice(name: str, first: str, second: str) -> str:
     """The sentence for a column in which one number is written in two ways."""
     return (
         f"column '{name}' writes one number in two ways, {first!r} and {second!r}, which are taken for the same; if "
-        "its "
-        f"values are names (codes, versions, telephone numbers), say so: categorical=['{name}']"
+        f"its values are names (codes, versions, telephone numbers), say so: categorical=['{name}']"
     )
 
 
@@ -221,9 +283,8 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
     if texts.unclear_day is not None:
         return [
             f"{name} looks like dates in which no day is beyond 12 ({texts.unclear_day.first[1]!r}), so that it cannot "
-            "be "
-            "told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a frame: "
-            f"pandas.to_datetime with a format), {names}"
+            "be told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a "
+            f"frame: pandas.to_datetime with a format), {names}"
         ]
     if column.categories is not None and len(column.categories) <= MOST_ONE_HOT:
         return []

@@ -49,8 +49,7 @@ def checked_encoding(name: str) -> str:
     except LookupError:
         raise ValueError(
             f"encoding is {name!r}, which Python does not know; expected such as 'utf-8', 'utf-16', 'latin-1', "
-            "'cp1252' "
-            "(Windows)"
+            "'cp1252' (Windows)"
         ) from None
 
 

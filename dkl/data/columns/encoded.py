@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkl.data.columns.first_rows import FALSE, TRUE
+from dkl.data.columns.free_text import TextDirections
 from dkl.data.columns.numbers import LEADING_ZERO, NumberForm, NumberParts, means_missing
 from dkl.data.differences import Differences
 from dkl.data.ingest.column_rules import ColumnRule
@@ -29,7 +30,7 @@ from dkl.data.ingest.dates import (
     zone_of,
 )
 
-_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts"}
+_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts", "text": "texts"}
 _HELD |= {kind: f"{kind}s" for kind in DATE_KINDS}
 
 
@@ -46,7 +47,13 @@ class Encoded:
 
 
 def encoded(
-    rule: ColumnRule, column: pa.ChunkedArray, told: Differences, *, unknown: str = "zeros", first_row: int = 0
+    rule: ColumnRule,
+    column: pa.ChunkedArray,
+    told: Differences,
+    directions: TextDirections | None = None,
+    *,
+    unknown: str = "zeros",
+    first_row: int = 0,
 ) -> Encoded:
     """The values of a column by its rule.
 
@@ -56,6 +63,8 @@ def encoded(
     column : ChunkedArray of n values
     told : Differences
         Takes what is unlike the rows that the rule was made of.
+    directions : TextDirections or None
+        Of a column of free text.
     unknown : {"zeros", "error"}
         What a category that was never seen is.
     first_row : int
@@ -71,6 +80,8 @@ def encoded(
     of_column = _Column(rule, column, told, first_row)
     if rule.kind == "category":
         return of_column.category(unknown)
+    if rule.kind == "text":
+        return of_column.words(directions)
     if rule.kind == "code":
         codes = replace(of_column, rule=replace(rule, fill=0.0)).category(unknown).column
         return Encoded(0, np.asarray(codes) + 1.0, None)
@@ -121,6 +132,16 @@ class _Column:
             example = names[int(strange[0])].as_py()
             self._tell(strange, f"holds categories that were not there, such as {example!r}", "unseen")
         return Encoded(codes, 1.0, missing if rule.flags_missing else None)
+
+    def words(self, directions: TextDirections | None) -> Encoded:
+        """The numbers of free text along its directions; zeros where it is missing."""
+        rule = self.rule
+        if directions is None:
+            raise ValueError(f"column '{rule.name}' holds free text, and its directions are not with its rule")
+        written = self._texts()
+        missing = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
+        self._check_missing(missing)
+        return Encoded(0, directions.numbers(written), missing if rule.flags_missing else None)
 
     def times(self) -> Encoded:
         """The days and the cycles of a column that held times, or texts of them."""
@@ -248,7 +269,8 @@ class _Column:
             return
         rows = np.flatnonzero(missing)
         if rule.fill is None and rule.unforeseen is not None:
-            filled = "all of its columns are 0" if rule.kind == "category" else f"filled with {rule.unforeseen:.6g}"
+            zeros = rule.kind in ("category", "text")
+            filled = "all of its columns are 0" if zeros else f"filled with {rule.unforeseen:.6g}"
             self._tell(rows, f"is missing, and never was ({filled})", "missing")
         if rule.filling is None:
             raise ValueError(

@@ -19,6 +19,8 @@ MOST_ONE_HOT = 32
 """Columns with more values are kept as one column of codes, of which fit makes numbers."""
 
 MISSING = "<missing>"
+DIRECTION = "direction "
+"""How the numbers of free text are called, which are counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,13 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category", "code", "date", "time", "duration"}
+    kind : {"number", "boolean", "category", "code", "date", "time", "duration", "text"}
         Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
         one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
-        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs.
+        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs; of free text numbers
+        along directions (`dkl.data.columns.free_text`).
     categories : tuple of str
-        Sorted; one column each, or one code each.
+        Sorted; one column each, or one code each. Of free text what its numbers are called.
     fill : float or None
         What a missing value becomes (a missing category has no column set); None: it is an error.
     missing : int
@@ -61,7 +64,7 @@ class ColumnRule:
     """
 
     name: str
-    kind: Literal["number", "boolean", "category", "code"] | DateKind
+    kind: Literal["number", "boolean", "category", "code", "text"] | DateKind
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
@@ -81,7 +84,7 @@ class ColumnRule:
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        if self.kind == "category":
+        if self.kind in ("category", "text"):
             return len(self.categories)
         if self.parts:
             return len(names_of(self.name, self.parts))
@@ -89,7 +92,9 @@ class ColumnRule:
 
     @property
     def entries(self) -> int:
-        """How many of the encoded columns, without the flag, a row can set: one of the one-hot ones, all of a time."""
+        """How many of the encoded columns, without the flag, a row can set: all of a time or a text, else one."""
+        if self.kind == "text":
+            return len(self.categories)
         return len(names_of(self.name, self.parts)) if self.parts else 1
 
     @property
@@ -97,8 +102,9 @@ class ColumnRule:
         if self.kind == "code":
             return list(self.outputs) or [self.name]
         values = names_of(self.name, self.parts) if self.parts else [self.name]
-        if self.kind == "category":
-            values = [f"{self.name}={text}" for text in self.categories]
+        if self.kind in ("category", "text"):
+            sign = "=" if self.kind == "category" else ": "
+            values = [f"{self.name}{sign}{text}" for text in self.categories]
         return [*values, *([f"{self.name}={MISSING}"] if self.flags_missing else []), *self.outputs]
 
     @property
@@ -115,6 +121,11 @@ class ColumnRule:
     @property
     def treatment(self) -> str:
         """The rule in words, without the name of the column."""
+        if self.kind == "text":
+            made = [name for name in self.categories if not name.startswith(DIRECTION)]
+            kept = f"{len(self.categories) - len(made)} directions of its words"
+            text = f"free text as {' and '.join([*([', '.join(made)] if made else []), kept])}"
+            return f"{text}; {self.missing} missing, all zeros" if self.missing else text
         names = f" ({self.why})" if self.why else ""
         if self.kind == "code":
             return f"codes of {len(self.categories):,} values{names}, of which fit makes target means and counts"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
@@ -16,9 +16,10 @@ from scipy import sparse
 from dkl.data.checks import did_you_mean, no_rows, spoken_names
 from dkl.data.columns.deciding import Marks, decided_columns
 from dkl.data.columns.encoded import Encoded, encoded
+from dkl.data.columns.free_text import TextDirections
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import ColumnRule, Missing
+from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing
 from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
 from dkl.data.ingest.dates import staged, zone_of
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
@@ -56,6 +57,8 @@ class TableEncoding:
         Columns that a table may have beside the encoded ones (targets, weights, columns left out).
     array_dtype : str
         The dtype of the arrays that it was learned from, whose columns are found by position; empty for tables.
+    directions : tuple of TextDirections
+        Of the columns of free text, in their order.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class TableEncoding:
     unknown: Literal["zeros", "error"] = "zeros"
     ignored: tuple[str, ...] = ()
     array_dtype: str = ""
+    directions: tuple[TextDirections, ...] = ()
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -87,8 +91,18 @@ class TableEncoding:
 
     @property
     def has_codes(self) -> bool:
-        """Whether some of the encoded columns hold codes of categories rather than numbers."""
-        return any(rule.kind == "code" for rule in self.rules)
+        """Whether a fit makes other columns of some: of codes of categories, and of directions of free text."""
+        return any(rule.kind == "code" for rule in self.rules) or self.has_texts
+
+    @property
+    def text_names(self) -> list[str]:
+        """The columns of free text, in the order of `directions`."""
+        return [rule.name for rule in self.rules if rule.kind == "text"]
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether there is free text of which no fit has made anything yet."""
+        return any(rule.kind == "text" and rule.categories[0].startswith(DIRECTION) for rule in self.rules)
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -148,11 +162,13 @@ class TableEncoding:
             self._check_names(names_of_columns(frame), told)
         # Columns that are missing were named above; what is wrong with the others is said in the same message.
         there = set(table.column_names)
+        of_texts = {each.name: each for each in self.directions}
         for rule in self.rules:
             with problems.collected():
                 if rule.name in there:
                     column = table.column(rule.name)
-                    values.append(encoded(rule, column, told, unknown=self.unknown, first_row=first_row))
+                    of_text = of_texts.get(rule.name)
+                    values.append(encoded(rule, column, told, of_text, unknown=self.unknown, first_row=first_row))
         problems.raise_all()
         if differences is None or told.strict:
             told.say()
@@ -169,6 +185,20 @@ class TableEncoding:
             )
         told.add_names(known, names, self.ignored)
 
+    def with_directions(self, directions: Sequence[TextDirections]) -> TableEncoding:
+        """The encoding that `from_json` made, with what JSON has no place for.
+
+        Raises
+        ------
+        ValueError
+            They are not those of its columns of free text.
+        """
+        widths = {rule.name: len(rule.categories) for rule in self.rules if rule.kind == "text"}
+        given = {each.name: each.n_columns for each in directions}
+        if list(widths.items()) != list(given.items()):
+            raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
+        return replace(self, directions=tuple(directions))
+
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
@@ -184,7 +214,7 @@ class TableEncoding:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
+        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding, but for `directions`."""
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
             # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
@@ -207,8 +237,8 @@ class TableEncoding:
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
-    """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
-    return all(rule.kind in ("number", "boolean") and rule.fill is None for rule in encoding.rules)
+    """Whether raw columns are the encoded ones: all of them numbers, none of them in texts, and none filled in."""
+    return all(rule.kind in ("number", "boolean") and rule.fill is None and not rule.form for rule in encoding.rules)
 
 
 def learn_encoding(
@@ -313,8 +343,7 @@ def decide_encoding(
     if not decided.rules:
         raise ValueError(
             f"no column is left to learn from: the texts of {spoken_names(decided.aside)} differ in (almost) every "
-            "row; "
-            f"to use them all the same, name them: categorical={decided.aside}"
+            f"row; to use them all the same, name them: categorical={decided.aside}"
         )
     if said is None:
         decided.say(without)
@@ -326,7 +355,8 @@ def decide_encoding(
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    return TableEncoding(tuple(rules), is_sparse, unknown, (*ignored, *decided.aside))
+    ignored = (*ignored, *decided.aside)
+    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=tuple(decided.directions))
 
 
 def _dense_rows(
