@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -67,9 +67,24 @@ def parse_splits(text: str) -> dict[str, float]:
     return shares
 
 
+def _as_typed(options: Any) -> list[str]:
+    """The fields of a group of options that are not as they are without being given, as words of a command line."""
+    words = []
+    for field in fields(options):
+        value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
+        if value == field.default or value == []:
+            continue
+        words += [flag] if value is True else [word for each in _each(value) for word in (flag, str(each))]
+    return words
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 @dataclass(frozen=True)
-class ColumnOptions:
-    """What the columns of the files are."""
+class RoleOptions:
+    """What the columns of files are."""
 
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
@@ -84,12 +99,10 @@ class ColumnOptions:
     categorical: Annotated[
         list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
     ] = None
-    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
     missing: Annotated[
         Literal["auto", "mean", "error"],
         typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
     ] = "auto"
-
     drop_missing_target: Annotated[
         bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
     ] = False
@@ -98,6 +111,18 @@ class ColumnOptions:
         """As `dkl.ingest` takes them."""
         # An option that may be repeated arrives as a list, or as None where it was not given.
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, as a shell takes them."""
+        return _as_typed(self)
+
+
+@dataclass(frozen=True)
+class ColumnOptions(RoleOptions):
+    """What the columns of the files are, and what the target is."""
+
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
 
 
 @dataclass(frozen=True)
@@ -142,7 +167,7 @@ class CsvOptions:
 
     def csv_format(self) -> Any:
         """What is said of delimited text, as `dkl.CsvFormat`; None where nothing is."""
-        if not self.said_of_csv:
+        if not self.given:
             return None
         from dkl.data.ingest.csv_files import NULL_VALUES, CsvFormat
 
@@ -154,10 +179,9 @@ class CsvOptions:
             raise typer.BadParameter(str(error)) from None
 
     @property
-    def said_of_csv(self) -> list[str]:
-        """The options that were given."""
-        given = {"delimiter": self.delimiter, "decimal": self.decimal, "encoding": self.encoding, "na": self.na}
-        return [f"--{name}" for name, value in given.items() if value]
+    def given(self) -> list[str]:
+        """The options that were given, as a shell takes them."""
+        return _as_typed(CsvOptions(self.delimiter, self.decimal, self.na, self.encoding))
 
 
 @dataclass(frozen=True)
@@ -174,7 +198,7 @@ class TextOptions(CsvOptions):
         """As `dkl.ingest` takes it."""
         if (csv := self.csv_format()) is not None:
             if self.format not in (None, "csv"):
-                raise typer.BadParameter(f"{self.said_of_csv[0]} is for CSV files, and --format says {self.format}")
+                raise typer.BadParameter(f"{self.given[0]} is for CSV files, and --format says {self.format}")
             if self.n_columns is not None or self.zero_based is not None:
                 raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
             return csv

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -27,14 +29,16 @@ from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.ingest.tables import Retyped, common_schema, file_tables, probed
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
-from dkl.data.store.location import Location
+from dkl.data.store.location import Location, is_store
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.table_input import GivenTable, given_table, is_table
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
+from dkl.errors import StoreError
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
+from dkl.version import __version__
 
 _UNKNOWN_BYTES = 16 * 2**30
 """What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
@@ -157,27 +161,25 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
-    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
-    # A text names the column that says which split a row is in; a mapping gives shares.
-    column = splits if isinstance(splits, str) else None
+    choices, splits = _chosen(
+        by_group,
+        by_time,
+        splits,
+        target=target,
+        weight=weight,
+        drop=drop,
+        task=task,
+        categorical=categorical,
+        missing=missing,
+        unknown=unknown,
+        layout=layout,
+        group=group,
+        time=time,
+        drop_missing_target=drop_missing_target,
+    )
     if splits and not isinstance(splits, str):
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
-    choices = TableChoices(
-        target,
-        weight,
-        drop,
-        task,
-        categorical,
-        missing,
-        unknown,
-        layout,
-        column,
-        group,
-        time,
-        held_by,
-        drop_missing_target=drop_missing_target,
-    )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     # Asked before the input is looked at, which may take long, and with its files once they are known.
@@ -191,6 +193,7 @@ def ingest(
         seed if shuffle else None,
         buffers,
         resolve_progress(progress),
+        "" if is_given else _inputs(files, reader, choices, splits, seed, shuffle),
     )
     directory = temporary_directory
     if directory is None and location.is_local:
@@ -212,6 +215,51 @@ def ingest(
     # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
+
+
+def stored_before(
+    store: PathLike,
+    paths: PathLike | Iterable[PathLike],
+    *,
+    by_group: str | None = None,
+    by_time: str | None = None,
+    splits: Mapping[str, float] | str | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    format: Format | None = None,
+    **columns: Any,
+) -> Dataset | None:
+    """The store that `ingest` with these arguments wrote, where the files are unchanged since; else None."""
+    if not is_store(store):
+        return None
+    choices, splits = _chosen(by_group, by_time, splits, **columns)
+    inputs = _inputs(find_files(paths, None), format, choices, splits, seed, shuffle)
+    try:
+        dataset = open_dataset(store)
+    except StoreError:
+        # one that is damaged, half-written or of a newer release is written again
+        return None
+    return dataset if dataset.schema.provenance.get("inputs") == inputs else None
+
+
+def _inputs(
+    files: Sequence[InputFile], format: Any, choices: TableChoices, splits: Any, seed: int, shuffle: bool
+) -> str:
+    """Equal for equal states of files, and equal choices of what becomes of them."""
+    states = [(file.name, file.state) for file in files]
+    of_columns = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(choices).items()}
+    text = json.dumps([__version__, states, of_columns, repr(format), splits, seed if shuffle else None], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _chosen(
+    by_group: str | None, by_time: str | None, splits: Any, *, group: str | None, time: str | None, **columns: Any
+) -> tuple[TableChoices, Any]:
+    """What becomes of the columns, and the splits."""
+    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
+    # A text names the column that says which split a row is in; a mapping gives shares.
+    column = splits if isinstance(splits, str) else None
+    return TableChoices(split=column, group=group, time=time, held_by=held_by, **columns), splits
 
 
 def _found(
@@ -350,8 +398,7 @@ def described(schema: Schema) -> str:
         if schema.may_be_counts:
             target += (
                 "; if these are numbers, task='regression' (in the shell --task) takes them so, and for counts there "
-                "is "
-                "loss='poisson' in the fit"
+                "is loss='poisson' in the fit"
             )
     else:
         target = schema.task or "no target"
@@ -405,6 +452,7 @@ class _Job:
     seed: int | None
     buffers: Buffers
     publish: Subscriber
+    inputs: str = ""
 
     def staged(self, folder: Path) -> tuple[_Job, Stage, Schema]:
         """All rows on temporary disk, and what they are to become.
@@ -433,6 +481,8 @@ class _Job:
                 counted.advance(n_bytes, table.num_rows, n_bytes)
         names = [file.name for file in self.files]
         provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        if self.inputs:
+            provenance["inputs"] = self.inputs
         if self.rows.target_name:
             provenance["target"] = self.rows.target_name
         said = self.rows.said if isinstance(self.rows, TableRows) else []

@@ -81,6 +81,14 @@ class InputFile:
         return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(self._path)
 
     @property
+    def state(self) -> str:
+        """Another one when the file has been written since."""
+        if not isinstance(self._fs, LocalFileSystem):
+            return str(self._fs.ukey(self._path))
+        status = os.stat(self._path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    @property
     def unpacked_size(self) -> int:
         """About how many bytes the file holds decompressed."""
         return self.size if self.compression is None else _COMPRESSION_RATIO * self.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -60,9 +61,7 @@ def read_facts(location: Location) -> dict[str, Any]:
                     "read"
                 )
             raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {remedy}")
-        raise StoreError(
-            f"{location.place} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
-        )
+        raise StoreError(_what_else(location))
     if facts.get("state") != "complete":
         raise StoreError(
             f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
@@ -81,6 +80,21 @@ def read_facts(location: Location) -> dict[str, Any]:
     if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
     return facts
+
+
+def _what_else(location: Location) -> str:
+    """What to do with something that is no store: files of rows are read into one, arrays stay where they are."""
+    named = location.place
+    is_zarr = location.is_local and any((location.path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
+    if location.is_local and not is_zarr:
+        shown = location.given
+        return (
+            f"{named} is not a dataset of dkl: rows in files (CSV, Parquet, libsvm, npz) are read into one by "
+            f"dkl.ingest({shown!r}, 'rows.zarr', target=COLUMN); in the shell dkl fit {shlex.quote(shown)} model.zarr "
+            f"--target COLUMN reads them and fits a model, and dkl ingest {shlex.quote(shown)} rows.zarr --target "
+            "COLUMN reads them alone"
+        )
+    return f"{named} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
 
 
 class OpenStore:
