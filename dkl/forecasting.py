@@ -23,8 +23,9 @@ from dkl.encodings.categories import planned_categories
 from dkl.events import Event
 from dkl.methods.validation import without_splits
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import allowed_bytes, cache_bytes
+from dkl.passes.memory import cache_bytes
 from dkl.passes.reading import block_bytes
+from dkl.passes.room import own_room
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.planning import PlannedLearner, planned_rows
 from dkl.process import compiling
@@ -239,7 +240,7 @@ def forecast(
         # a fit reads the column of exposures once before all else, with the rows that it stands in
         passes.insert(0, PassCost("exposures", 1.0, 0.0, max((one.bytes_a_row for one in timed), default=0.0)))
     n_blocks = np.count_nonzero(rows.source.block_rows)
-    limit = allowed_bytes(learner.memory_limit, None)
+    limit = own_room(learner.memory_limit).nbytes
     kept = cache_bytes(limit) if rows.source.stored_nbytes else 0
     a_block = -(-rows.n_rows // max(int(n_blocks), 1))
     return Forecast(repr(learner), rows.n_rows, a_block, tuple(passes), rates, driver_seconds, kept)
@@ -252,7 +253,7 @@ def _kind(name: str) -> str:
 
 def _calls(learner: PlannedLearner, rows: Dataset) -> Counter[str]:
     """How often passes of each kind run at most."""
-    numbered, sums, _, _ = planned_categories(rows, allowed_bytes(learner.memory_limit, None))
+    numbered, sums, _, _ = planned_categories(rows, own_room(learner.memory_limit).nbytes)
     calls = Counter(_kind(record.name) for record in sums)
     for records, most in learner.planned_passes(numbered):
         calls[_kind(records[0].name)] += most

@@ -40,7 +40,7 @@ FORMAT = 1
 KIND = "model"
 
 # How a fit was run says nothing about the model, and may hold what no file should: callables, paths.
-_RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums"})
+_RUN_PARAMETERS = frozenset({"progress", "checkpoint", "memory_limit", "sums", "linear"})
 _RUN_FIELDS = frozenset({"device", "provenance_", "stats_"})
 # Arrays are numbered in the order in which the tree names them; nothing else may lie in the folder.
 _ARRAY_NAME = re.compile(r"[0-9]{1,9}")
@@ -350,6 +350,11 @@ def _fields_of(value: object, path: str) -> dict[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {known.name: getattr(value, known.name) for known in dataclasses.fields(value)}
     if isinstance(value, BaseEstimator):
+        if type(value).__module__.startswith("sklearn.") and type(value).__name__ not in STORED:
+            raise TypeError(
+                f"{path} is a {type(value).__name__}, of which files of models know nothing, and nothing is pickled: "
+                "a model can be saved whose linear model has coef_ and intercept_, such as SGDClassifier"
+            )
         fields = {name: given for name, given in value.get_params(deep=False).items() if name not in _RUN_PARAMETERS}
         if not isinstance(fields.get("random_state"), int | np.integer | None):
             # A generator is no part of a fitted model: the seed that it gave is `seed_`.

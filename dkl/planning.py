@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from dask.utils import format_bytes, format_time
@@ -16,34 +15,19 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, with_planned_rates
 from dkl.data.together.rows import BesideFeatures
-from dkl.encodings.categories import planned_categories
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
-from dkl.methods.validation import check_target, without_splits
-from dkl.passes.backends import choose_backend
+from dkl.methods.room import PlannedLearner, planned_work
+from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
-from dkl.passes.kept_sums import source_of
-from dkl.passes.memory import MemoryProjection, allowed_bytes, blocks_ahead, device_items, fit_limits, pass_name
-from dkl.protocols.records import Cost, Record, RowSample
+from dkl.passes.memory import MemoryProjection, device_items, fit_limits, pass_name
+from dkl.passes.room import Room
+from dkl.protocols.records import Cost, RowSample
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
-
-
-class PlannedLearner(Protocol):
-    """A learner that can be planned.
-
-    One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
-    so many bytes, item by item.
-    """
-
-    memory_limit: int | str | None
-
-    def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
-        """The records of each kind of pass and how often it runs at most."""
-        ...
 
 
 def check_planned(learner: object) -> None:
@@ -103,6 +87,8 @@ class Plan:
         Where blocks are computed on, and why.
     in_files : int
         Bytes at most in Dask's `temporary_directory`: sums and tables of categories that do not fit in memory.
+    room : Room or None
+        What a process that runs passes holds already, and the lines that it stays below.
     """
 
     learner: str
@@ -115,6 +101,7 @@ class Plan:
     is_cluster: bool = False
     device: str = ""
     in_files: int = 0
+    room: Room | None = None
 
     @property
     def n_passes(self) -> int:
@@ -283,35 +270,14 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     rows, exposed = planned_rows(learner, dataset, y, exposure)
     # A plan of a fit that would be refused for want of a GPU says so, and is a plan all the same.
     where, device = _device(getattr(learner, "device", None))
-    # The backend says how many blocks are computed on at once, and in which processes: nothing is sent to it.
-    backend = choose_backend()
-    try:
-        # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
-        allowed = allowed_bytes(learner.memory_limit, backend.process_bytes())
-        whole, sums, tables, in_files = planned_categories(without_splits(rows), allowed)
-        kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
-        slots = Counter(backend.slots())
-        # The memory of one process in each pass, by the same sums that the pass itself does.
-        memories = [
-            fit_limits(
-                source_of(whole.source, records),
-                records,
-                n_threads=max(slots.values()),
-                allowed=allowed,
-                cached=bool(whole.source.stored_nbytes),
-                in_driver=not backend.is_cluster,
-                ahead=blocks_ahead(where, is_inline=backend.is_inline),
-            )
-            for records, _ in kinds
-        ]
-    finally:
-        backend.close()
+    work = planned_work(learner, rows, where)
+    whole, slots = work.rows, work.slots
     flops_per_second, bytes_per_second = product_rate(), _read_rate(rows)
     passes, stored = [], rows.source.stored_nbytes
     if exposed.name and stored:
-        one_block = fit_limits(rows.source, (), n_threads=1, allowed=allowed, cached=False, ahead=0)
+        one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
         passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block))
-    for (records, calls), memory in zip(kinds, memories, strict=True):
+    for (records, calls), memory in zip(work.kinds, work.memories, strict=True):
         # Drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far.
         n, d = whole.n_rows, whole.n_columns
         costs = [Cost(50.0 * n) if isinstance(record, RowSample) else record.cost(n, d) for record in records]
@@ -331,10 +297,11 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         slots.total(),
         flops_per_second,
         bytes_per_second,
-        held=tables | (dict(learner.planned_memory(whole)) if hasattr(learner, "planned_memory") else {}),
-        is_cluster=backend.is_cluster,
+        held=work.held,
+        is_cluster=work.is_cluster,
         device=device,
-        in_files=in_files,
+        in_files=work.in_files,
+        room=work.room,
     )
 
 

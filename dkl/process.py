@@ -1,4 +1,4 @@
-"""The process that we run in: the CPUs that it may use at once, what it compiles, and what a fork leaves behind."""
+"""The process that we run in: the CPUs and the memory that it may use, what it compiles, and what a fork leaves."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 LOG = logging.getLogger("dkl")
 _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
@@ -51,8 +53,28 @@ def cpu_quota() -> float | None:
     return min(_quotas(_CGROUPS, _OWN_CGROUPS), default=None)
 
 
+def free_memory() -> int:
+    """Bytes that this process may still take: of its machine, and of the control groups (containers) around it."""
+    in_groups = (_free_in(group) for group in _limiting_groups(_CGROUPS, _OWN_CGROUPS))
+    return min([psutil.virtual_memory().available, *(free for free in in_groups if free is not None)])
+
+
 def _quotas(mounted: Path, own: Path) -> Iterator[float]:
-    """The quota of each control group around this process, of version 1 and 2 of the kernel's interface.
+    """The CPUs that each control group around this process grants, where it has a limit."""
+    return (quota for group in _groups("cpu", mounted, own) if (quota := _quota_of(group)) is not None)
+
+
+@cache
+def _limiting_groups(mounted: Path, own: Path) -> tuple[Path, ...]:
+    """The control groups around this process that limit memory: which ones do is looked up once."""
+    machine = psutil.virtual_memory().total
+    found = ((group, _free_in(group)) for group in _groups("memory", mounted, own))
+    # Version 1 writes a huge number where there is no limit.
+    return tuple(group for group, free in found if free is not None and free < machine)
+
+
+def _groups(controller: str, mounted: Path, own: Path) -> Iterator[Path]:
+    """The folders of each control group around this process, of version 1 and 2 of the kernel's interface.
 
     In a container the path of the group may be the host's, of which only the root is there: all levels are tried.
     """
@@ -62,14 +84,12 @@ def _quotas(mounted: Path, own: Path) -> Iterator[float]:
         return
     for controllers, path in groups:
         # A line is "number:controllers:path"; version 2 has a single line without controllers.
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        for root in [mounted] if not controllers else [mounted / controllers, mounted / "cpu"]:
+        for root in [mounted] if not controllers else [mounted / controllers, mounted / controller]:
             group = root / path.lstrip("/")
-            # The quota of a group holds for all groups inside it, so each level up to the root may be the narrowest.
-            for level in (group, *group.parents):
-                if level.is_relative_to(root) and (quota := _quota_of(level)) is not None:
-                    yield quota
+            # The limit of a group holds for all groups inside it, so each level up to the root may be the narrowest.
+            yield from (level for level in (group, *group.parents) if level.is_relative_to(root))
 
 
 def _quota_of(group: Path) -> float | None:
@@ -82,6 +102,24 @@ def _quota_of(group: Path) -> float | None:
         # Version 2 writes "max" for no limit, version 1 writes -1.
         return float(quota) / float(period) if quota != "max" and float(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _free_in(group: Path) -> int | None:
+    """Bytes left of the memory that one control group may take; None without a limit.
+
+    Pages of files count as taken, although the kernel gives them up as soon as memory is asked for: those that were not
+    used of late are added again.
+    """
+    limit, used = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    names = limit if (group / limit[0]).exists() else used
+    try:
+        most, taken = ((group / name).read_text().strip() for name in names)
+        lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        pages = {name: int(nbytes) for name, nbytes in lines}
+        given_up = pages.get("total_inactive_file", pages.get("inactive_file", 0))
+        return None if most == "max" else max(0, int(most) - int(taken) + given_up)
+    except (OSError, ValueError):
         return None
 
 

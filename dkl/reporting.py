@@ -22,7 +22,7 @@ from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
-from dkl.methods.provenance import Provenance, fingerprint_of
+from dkl.methods.provenance import Provenance
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
 from dkl.plots.answers import AnswersDisplay
@@ -267,11 +267,11 @@ class _Page:
         """Raise StoreError where rows of the store and the split of the fit are no longer those that were fitted."""
         origin = self.origin
         same = origin.fingerprint and dataset.store and (dataset.store, dataset.name) == (origin.store, origin.view)
-        if same and fingerprint_of(dataset) != origin.fingerprint:
+        if same and dataset.fingerprint != origin.fingerprint:
             view = f"split {dataset.name!r} of " if dataset.name else ""
             raise StoreError(
                 f"{view}{dataset.store!r} has changed since the fit: its fingerprint is "
-                f"{fingerprint_of(dataset)[:12]}, that of the fit {origin.fingerprint[:12]}; fit the model again, or "
+                f"{dataset.fingerprint[:12]}, that of the fit {origin.fingerprint[:12]}; fit the model again, or "
                 "give the rows that it was fitted on"
             )
 

@@ -22,7 +22,7 @@ from dkl.machines.contest import Tried
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import checked_limit
 from dkl.progress import Choice, resolve_progress
 
 
@@ -151,7 +151,7 @@ def suggest(
     """
     # A generator would give another answer for the same call, and a suggestion is to be looked up again.
     random_state = whole_number(random_state, "random_state")
-    allowed_bytes(memory_limit, None)
+    checked_limit(memory_limit)
     # Rows of a Dataset are not copied, and all others become one here.
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))

@@ -85,9 +85,13 @@ def cluster(forked_workers: None) -> Iterator[object]:
 
 @pytest.fixture
 def client(cluster: object) -> Iterator[object]:
-    """A client of the shared cluster, the default one while the test runs; waits for both workers."""
+    """A client of the shared cluster, the default one while the test runs; waits for both workers.
+
+    Few rows in memory go to the workers, too, which a fit would keep to itself.
+    """
+    import dask
     from distributed import Client
 
-    with Client(cluster) as client:
+    with Client(cluster) as client, dask.config.set({"dkl.local-bytes": 0}):
         client.wait_for_workers(2, timeout=60)
         yield client

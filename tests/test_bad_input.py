@@ -668,7 +668,7 @@ FITS = [
         "a memory limit that cannot be kept",
         lambda f: classifier(memory_limit=1000).fit(X, Y),
         MemoryError,
-        ("may take 0.98 kiB", "Allow more"),
+        ("may use 0.98 kiB in all (memory_limit)", "Enough is memory_limit="),
     ),
     # numbers too large to be computed with
     Case("a target whose square overflows", lambda f: regressor().fit(X, with_value(1e200, 7)), ValueError, ("y[7]",)),

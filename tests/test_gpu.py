@@ -40,7 +40,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
 from dkl.kernels.sgd.steps import sgd_rows
-from dkl.linear import array_sgd
+from dkl.linear import sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
@@ -291,7 +291,7 @@ def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch
         moved.append(X.shape[0])
         return rows_on(X, where)
 
-    monkeypatch.setattr(array_sgd, "sgd_rows", watched)
+    monkeypatch.setattr(sgd, "sgd_rows", watched)
     X, y = rows(5_000)
     machine = KernelClassifier(RandomFeatures(Gaussian(2.0), n_features=20), device="gpu", epochs=1, random_state=0)
     monkeypatch.setattr(device, "rows_on", moving)

@@ -140,6 +140,40 @@ def test_quotas_are_read_from_both_versions_of_control_groups_at_every_level(tmp
     assert list(process._quotas(tmp_path, tmp_path / "nothing")) == []
 
 
+def test_the_memory_that_is_left_of_a_container_bounds_that_of_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(process, "_OWN_CGROUPS", tmp_path / "own")
+
+    def free() -> int:
+        process._limiting_groups.cache_clear()
+        return process.free_memory()
+
+    of_host = free()
+    assert of_host > 1 << 20
+
+    def group(name: str, **files: str) -> None:
+        folder = tmp_path / "cgroup" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            (folder / file.replace("_", ".", 1)).write_text(content)
+
+    group("pod", memory_max="1000000\n", memory_current="700000\n", memory_stat="anon 1\ninactive_file 100000\n")
+    group("pod/here", memory_max="max\n", memory_current="500000\n", memory_stat="inactive_file 0\n")
+    (tmp_path / "own").write_text("0::/pod/here\n")
+    assert free() == 400_000
+    assert process.free_memory() == 400_000
+    # version 1 writes a huge number for no limit, and the pages of the groups inside under another name
+    old = {"memory_limit_in_bytes": "800000", "memory_usage_in_bytes": "900000", "memory_stat": "total_inactive_file 7"}
+    group("memory/docker", **old)
+    (tmp_path / "own").write_text("3:memory:/docker\n")
+    assert free() == 0
+    group("memory/docker", memory_limit_in_bytes="9223372036854771712")
+    assert free() == pytest.approx(of_host, rel=0.5)
+    process._limiting_groups.cache_clear()
+
+
 # forks -----------------------------------------------------------------------------------------------------------
 
 

@@ -84,10 +84,10 @@ def store_of(
         progress=running.progress,
     )
     splits = ", ".join(f"{written[name].n_rows:,} in {name}" for name in written.splits)
-    said = written.schema.provenance.get("written")
+    format = written.schema.provenance.get("written")
     return store, (
-        f"The rows of {data} were read into {store}{f' ({said})' if said else ''}: {written.n_rows:,}, {splits}. It is "
-        "used again while the files are unchanged."
+        f"The rows of {data} were read into {store}{f' ({format})' if format else ''}: {written.n_rows:,}, {splits}. "
+        "It is used again while the files are unchanged."
     )
 
 

@@ -14,15 +14,16 @@ import numpy as np
 import zarr
 from scipy import sparse
 
-from dkl.data.checks import stored_dtype, whole_number
+from dkl.data.checks import whole_number
 from dkl.data.description import Description, describe_rows
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
 from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.in_place import CsrGroup, InPlaceSource, classes_in_place, open_in_place
-from dkl.data.sources.rows import RowSource, lazy_part
+from dkl.data.sources.in_place import InPlaceSource, open_in_place
+from dkl.data.sources.lazy import lazy_part, zarr_behind
+from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import SelectedSource, Thinned, narrowed
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
@@ -509,12 +510,16 @@ def from_zarr(
 ) -> Dataset:
     """Use zarr arrays where they are: no row is copied, and no checksum of ours guards them.
 
-    Rows are checked for NaN and infinity whenever they are read. `create_dataset(store, from_zarr(...))` writes them
-    with checksums and in blocks that read fast.
+    Nothing of X is read here: the arrays are known by their metadata and by the names, sizes and times of the objects
+    that hold their chunks (of a store that lists none, over HTTP or in memory, by their metadata alone). Passes decode
+    each chunk once, note its digest, and end with an error that names it where a later pass finds another one. Rows
+    are checked for NaN and infinity whenever they are read. `create_dataset(store, from_zarr(...))` writes them with
+    checksums, in blocks that read fast.
 
     Parameters
     ----------
     X : zarr array of shape (n, d), a group of CSR rows as anndata lays them out, or a path or URL of either
+        A Dask array that `dask.array.from_zarr` has made stands for its zarr array.
     y : zarr array or array of shape (n,) or (n, t), a path or URL, or None
     sample_weight : zarr array or array of shape (n,), a path or URL, or None
     task : {"auto", "classification", "regression"}
@@ -539,27 +544,31 @@ def from_zarr(
     >>> dkl.from_zarr(X, y=["a", "b", "a", "b"]).n_rows
     4
     """
-    # Each may be a path, a URL or an open array; values in memory pass through.
-    opened_X, opened_y, weight = (open_in_place(values, storage_options) for values in (X, y, sample_weight))
-    rows = CsrGroup(opened_X) if isinstance(opened_X, zarr.Group) else opened_X
-    if not isinstance(rows, zarr.Array | CsrGroup):
-        raise TypeError(f"X is {type(X).__name__}; expected a zarr array, a group, a path or a URL")
-    if len(rows.shape) != 2 or 0 in rows.shape:
-        raise ValueError(f"X has shape {tuple(rows.shape)}; expected rows and columns, at least one of each")
+    # Each may be a path, a URL, an open array or a Dask array of one; values in memory pass through.
+    opened_X, opened_y, weight = (
+        open_in_place(zarr_behind(values), storage_options) for values in (X, y, sample_weight)
+    )
+    if not isinstance(opened_X, zarr.Array | zarr.Group):
+        raise TypeError(
+            f"X is {type(X).__name__}; expected a zarr array, a group, a path or a URL, or a Dask array that "
+            "dask.array.from_zarr has made and nothing has changed since"
+        )
+    shape: Any = opened_X.attrs.get("shape", ()) if isinstance(opened_X, zarr.Group) else opened_X.shape
+    if isinstance(opened_X, zarr.Array) and (len(shape) != 2 or 0 in shape):
+        raise ValueError(f"X has shape {tuple(shape)}; expected rows and columns, at least one of each")
     for name, given in (("y", opened_y), ("sample_weight", weight)):
-        if given is not None and np.shape(given)[:1] != rows.shape[:1]:
+        if given is not None and np.shape(given)[:1] != tuple(shape)[:1]:
             raise ValueError(
-                f"{name} has shape {np.shape(given)} and X has {rows.shape[0]} rows; expected (n_rows,), an entry a row"
+                f"{name} has shape {np.shape(given)} and X has {shape[0]} rows; expected (n_rows,), an entry a row"
             )
-    # y is read once, here: its labels must be known before the first block is encoded by them.
-    decided, labels = (None, None) if opened_y is None else classes_in_place(opened_y, task, classes, weight)
+    source, decided, labels = InPlaceSource.labelled(opened_X, opened_y, weight, task, classes)
     schema = Schema(
-        n_columns=int(rows.shape[1]),
-        dtype=stored_dtype(rows.dtype),
-        is_sparse=isinstance(rows, CsrGroup),
+        n_columns=source.n_columns,
+        dtype=source.dtype,
+        is_sparse=source.is_sparse,
         task=decided,
         classes=labels,
         n_targets=opened_y.shape[1] if opened_y is not None and len(np.shape(opened_y)) == 2 else None,
         has_weight=weight is not None,
     )
-    return Dataset(InPlaceSource(rows, opened_y, weight, labels), schema)
+    return Dataset(source, schema)

@@ -11,10 +11,10 @@ import google_crc32c
 import numpy as np
 
 from dkl.data.counts import RowCounts
-from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import SelectedSource, narrowed
 from dkl.protocols.block import Block
+from dkl.protocols.sampling import shuffle_keys
 
 NO_SPLIT = 255
 _ROUNDING = 1e-9

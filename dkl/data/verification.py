@@ -11,25 +11,29 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.data.checks import check_rows
+from dkl.data.sources.in_place import InPlaceSource, compare_noted
 from dkl.data.sources.rows import RowSource
 from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.store.block_arrays import CSR_PARTS, array_names, row_column_names
 from dkl.data.store.commit import VERSIONS
+from dkl.data.store.ledger import LEDGER
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore
 from dkl.data.store.stored_splits import FOLDER, column_of, whole_split
 from dkl.data.store.version_files import check_note, check_version, newest_version, open_version, version_place
-from dkl.errors import CorruptChunkError
+from dkl.errors import CorruptChunkError, StoreError
 
 
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
     base = source.base if isinstance(source, SelectedSource) else source
-    # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at.
+    # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at, and for arrays
+    # in place whether their objects and values are those that were opened and read.
     if not isinstance(base, StoreSource | VersionSource):
-        yield from row_faults(base)
+        changed = list(base.faults()) if isinstance(base, InPlaceSource) else []
+        yield from dict.fromkeys([*changed, *row_faults(base)])
         return
     # A fault may show in several checks, and is named once.
     sentences = dict.fromkeys(_failures(_version_checks(base.location)))
@@ -122,12 +126,17 @@ def check_group(location: Location) -> None:
 
 def row_faults(source: RowSource) -> Iterator[str]:
     """What is wrong with rows that have no checksums: values that no dataset may hold."""
-    reader = source.reader()
+    try:
+        reader = source.reader()
+    except StoreError as error:
+        yield str(error)
+        return
 
     def check(index: int) -> None:
         """Read one block, or compute it, and check its values."""
         ticket = source.ticket(index)
         check_rows(reader.load(dask.compute(ticket)[0] if isinstance(ticket, Delayed) else ticket).X)
+        compare_noted(LEDGER.taken())
 
     yield from _failures(partial(check, int(index)) for index in np.flatnonzero(source.block_rows))
 

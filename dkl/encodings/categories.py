@@ -30,9 +30,9 @@ from dkl.encodings.target_means import (
 from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import room_of
+from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 Names = TypeVar("Names", bound=tuple[str, ...])
@@ -78,9 +78,9 @@ def with_categories(
     dataset = with_texts(dataset, held_out, run)
     if not dataset.schema.has_codes and not more:
         return dataset
-    backend = choose_backend()
+    backend = backend_for(dataset.source, (), "cpu", run.memory_limit)
     try:
-        allowed = allowed_bytes(run.memory_limit, backend.process_bytes())
+        allowed = room_of(backend.memories(()), run.memory_limit).nbytes
     finally:
         backend.close()
     return CategoryFit(dataset, CategoryFolds(held_out), centres, allowed, run, more).numbered()

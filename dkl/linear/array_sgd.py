@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
-from dkl.kernels.sgd.steps import sgd_rows
-from dkl.linear.minibatches import signs
+from dkl.linear.sgd import (
+    POWER,
+    REGRESSION_LOSSES,
+    StepSchedule,
+    refuse_overflow,
+    rows_by_model,
+    steps_by_rule,
+)
 from dkl.solvers.losses import LOG_LINK, answered, loss_of
 
 # The losses that scikit-learn has no stochastic steps of.
@@ -79,14 +84,6 @@ def take_steps(
     return model
 
 
-def refuse_overflow(models: SGDModels, n_rows: int) -> None:
-    """Raise ValueError where steps on so many rows have led to coefficients that are no numbers."""
-    if not (np.isfinite(models.coef).all() and np.isfinite(models.intercept).all()):
-        raise ValueError(
-            f"coefficients overflow in steps on {n_rows} rows; scale the rows, or take a smaller eta0 or a larger alpha"
-        )
-
-
 def quantiles_of(model: SGDModel) -> np.ndarray:
     """What the outputs of a model of quantiles are for one target: (q,)."""
     return np.atleast_1d(np.asarray(model.epsilon, dtype=np.float64))
@@ -112,21 +109,6 @@ def rules_of(
     epsilons = np.resize(quantiles_of(model), n_models)
     alphas = np.full(n_models, float(model.alpha)) / (1.0 if unit is None else unit)
     return [SGDRule(**options, alpha=float(a), epsilon=float(e)) for a, e in zip(alphas, epsilons, strict=True)]
-
-
-def steps_by_rule(
-    X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rules: Sequence[SGDRule], order: np.ndarray | None = None
-) -> SGDModels:
-    """`sgd_rows` of models that have a rule each; the rule of all of them, where it is one, takes them together."""
-    if all(rule == rules[0] for rule in rules):
-        return sgd_rows(X, Y, S, models, rule=rules[0], order=order)
-    names, parts = ("coef", "intercept", "average_coef", "average_intercept"), []
-    for k, rule in enumerate(rules):
-        own = slice(k, k + 1)
-        alone = replace(models, **{name: getattr(models, name)[own] for name in names})
-        parts.append(sgd_rows(X, Y[:, own], S[:, own], alone, rule=rule, order=order))
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return SGDModels(**joined, clock=parts[0].clock)
 
 
 def _with_losses(constraints: dict[str, list[Any]], *losses: str) -> dict[str, list[Any]]:
@@ -287,6 +269,66 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         return values[:, 0] if values.shape[1] == 1 else values
 
 
+def default_estimator(
+    loss: str,
+    schedule: StepSchedule,
+    *,
+    alpha: float,
+    epsilon: float = 0.1,
+    quantiles: Sequence[float] = (),
+    n_models: int = 1,
+) -> SGDClassifier | SGDRegressor:
+    """The unfitted estimator that fits by default.
+
+    Its averaging is off: with `partial_fit` scikit-learn's mixes averaged and last intercepts, so the average is ours
+    (`sgd_step`).
+
+    Parameters
+    ----------
+    loss : str
+    schedule : Schedule
+    alpha : float
+    epsilon : float
+        Of "epsilon_insensitive" and "huber".
+    quantiles : sequence of float
+        Of "pinball".
+    n_models : int
+        Linear models beside each other: of several targets.
+    """
+    options: dict[str, Any] = {
+        "loss": loss,
+        "alpha": alpha,
+        "learning_rate": "invscaling",
+        "eta0": schedule.eta0,
+        "power_t": POWER,
+        "shuffle": False,
+    }
+    if loss in REGRESSION_LOSSES:
+        # scikit-learn's own predicts one number a row
+        kind = ArraySGDRegressor if loss in OWN_LOSSES or n_models > 1 else SGDRegressor
+        return kind(**options, epsilon=tuple(quantiles) if loss == "pinball" else epsilon)
+    return (ArraySGDClassifier if loss in OWN_LOSSES else SGDClassifier)(**options)
+
+
+def fitted_estimator(
+    estimator: SGDClassifier | SGDRegressor,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    classes: np.ndarray | None = None,
+    clock: float = 1.0,
+) -> SGDClassifier | SGDRegressor:
+    """A fitted copy of `estimator` with these coefficients; `clock` is where its step length stands."""
+    model = clone(estimator)
+    model.coef_ = coef if classes is not None or len(coef) > 1 else coef[0]
+    model.intercept_ = intercept
+    model.n_features_in_ = coef.shape[1]
+    model.t_ = clock
+    if classes is not None:
+        model.classes_ = classes
+    return model
+
+
 def _first_row(X: np.ndarray, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """A row of zeros and its target: with them scikit-learn checks all parameters."""
     return np.zeros((1, X.shape[1]), "float32" if "float32" in str(X.dtype) else "float64"), on_host(y)[:1]
@@ -309,35 +351,6 @@ def _scores(model: SGDModel, X: np.ndarray) -> np.ndarray:
     xp = array_module(X) if is_known else X.__array_namespace__()
     coef = xp.asarray(np.atleast_2d(model.coef_), dtype=X.dtype)
     return np.asarray(on_host(X @ coef.T) + np.atleast_1d(model.intercept_))
-
-
-def rows_by_model(
-    classes: np.ndarray | None,
-    y: np.ndarray,
-    sample_weight: ArrayLike | None = None,
-    class_weight: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,) or (n, K).
-
-    Raises
-    ------
-    ValueError
-        If a label is not among the classes.
-    """
-    if classes is None:
-        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-    else:
-        codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
-        unknown = np.flatnonzero(classes[codes] != y)
-        if len(unknown):
-            raise ValueError(f"y[{unknown[0]}] is {y[unknown[0]]!r}, which is not among the classes {classes.tolist()}")
-        Y = signs(codes, len(classes))
-    S = np.ones_like(Y)
-    if classes is not None and class_weight is not None:
-        # One class against the rest leaves the rest at weight 1, as in scikit-learn.
-        negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
-        S = np.where(Y > 0, positive, negative)
-    return Y, S if sample_weight is None else S * on_host(sample_weight)[:, None]
 
 
 def _models(model: SGDModel) -> SGDModels:

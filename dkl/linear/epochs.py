@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -11,11 +12,12 @@ from uuid import uuid4
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.device import rows_on
 from dkl.kernels.maps import mapping_flops
-from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
+from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
-from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibatch
+from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibatch, stored_minibatch
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
 # A held-out loss counts as lower only if it falls by more than this share of the lowest so far. Without it, patience
@@ -47,7 +49,7 @@ class EpochProblem:
         What mapped rows are centred with: a mean of their features. The optimum stays, steps reach it sooner.
     seed : int
         Of the orders of blocks and rows.
-    shuffle_blocks : bool
+    shuffle_blocks, shuffle_rows : bool
     held_out : HeldOut
         Rows that are not fitted on.
     stopping : Stopping or None
@@ -72,6 +74,7 @@ class EpochProblem:
     center: np.ndarray | None = None
     seed: int = 0
     shuffle_blocks: bool = True
+    shuffle_rows: bool = True
     held_out: HeldOut = field(default_factory=HeldOut)
     stopping: Stopping | None = None
     dtype: str = "float32"
@@ -134,6 +137,27 @@ class EpochState:
     def result(self) -> dict[str, Any]:
         """The best model where held-out rows have judged the epochs, else the last one."""
         return self.best or self.model
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorState:
+    """An estimator with `partial_fit`, under way."""
+
+    estimator: Any
+
+
+def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mapping[str, Any]) -> EstimatorState:
+    """The state after `partial_fit` of a copy on a minibatch; `state` stays as it is, so that a retry is harmless.
+
+    Operands: "fit_options" (further keywords of `partial_fit`).
+    """
+    # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
+    estimator: Any = copy.deepcopy(state.estimator)
+    minibatch = minibatch.ordered
+    weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
+    y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
+    estimator.partial_fit(rows_on(minibatch.phi, "cpu"), y, **weight, **operands["fit_options"])
+    return EstimatorState(estimator)
 
 
 class EpochDriver:
@@ -308,7 +332,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         name=f"epoch {state.epoch + 1}",
         initial=type(problem.first)(**state.model),
         step=problem.step,
-        prepare=shuffled_minibatch,
+        prepare=shuffled_minibatch if problem.shuffle_rows else stored_minibatch,
         pieces=lambda rows: -(-rows // rows_each),
         operands={
             **problem.step_operands,
@@ -325,7 +349,7 @@ def _epoch(problem: EpochProblem, state: EpochState) -> Fold:
         piece_bytes=minibatch_bytes,
         # Rows that are mapped once serve all epochs.
         kept_as=problem.token if feature_map is not None and problem.epochs > 1 else "",
-        arrange=reordered_minibatch,
+        arrange=reordered_minibatch if problem.shuffle_rows else None,
         state_bytes=sum(getattr(value, "nbytes", 8) for value in state.model.values()),
         cost=cost,
     )

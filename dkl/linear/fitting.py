@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 from dkl.errors import refuse_non_finite
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
+from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
@@ -23,9 +24,7 @@ from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
     batch_rows,
-    default_estimator,
     first_state,
-    fitted_estimator,
     sgd_step,
     step_schedule,
 )
@@ -48,6 +47,9 @@ _EVEN = 0.1
 _MOST_MIXED = 16
 # Few rows are gone through more often: until this many steps are done, within these bounds.
 _FEWEST_EPOCHS, _MOST_EPOCHS, _ENOUGH_ROWS = 10, 50, 200_000
+# An epoch of more than a million rows is a million steps: at most five are made, and the first one that lowers the loss
+# of 50,000 held-out rows no further is the last.
+_MANY_ROWS, _EPOCHS_OF_MANY, _JUDGING_ROWS = 1_000_000, 5, 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,14 +206,21 @@ class LinearFit:
 
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
-        for name in ("coef_", "intercept_"):
+        for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
             what = "coefficient of feature" if name == "coef_" else "intercept of output"
             refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
 
 
 def default_epochs(n_rows: int) -> int:
-    """10, and more on few rows: up to 50, until 200,000 rows are stepped through."""
+    """10, and more on few rows: up to 50, until 200,000 rows are stepped through; at most 5 of more than a million."""
+    if n_rows > _MANY_ROWS:
+        return _EPOCHS_OF_MANY
     return int(np.clip(np.ceil(_ENOUGH_ROWS / max(n_rows, 1)), _FEWEST_EPOCHS, _MOST_EPOCHS))
+
+
+def default_stopping(n_rows: int) -> tuple[int | None, float]:
+    """The patience of early stopping, and the share of the rows that judges it, where nobody has said how to stop."""
+    return (1, _JUDGING_ROWS / n_rows) if n_rows > _MANY_ROWS else (None, 0.0)
 
 
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
@@ -288,18 +297,22 @@ def fit_by_epochs(
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
         return LinearFit(model, center, scale, state.epoch, state.losses, message, problem.alpha)
 
-    return fit(run_epochs(task, mixed, run, fit))
+    return fit(run_epochs(estimator, task, mixed, run, fit))
 
 
 def run_epochs(
-    task: EpochProblem, source: BlockSource, run: Run, fit: Callable[[EpochState], LinearFit] | None = None
+    estimator: Any,
+    task: EpochProblem,
+    source: BlockSource,
+    run: Run,
+    fit: Callable[[EpochState], LinearFit] | None = None,
 ) -> Any:
     """The last state of the epochs, through dask-ml's interface to incremental fitting."""
     # dask-ml takes seconds to import, which fits by Newton steps need not wait for
     from dkl.linear.incremental import BlockIncremental
 
     runner = BlockIncremental(
-        task.step_operands["estimator"],
+        estimator,
         feature_map=task.feature_map,
         epochs=task.epochs,
         memory_limit=run.memory_limit,
@@ -358,10 +371,9 @@ def penalty_unit(problem: LinearProblem, summary: TargetMoments) -> np.ndarray |
 def step_operands(problem: LinearProblem, estimator: Any, summary: TargetMoments) -> dict[str, Any]:
     """The operands of `sgd_step`."""
     return {
-        "estimator": estimator,
+        "rules": rules_of(estimator, problem.n_models, unit=penalty_unit(problem, summary)),
         "classes": problem.classes,
         "batch_rows": batch_rows(summary.n_rows),
-        "unit": penalty_unit(problem, summary),
     }
 
 
@@ -483,7 +495,7 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
         seed=problem.seed + fit.epochs,
         dtype=problem.dtype,
     )
-    final = SGDState(**run_epochs(task, source, run).result)
+    final = SGDState(**run_epochs(fit.model, task, source, run).result)
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)

@@ -7,9 +7,8 @@ functions of a state, and reading is bounded. Import this module late, since imp
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
@@ -37,35 +36,14 @@ from dkl.documented import DocumentedMixin
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device, rows_on
+from dkl.kernels.device import Device
 from dkl.kernels.maps import map_rows
-from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState
-from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
+from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, EstimatorState, estimator_step
+from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.loop import run_driver
 from dkl.progress import resolve_progress
 from dkl.protocols.source import BlockSource
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatorState:
-    """An estimator with `partial_fit`, under way."""
-
-    estimator: BaseEstimator
-
-
-def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mapping[str, Any]) -> EstimatorState:
-    """The state after `partial_fit` of a copy on a minibatch; `state` stays as it is, so that a retry is harmless.
-
-    Operands: "fit_options" (further keywords of `partial_fit`).
-    """
-    # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
-    estimator: Any = copy.deepcopy(state.estimator)
-    minibatch = minibatch.ordered
-    weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
-    y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
-    estimator.partial_fit(rows_on(minibatch.phi, "cpu"), y, **weight, **operands["fit_options"])
-    return EstimatorState(estimator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +61,15 @@ class _BlockAnswer:
         with one_blas_thread():
             mapped = rows if self.feature_map is None else map_rows(as_rows(rows), self.feature_map)
             return getattr(self.estimator, self.method)(mapped)
+
+
+def taken_by_partial_fit(estimator: Any) -> tuple[set[str], bool]:
+    """The names of what an estimator's `partial_fit` takes, and whether it takes any other name, too.
+
+    Asking its signature gives an error in this process, in place of a TypeError in a task on some worker.
+    """
+    taken = inspect.signature(estimator.partial_fit).parameters
+    return set(taken), any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
 def _estimator_has(method: str) -> Callable[[BlockIncremental], bool]:
@@ -399,13 +386,13 @@ class BlockIncremental(DocumentedMixin, Incremental):
             row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
         )
         state = self.fit_epochs(problem, source, publish=resolve_progress(self.progress))
-        self.estimator_ = state.model["estimator"]
-        # as dask-ml does, fitted attributes are found on the wrapper, too
-        for name, value in vars(self.estimator_).items():
-            if name.endswith("_"):
-                setattr(self, name, value)
+        fitted = state.model["estimator"]
+        # As dask-ml does, fitted attributes are found on the wrapper, too; but its columns are those before the map.
+        own = {"n_features_in_", "feature_names_in_"}
+        learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name not in own}
         if not goes_on:
-            self.n_features_in_, self.encoding_ = dataset.n_columns, dataset.encoding
+            learned |= {"n_features_in_": dataset.n_columns, "encoding_": dataset.encoding}
+        self.__dict__.update(learned, estimator_=fitted)
         return self
 
     def _numbered(self, dataset: Dataset, seed: int, goes_on: bool) -> Dataset:
@@ -442,10 +429,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
         """The rows as a Dataset, and what `partial_fit` is told beside them: all classes, always."""
-        # The signature of partial_fit says which of classes, weights and further options it takes; asking it now gives
-        # an error here, in place of a TypeError in a task on some worker.
-        name, taken = type(estimator).__name__, inspect.signature(estimator.partial_fit).parameters
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        name, (taken, takes_all) = type(estimator).__name__, taken_by_partial_fit(estimator)
         options = dict(fit_options)
         weight, classes = options.pop("sample_weight", None), options.pop("classes", None)
         # An estimator that goes on has been told all classes before, and some of them may be missing in these rows.

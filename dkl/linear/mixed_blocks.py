@@ -75,6 +75,8 @@ class MixedSource(WrappedSource[BlockSource]):
         Of the order in which a block's rows go to its parts.
     """
 
+    blocks_together = 1
+
     def __init__(self, base: BlockSource, groups: int, seed: int = 0) -> None:
         super().__init__(base)
         self.groups, self.seed = groups, seed

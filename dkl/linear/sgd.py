@@ -1,27 +1,22 @@
-"""Stochastic gradient steps by the rule of scikit-learn's SGD estimators, as a pure function of a state."""
+"""Stochastic gradient steps by the rule of scikit-learn's SGD estimators, as a pure function of a state.
+
+Workers import this module, and it imports no scikit-learn, which takes 100 MB of a process with what it needs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
-from sklearn.linear_model import SGDClassifier, SGDRegressor
+from numpy.typing import ArrayLike
 
-from dkl.kernels.sgd.rule import SGDModels
+from dkl.kernels.device import on_host
+from dkl.kernels.sgd.rule import SGDModels, SGDRule
+from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
-from dkl.linear.array_sgd import (
-    OWN_LOSSES,
-    ArraySGDClassifier,
-    ArraySGDRegressor,
-    refuse_overflow,
-    rows_by_model,
-    rules_of,
-    steps_by_rule,
-)
-from dkl.linear.minibatches import Minibatch
+from dkl.linear.minibatches import Minibatch, signs
 from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber", "softmax")
@@ -39,7 +34,7 @@ _FIRST_STEP = {
 }
 # The log loss, whose curvature is at most 1/4, is below this bound: for it that stability does not matter.
 _LEAST_CURVATURE = 1.0
-_POWER = 0.75
+POWER = 0.75
 _DECAY = 0.2
 # Iterates late in the run count more: polynomial-decay averaging (Shamir & Zhang 2013, section 4).
 _AVERAGING = 8.0
@@ -111,48 +106,7 @@ def step_schedule(loss: str, *, alpha: float, square_length: float, largest: flo
     if curvature >= _LEAST_CURVATURE:
         first_step = 1.0 / (curvature * largest)
     clock = max(1.0, np.floor(_DECAY / (alpha * first_step)))
-    return StepSchedule(float(first_step * clock**_POWER), float(clock))
-
-
-def default_estimator(
-    loss: str,
-    schedule: StepSchedule,
-    *,
-    alpha: float,
-    epsilon: float = 0.1,
-    quantiles: Sequence[float] = (),
-    n_models: int = 1,
-) -> SGDClassifier | SGDRegressor:
-    """The unfitted estimator that fits by default.
-
-    Its averaging is off: with `partial_fit` scikit-learn's mixes averaged and last intercepts, so the average is ours
-    (`sgd_step`).
-
-    Parameters
-    ----------
-    loss : str
-    schedule : Schedule
-    alpha : float
-    epsilon : float
-        Of "epsilon_insensitive" and "huber".
-    quantiles : sequence of float
-        Of "pinball".
-    n_models : int
-        Linear models beside each other: of several targets.
-    """
-    options: dict[str, Any] = {
-        "loss": loss,
-        "alpha": alpha,
-        "learning_rate": "invscaling",
-        "eta0": schedule.eta0,
-        "power_t": _POWER,
-        "shuffle": False,
-    }
-    if loss in REGRESSION_LOSSES:
-        # scikit-learn's own predicts one number a row
-        kind = ArraySGDRegressor if loss in OWN_LOSSES or n_models > 1 else SGDRegressor
-        return kind(**options, epsilon=tuple(quantiles) if loss == "pinball" else epsilon)
-    return (ArraySGDClassifier if loss in OWN_LOSSES else SGDClassifier)(**options)
+    return StepSchedule(float(first_step * clock**POWER), float(clock))
 
 
 def first_state(n_models: int, n_features: int, *, dtype: str, clock: float = 1.0) -> SGDState:
@@ -171,10 +125,9 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
 
     The steps are compiled; minibatches on a GPU are stepped through there, a launch a batch.
 
-    Operands: "estimator" (unfitted, see `default_estimator`), "classes" (or None), "batch_rows", "unit" (K,) or None:
-    what the penalty of each model is divided by.
+    Operands: "rules" (an `SGDRule` for each of the K models), "classes" (or None), "batch_rows".
     """
-    rules = rules_of(operands["estimator"], len(state.coef), unit=operands.get("unit"))
+    rules = operands["rules"]
     # rows in memory are stepped through in their order as they stand
     minibatch = minibatch if isinstance(minibatch.phi, np.ndarray) else minibatch.ordered
     Y, S = rows_by_model(operands["classes"], minibatch.y, minibatch.weight)
@@ -204,20 +157,53 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
     )
 
 
-def fitted_estimator(
-    estimator: SGDClassifier | SGDRegressor,
-    coef: np.ndarray,
-    intercept: np.ndarray,
-    *,
-    classes: np.ndarray | None = None,
-    clock: float = 1.0,
-) -> SGDClassifier | SGDRegressor:
-    """A fitted copy of `estimator` with these coefficients; `clock` is where its step length stands."""
-    model = clone(estimator)
-    model.coef_ = coef if classes is not None or len(coef) > 1 else coef[0]
-    model.intercept_ = intercept
-    model.n_features_in_ = coef.shape[1]
-    model.t_ = clock
-    if classes is not None:
-        model.classes_ = classes
-    return model
+def steps_by_rule(
+    X: Any, Y: np.ndarray, S: np.ndarray, models: SGDModels, rules: Sequence[SGDRule], order: np.ndarray | None = None
+) -> SGDModels:
+    """`sgd_rows` of models that have a rule each; the rule of all of them, where it is one, takes them together."""
+    if all(rule == rules[0] for rule in rules):
+        return sgd_rows(X, Y, S, models, rule=rules[0], order=order)
+    names, parts = ("coef", "intercept", "average_coef", "average_intercept"), []
+    for k, rule in enumerate(rules):
+        own = slice(k, k + 1)
+        alone = replace(models, **{name: getattr(models, name)[own] for name in names})
+        parts.append(sgd_rows(X, Y[:, own], S[:, own], alone, rule=rule, order=order))
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return SGDModels(**joined, clock=parts[0].clock)
+
+
+def rows_by_model(
+    classes: np.ndarray | None,
+    y: np.ndarray,
+    sample_weight: ArrayLike | None = None,
+    class_weight: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,) or (n, K).
+
+    Raises
+    ------
+    ValueError
+        If a label is not among the classes.
+    """
+    if classes is None:
+        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+    else:
+        codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
+        unknown = np.flatnonzero(classes[codes] != y)
+        if len(unknown):
+            raise ValueError(f"y[{unknown[0]}] is {y[unknown[0]]!r}, which is not among the classes {classes.tolist()}")
+        Y = signs(codes, len(classes))
+    S = np.ones_like(Y)
+    if classes is not None and class_weight is not None:
+        # One class against the rest leaves the rest at weight 1, as in scikit-learn.
+        negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
+        S = np.where(Y > 0, positive, negative)
+    return Y, S if sample_weight is None else S * on_host(sample_weight)[:, None]
+
+
+def refuse_overflow(models: SGDModels, n_rows: int) -> None:
+    """Raise ValueError where steps on so many rows have led to coefficients that are no numbers."""
+    if not (np.isfinite(models.coef).all() and np.isfinite(models.intercept).all()):
+        raise ValueError(
+            f"coefficients overflow in steps on {n_rows} rows; scale the rows, or take a smaller eta0 or a larger alpha"
+        )

@@ -23,12 +23,14 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import Minibatch
+from dkl.linear.minibatches import HeldOut, Minibatch
 from dkl.linear.scores import decision_values
-from dkl.linear.temperature import MULTIPLIERS
 from dkl.protocols.block import Block
 from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
 
+# Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
+# decision values, narrow enough to interpolate to 1e-4.
+MULTIPLIERS = 2.0 ** np.arange(-20.0, 20.5, 0.5)
 # The most that a row may lose: sums of it are numbers still.
 _INFINITE = 1e100
 # Orders of rows that are at hand, half a megabyte each: minibatches of a block are made shortly after each other.
@@ -58,14 +60,31 @@ def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -
     Operands: "feature_map" (or None), "center" (or None), "dtype", "minibatch_rows", "seed", "held_out", "targets";
     "device", from the pass.
     """
-    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    held_out, size = operands["held_out"], operands["minibatch_rows"]
-    kept = np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+    kept, size = _fitted_rows(block, operands["held_out"]), operands["minibatch_rows"]
     order = _drawn_order((operands["seed"], block.index), len(kept))
-    drawn = kept[order[number * size : (number + 1) * size]]
-    if len(drawn) == 0:
+    return _minibatch(block, kept[order[number * size : (number + 1) * size]], operands)
+
+
+def stored_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
+    """Minibatch `number` of the rows of a block that are not held out, in the order in which they are stored.
+
+    Operands: as of `shuffled_minibatch`.
+    """
+    size = operands["minibatch_rows"]
+    return _minibatch(block, _fitted_rows(block, operands["held_out"])[number * size : (number + 1) * size], operands)
+
+
+def _fitted_rows(block: Block, held_out: HeldOut) -> np.ndarray:
+    """The positions of the rows that are not held out."""
+    return np.flatnonzero(~held_out.mask(block.held_with)) if held_out.share > 0.0 else np.arange(block.n_rows)
+
+
+def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -> Minibatch | None:
+    """Some rows of a block, mapped, with what the estimator is given beside them; None of no rows."""
+    if len(rows_at) == 0:
         return None
-    rows = place(block.rows(drawn), operands.get("device", "cpu"))
+    feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
+    rows = place(block.rows(rows_at), operands.get("device", "cpu"))
     phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 

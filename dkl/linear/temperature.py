@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import logsumexp
-from scipy.stats import chi2
+from scipy.special import chdtri, logsumexp
 
-# Half octaves: wide enough for any scale of decision values, narrow enough to interpolate to 1e-4.
-MULTIPLIERS = 2.0 ** np.arange(-20.0, 20.5, 0.5)
+from dkl.linear.sums import MULTIPLIERS
 
 # How sure it has to be that constants of classes do not gain by chance.
 _SURE = 0.99
@@ -140,7 +138,7 @@ def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
     start = np.array([1.0 / max(float(np.abs(scores).max(initial=0.0)), np.finfo(np.float64).tiny)])
     alone = minimize(with_slope_alone, start, jac=True, method="BFGS")
     both = minimize(loss, np.append(alone.x, np.zeros(n_classes - 1)), jac=True, method="BFGS")
-    if both.x[0] <= 0.0 or 2.0 * (alone.fun - both.fun) <= chi2.ppf(_SURE, n_classes - 1):
+    if both.x[0] <= 0.0 or 2.0 * (alone.fun - both.fun) <= chdtri(n_classes - 1, 1.0 - _SURE):
         return None
     shifts = np.append(0.0, both.x[1:])
     return float(both.x[0]), shifts - shifts.mean()

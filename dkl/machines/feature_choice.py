@@ -26,6 +26,7 @@ from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
 from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.columns_ahead import columns_ahead
+from dkl.machines.columns_alone import asked, perfect_columns, planned_columns
 from dkl.machines.contenders import (
     Contender,
     contenders,
@@ -63,6 +64,8 @@ _MOST_NUMBERS = 3
 _LEAST_ROWS = 5
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
+# The loss of labels, relative to that of the best constant, from which on all rows are told right and clearly so.
+_NO_LOSS = 1e-3
 # Crosses have to do so much better: kernels find them, too, with more rows than are tried on.
 _CLEARLY_CROSSED = 0.15
 # Landmarks of the kernel that crosses are judged by.
@@ -158,7 +161,8 @@ class ChoosingMixin(LossChoosingMixin):
         of_loss = (told.reason,) if told.reason else ()
         self._advised = (grown or race.contenders[won]).learner
         reasons = *race.reasons(sample.n_rows, won, grown), *of_loss, *advice.reasons[:3]
-        self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
+        alone = asked(perfect_columns(sample, run, self.seed_))
+        self.reasons_ = (*reasons, *alone, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
 
@@ -439,6 +443,7 @@ class ChoosingMixin(LossChoosingMixin):
             plan=self.trials,
             spent=self._spent_before + effort.advising(dataset.n_rows),
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
+            enough=_NO_LOSS if sample.classes is not None else 0.0,
         )
 
     def _allowed(self, dataset: Dataset) -> float:
@@ -512,7 +517,9 @@ class ChoosingMixin(LossChoosingMixin):
         passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
         # for the race, to leave columns out, and before and after each of two kinds of columns that may be better taken
-        passes += planned_gathering(sample, self.seed_) * (3 + (_TRIALS if looks else 0))
+        of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
+        passes += planned_gathering(sample, self.seed_) * (3 + of_texts + (_TRIALS if looks else 0))
+        passes += planned_columns(sample, self.seed_)
         tried = self._all_that_may_be_tried(dataset, sample)
         for place, contender in enumerate(tried):
             self._advised = contender.learner
@@ -521,6 +528,8 @@ class ChoosingMixin(LossChoosingMixin):
             judging = chosen_penalty_passes(problem, sample.n_rows)
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
+            # and whether free text stays, with it and without
+            times += of_texts if place == 0 else 0
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
             times += _TRIALS if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
             passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]

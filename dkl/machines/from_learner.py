@@ -9,7 +9,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from dkl.data.ingest.encoding import TableEncoding
-from dkl.linear.sgd import default_estimator, fitted_estimator, step_schedule
+from dkl.linear.array_sgd import default_estimator, fitted_estimator
+from dkl.linear.sgd import step_schedule
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.protocols.estimators import FittedFeatures
 from dkl.solvers.losses import LOG_LINK

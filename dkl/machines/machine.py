@@ -24,13 +24,14 @@ from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, fit_by_epochs, fit_further
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
 from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
+from dkl.machines.given_linear import EstimatorScorer, fit_given, given_passes
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import joint_name
 from dkl.machines.suggest import advise
@@ -43,6 +44,7 @@ from dkl.methods.parameters import Constraints, check_constraints
 from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
+from dkl.methods.room import check_plan
 from dkl.methods.saving import SavingMixin
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.updating import updatable
@@ -78,6 +80,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     features: Any
     features_: FeatureLearner
+    linear: Any
     loss: str | None
     alpha: float | str | None
     epochs: int | None
@@ -154,6 +157,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         dataset, held_out = self._hold_out(dataset)
         # rows that are held out keep their counts, which intervals are of
         dataset = with_rates(self, dataset)
+        if self.features is not None:
+            check_plan(self, dataset, run.device, run.publish)
         weights = self._class_weights(dataset)
         dataset = self._with_chosen_columns(dataset, weights, run)
         choice: PenaltyChoice | None = None
@@ -342,10 +347,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         learner = unfitted._new_features("features")
         passes.extend(learner.planned_passes(dataset))
         problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
-        if unfitted._settings.solver == "newton":
+        if self.linear is not None:
+            passes += given_passes(problem, self.linear, dataset.source.n_blocks, epochs=self.epochs)
+        elif unfitted._settings.solver == "newton":
             passes.extend(newton_passes(problem, dataset.n_rows))
         else:
-            patience = self.patience if self.early_stopping else None
+            patience, _ = unfitted._stopping(dataset.n_rows)
             n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
             passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
         passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
@@ -402,10 +409,20 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         """Fit the linear model by the machine's solver; subscribers may look at the machine under way."""
         # a machine that calibrates has no probabilities before its last pass, so that nobody is shown it under way
         run = replace(run, estimator=None if self._settings.calibrate else self._as_fitted)
+        if self.linear is not None:
+            return fit_given(problem, dataset.source, run, self.linear, epochs=self.epochs)
         if self._settings.solver == "newton":
             return fit_by_newton(problem, dataset.source, run)
-        patience = self.patience if self.early_stopping else None
+        patience, _ = self._stopping(dataset.n_rows)
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
+
+    def _stopping(self, n_rows: int) -> tuple[int | None, float]:
+        """The patience of stochastic epochs with held-out rows, None to go through all, and the share of these rows."""
+        if self.linear is not None:
+            return None, 0.0
+        if self.early_stopping:
+            return self.patience, self.validation_fraction
+        return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
         """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
@@ -527,7 +544,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
         settings = self._settings
-        holds_out = self.early_stopping or (settings.calibrate and self._pilot_temperature is None)
+        calibrates = settings.calibrate and self._pilot_temperature is None
+        _, share = self._stopping(dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         return LinearProblem(
             feature_map=feature_map,
@@ -538,7 +556,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             class_weight=weights,
             epsilon=getattr(self, "epsilon", 0.1),
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
-            held_out=HeldOut(self.validation_fraction if holds_out else 0.0, self.seed_),
+            held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
             seed=self.seed_,
             dtype=dtype,
@@ -566,6 +584,13 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     @property
     def _scorer(self) -> Scorer:
         """What answers rows: the linear model with the feature map before it."""
+        if not hasattr(self.linear_, "coef_"):
+            n_outputs = (
+                1 if len(getattr(self, "classes_", ())) == 2 else len(getattr(self, "classes_", self.target_center_))
+            )
+            units = self.target_center_, self.target_scale_
+            given: Any = EstimatorScorer(self.feature_map_, self.linear_, self.features_.dtype, *units, n_outputs)
+            return given
         coef, intercept = np.atleast_2d(self.linear_.coef_), np.atleast_1d(self.linear_.intercept_)
         return Scorer(self.features_.feature_map_, coef, intercept, self.features_.dtype)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dkl.linear.array_sgd import rules_of
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem
 from dkl.linear.fitting import LinearProblem, default_epochs
@@ -46,7 +47,7 @@ def epoch_passes(
     width = problem.feature_map.n_features
     task = EpochProblem(
         step=sgd_step,
-        step_operands={"estimator": estimator, "classes": problem.classes},
+        step_operands={"rules": rules_of(estimator, problem.n_models), "classes": problem.classes},
         first=first_state(problem.n_models, width, dtype=problem.dtype, clock=schedule.clock),
         feature_map=problem.feature_map,
         targets=RowTargets(problem.classes, problem.class_weight),

@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.linear.newton import NEWTON_LOSSES
+from dkl.machines.given_linear import check_given, loss_of_given
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK
@@ -179,6 +180,7 @@ class SettledMixin:
     """What machines with open parameters have: the settings that these come to, before a fit and after it."""
 
     features: Any
+    linear: Any
     n_features: int | str
     scaling: str | None
     sigma: float | str
@@ -212,6 +214,10 @@ class SettledMixin:
         return isinstance(self.features, str) and self.features == "auto"
 
     def _open_parameters(self) -> OpenParameters:
+        if self.linear is not None:
+            # its steps are stochastic ones, of a loss and a penalty of its own
+            loss, calibrate = loss_of_given(self.linear, self._task), bool(getattr(self, "calibrate", None))
+            return OpenParameters(loss, _LIGHT, "sgd", calibrate, chooses=self._chooses, stops_early=True)
         return OpenParameters(
             self.loss,
             self.alpha,
@@ -241,6 +247,16 @@ class SettledMixin:
 
     def _check_solver(self) -> None:
         """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
+        if self.linear is not None:
+            name = type(self).__name__
+            check_given(name, self.linear, self._task)
+            own = {"loss": None, "alpha": None, "solver": None, "early_stopping": False}
+            if pinned := [known for known, default in own.items() if getattr(self, known) != default]:
+                raise ValueError(
+                    f"{pinned[0]}={getattr(self, pinned[0])!r} is of the linear model that {name} fits by itself, and "
+                    f"linear={self.linear!r} has its own; set it there, or leave {pinned[0]} out"
+                )
+            return
         # those before any row was seen: an earlier fit decides on nothing
         settings = settled(self._open_parameters(), self._task)
         if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":

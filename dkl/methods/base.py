@@ -46,7 +46,7 @@ from dkl.methods.preparation.driver import PreparationDriver, PreparationProblem
 from dkl.methods.preparation.learner import draw_pool, preparation_problem, tell_of_heavy_tails
 from dkl.methods.provenance import recorded, recorded_device
 from dkl.methods.refining import judging_share
-from dkl.methods.room import check_room
+from dkl.methods.room import check_plan, check_room
 from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
 from dkl.methods.validation import first_targets, map_to_features, numbered_rows, rows_to_fit
@@ -137,6 +137,8 @@ class FeatureLearner(
         self.encoding_ = dataset.encoding
         self._fingerprint = run_fingerprint(self, dataset, self._context)
         self.seed_ = stored_seed(self.random_state, self.checkpoint, self._fingerprint)
+        if not self._context.for_machine:
+            check_plan(self, dataset, recorded_device(self.device), resolve_progress(self.progress))
         dataset = numbered_rows(self, dataset, self._judging_rows(dataset), self._running("categories"))
         if self.max_rows is not None:
             dataset = dataset.thin(self.max_rows, self.seed_)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
+from functools import partial
 from numbers import Integral
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
+from dkl.data.sources.in_place import in_place_sources
+from dkl.events import Subscriber
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import RandomState, StorePath, drawn_seed
 from dkl.passes.checkpoint import Checkpoint, check_place
+from dkl.passes.engine import run_pass
+from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
 from dkl.protocols.estimators import Estimator
+from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
 # These parameters change how a result is computed, not what it is, so that a run may resume with others.
@@ -26,13 +34,45 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
 
     Empty without a checkpoint, since hashing rows in memory takes a read.
     """
-    if estimator.get_params(deep=False)["checkpoint"] is None:
+    store = estimator.get_params(deep=False)["checkpoint"]
+    if store is None:
         return ""
+    recognise_rows(dataset, store, resolve_progress(estimator.get_params(deep=False).get("progress", False)))
     withheld, judging = (None, None) if context is None else (context.withheld, context.judging_seed)
     # A machine's learner has the machine's seed, unless it was given one of its own.
     own = judging is None or judging == estimator.get_params(deep=False).get("random_state")
     settings = (what_counts(estimator), *([] if withheld is None else [withheld]), *([] if own else [judging]))
     return digest_of(*settings, dataset.fingerprint, __version__)
+
+
+def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> None:
+    """Take arrays in place for those that the run in a checkpoint has read, where their values are the same.
+
+    Arrays in place are known by the names, sizes and times of their objects, which a copy of them does not share. The
+    digests that passes of the run have noted are kept in the checkpoint, and a copy is read once to compare them.
+
+    Raises
+    ------
+    StoreError
+        A chunk has other values than when the run read it.
+    """
+    for number, source in enumerate(in_place_sources(dataset.source)):
+        kept = stage_checkpoint(store, f"rows-{number}")
+        if kept is None:
+            return
+        saved = kept.load(source.identity)
+        if saved is None:
+            kept.save({}, {"known_as": source.known_as}, fingerprint=source.identity)
+        elif saved.values["known_as"] != source.known_as and saved.arrays:
+            source.expect(saved.arrays)
+            run_pass(source, [BlockSum("compare rows with the checkpoint", _no_sums, {})], publish=publish)
+            source.known_as = saved.values["known_as"]
+        source.keep_digests(partial(kept.save, values={"known_as": source.known_as}, fingerprint=source.identity))
+
+
+def _no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """The block function of a pass that only reads."""
+    return {}
 
 
 def digest_of(*parts: object) -> str:

@@ -25,7 +25,7 @@ from dkl.events import Subscriber
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.methods.density.loss_table import TUNED_LOSSES
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import checked_limit
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -208,6 +208,7 @@ MACHINE: Constraints = {
         StrOptions({"auto", *learner_keys()}),
         None,
     ],
+    "linear": [HasMethods(["partial_fit"]), None],
     "n_features": [_count(1), StrOptions({"auto"})],
     "scaling": [StrOptions({"auto", "standard", "minmax", "unit", "quantile"}), None],
     "sigma": [_POSITIVE, StrOptions({"auto", "median"})],
@@ -309,7 +310,7 @@ def check_constraints(estimator: Constrained) -> None:
     # The bounds overflow in half precision, and a comparison with them would warn.
     plain = {key: float(value) if isinstance(value, np.floating) else value for key, value in given.items()}
     validate_parameter_constraints(constraints, plain, caller_name=name)
-    allowed_bytes(given.get("memory_limit"), process_limit=1)
+    checked_limit(given.get("memory_limit"))
     if "sigma_factors" in given:
         bandwidth_factors(name, given["sigma_factors"])
 

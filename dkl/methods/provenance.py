@@ -10,12 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import psutil
 
 from dkl.data.dataset import Dataset
-from dkl.data.sources.in_place import InPlaceSource
 from dkl.events import Event
 from dkl.kernels.device import Device
 from dkl.passes.devices import choose_device
@@ -176,19 +175,10 @@ def rows_of(dataset: Dataset) -> Provenance:
         place=dataset.source.place,
         view=dataset.name,
         store=dataset.store or "",
-        fingerprint=fingerprint_of(dataset),
+        fingerprint=dataset.fingerprint,
         rows=dataset.n_rows,
         columns=dataset.n_columns,
         total_weight=dataset.total_weight,
         task=dataset.task or "",
         targets=tuple(zip(names, weights, strict=True)),
     )
-
-
-def fingerprint_of(dataset: Dataset) -> str:
-    """The fingerprint of the rows, empty where it would take a read of them all from disk."""
-    # Splits and samples wrap the source of the rows themselves.
-    source: Any = dataset.source
-    while hasattr(source, "base"):
-        source = source.base
-    return "" if isinstance(source, InPlaceSource) else dataset.fingerprint

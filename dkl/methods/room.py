@@ -1,16 +1,32 @@
-"""What a plan adds up before anything is drawn: frequencies that no memory holds are refused by their sum."""
+"""The memory of a fit before any of it ran: what its passes and its driver take, and a refusal with what would do."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol
 
+import dask
 import numpy as np
 from dask.utils import format_bytes
+from sklearn.base import clone
 
+from dkl.data.dataset import Dataset
+from dkl.encodings.categories import planned_categories
 from dkl.errors import MemoryLimitError
+from dkl.events import Event, Subscriber
 from dkl.features.families import FiniteFamily
+from dkl.kernels.device import Device
 from dkl.methods.parameters import columns_a_frequency
-from dkl.passes.memory import allowed_bytes
+from dkl.methods.validation import without_splits
+from dkl.passes.kept_sums import source_of
+from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
+from dkl.passes.room import Room, modules_of, own_room, room_of
+from dkl.passes.session import backend_for
+from dkl.protocols.records import Record
 
 _NUMBER = 8
 # a plan may draw that much, and then says the sum of each pass item by item
@@ -19,7 +35,7 @@ _DRAWN = 128 << 20
 _STRUCTURED = 3 + _NUMBER
 
 
-class Planned(Protocol):
+class Drawing(Protocol):
     """A learner whose plan draws frequencies."""
 
     dtype: str
@@ -28,7 +44,7 @@ class Planned(Protocol):
     def _planned_family(self) -> Any: ...
 
 
-def check_room(learner: Planned, n_frequencies: int | None, n_columns: int, *, n_points: int = 0) -> None:
+def check_room(learner: Drawing, n_frequencies: int | None, n_columns: int, *, n_points: int = 0) -> None:
     """Refuse more frequencies, or points of d columns, than the learner may hold; nothing is drawn for that.
 
     Parameters
@@ -48,7 +64,7 @@ def check_room(learner: Planned, n_frequencies: int | None, n_columns: int, *, n
         With the sum.
     """
     family = learner._planned_family()
-    allowed = allowed_bytes(learner.memory_limit, None)
+    room = own_room(learner.memory_limit)
     entries = n_columns * np.dtype(learner.dtype).itemsize
     each = _STRUCTURED if getattr(family, "sampling", "") == "structured" else entries
     if hasattr(family, "share"):
@@ -58,10 +74,192 @@ def check_room(learner: Planned, n_frequencies: int | None, n_columns: int, *, n
     # beside a frequency its amplitude, and a coefficient of each of its features
     frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     needed = frequencies + int(n_points) * n_columns * _NUMBER
-    if needed > max(allowed, _DRAWN):
+    if needed > max(room.nbytes, _DRAWN):
         what = [f"{drawn:,} frequencies"] * bool(drawn) + [f"{int(n_points):,} points"] * bool(n_points)
         raise MemoryLimitError(
             f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns: {needed:,} bytes "
-            f"({format_bytes(needed)}) in one process, which may take {format_bytes(allowed)}. Ask for fewer features, "
-            "candidates or landmarks, take sampling='structured', or allow more by memory_limit"
+            f"({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, candidates or "
+            "landmarks, or take sampling='structured'"
         )
+
+
+class PlannedLearner(Protocol):
+    """A learner that can be planned.
+
+    One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
+    so many bytes, item by item.
+    """
+
+    memory_limit: int | str | None
+
+    def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
+        """The records of each kind of pass and how often it runs at most."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedWork:
+    """The passes of a fit and the memory that they take, before any of them ran.
+
+    Parameters
+    ----------
+    rows : Dataset
+        As the learner's own passes see them: with numbers in place of codes.
+    kinds : sequence of (records, calls)
+        Each kind of pass, and how often it runs at most.
+    memories : sequence of MemoryProjection
+        Of one process in a pass of each kind.
+    room : Room
+        Of a process that runs passes.
+    slots : Counter of str
+        Tasks that run at once in each process.
+    held : mapping of str to int
+        Bytes that the driver holds at most beside the passes, item by item.
+    in_files : int
+        Bytes at most in Dask's `temporary_directory`.
+    is_cluster : bool
+        Passes run in other processes than the driver.
+    """
+
+    rows: Dataset
+    kinds: Sequence[tuple[Sequence[Record], int]]
+    memories: Sequence[MemoryProjection]
+    room: Room
+    slots: Counter[str]
+    held: Mapping[str, int]
+    in_files: int
+    is_cluster: bool
+
+    @property
+    def added(self) -> int:
+        """Bytes that the fit adds at most to a process that runs passes."""
+        passes = max((memory.total for memory in self.memories), default=0)
+        return passes if self.is_cluster else passes + sum(self.held.values())
+
+
+def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
+    """What fitting `learner` to `rows` takes at most, in the processes that are there; no row is read.
+
+    Parameters
+    ----------
+    learner : feature learner or kernel machine
+    rows : Dataset
+    device : {"cpu", "gpu", "mixed"}
+        Where blocks are computed on.
+
+    Raises
+    ------
+    MemoryLimitError
+        If a pass, or what the driver holds, cannot be kept within the memory of a process: with the smallest limit,
+        block and number of features that would do.
+    """
+
+    def of_process(nbytes: int) -> tuple[Dataset, list[tuple[Sequence[Record], int]], dict[str, int], int]:
+        # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
+        whole, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
+        kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
+        return whole, kinds, tables | _held_by_driver(learner, whole), in_files
+
+    whole, kinds, held, in_files = of_process(sys.maxsize)
+    backend = backend_for(whole.source, [records for records, _ in kinds], device, learner.memory_limit)
+    try:
+        slots, reader = Counter(backend.slots()), whole.source.reader()
+        # Once processes have loaded what the passes need, they hold what they will hold in the fit.
+        modules = {name for records, _ in kinds for name in modules_of(records, reader)}
+        room = room_of(backend.memories(modules), learner.memory_limit)
+    finally:
+        backend.close()
+    if rows.schema.has_codes:
+        whole, kinds, held, in_files = of_process(room.nbytes)
+    in_driver = not backend.is_cluster
+    if (error := _too_large(kinds, held, whole, room, learner.memory_limit, in_driver=in_driver)) is not None:
+        most = _features_that_fit(learner, whole, room, in_driver=in_driver)
+        raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
+    memories = [
+        fit_limits(
+            source_of(whole.source, records),
+            records,
+            n_threads=max(slots.values()),
+            room=room,
+            cached=bool(whole.source.stored_nbytes),
+            in_driver=in_driver,
+            ahead=blocks_ahead(device, is_inline=backend.is_inline),
+        )
+        for records, _ in kinds
+    ]
+    return PlannedWork(whole, kinds, memories, room, slots, held, in_files, backend.is_cluster)
+
+
+def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:
+    """Refuse a fit that cannot be kept within memory before it reads a row; say what it takes where it can.
+
+    Rows that lie in the memory of this process need no look ahead: their passes take little beside them.
+
+    Raises
+    ------
+    MemoryLimitError
+    """
+    source = dataset.source
+    if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
+        return
+    work = planned_work(learner, dataset, device)
+    message = f"{work.room}; the fit adds at most {format_bytes(work.added)}"
+    publish(Event("note", "memory", detail={"message": message}))
+
+
+def _held_by_driver(learner: PlannedLearner, rows: Dataset) -> dict[str, int]:
+    return dict(learner.planned_memory(rows)) if hasattr(learner, "planned_memory") else {}
+
+
+def _too_large(
+    kinds: Sequence[tuple[Sequence[Record], int]],
+    held: Mapping[str, int],
+    rows: Dataset,
+    room: Room,
+    memory_limit: int | str | None,
+    *,
+    in_driver: bool,
+) -> MemoryLimitError | None:
+    """Why the passes, or what the driver holds beside them, do not fit; None where they do."""
+    least = [
+        (least_memory(source_of(rows.source, records), records, room, in_driver=in_driver), records)
+        for records, _ in kinds
+    ]
+    # The pass that needs most says which limit would do for all.
+    worst, records = max(least, key=lambda one: one[0].total, default=(MemoryProjection(), ()))
+    if not worst.fits:
+        return refusal(source_of(rows.source, records), records, worst)
+    own, needed = own_room(memory_limit), sum(held.values()) + (worst.total if in_driver else 0)
+    if needed <= own.nbytes:
+        return None
+    items = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in held.items())
+    return MemoryLimitError(
+        f"the process that drives the fit needs {format_bytes(needed)} ({items}, and its passes), and may take "
+        f"{format_bytes(own.nbytes)}: {own.refusal(needed)}"
+    )
+
+
+def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, *, in_driver: bool) -> int | None:
+    """The largest number of features, within a seventh, with which the fit would be kept; None where none would do."""
+    given: Any = learner
+    # an explanation of a model is planned, too, and has no size to choose
+    asked = given.get_params(deep=False).get("n_features") if hasattr(given, "get_params") else None
+    if asked is None:
+        return None
+    most = int(asked) if isinstance(asked, Integral) else 1 << 14
+    sizes = sorted({int(size) for size in np.geomspace(2, most, 64)} - {most})
+
+    def fits(size: int) -> bool:
+        smaller = clone(given).set_params(n_features=size)
+        try:
+            kinds, held = smaller.planned_passes(rows), _held_by_driver(smaller, rows)
+        except (MemoryError, ValueError):
+            return False
+        return _too_large(kinds, held, rows, room, learner.memory_limit, in_driver=in_driver) is None
+
+    low, high = 0, len(sizes)
+    # sizes[:low] fit, sizes[high:] do not
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if fits(sizes[middle]) else (low, middle)
+    return sizes[low - 1] if low else None

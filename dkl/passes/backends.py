@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import multiprocessing
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import dask
+from dask.utils import format_bytes
 
 from dkl.errors import ClusterError
 from dkl.passes.dispatch import Backend
 from dkl.passes.lost_workers import POLL_S, TaskLost
 from dkl.passes.reading import LOADER
+from dkl.passes.room import (
+    ProcessMemory,
+    give_up_kept,
+    load,
+    memory_by_scheduler,
+    memory_of_worker,
+    own_memory,
+)
 from dkl.passes.tasks import StopFlag
 from dkl.passes.transport import Packed, Shared, packed, shared, shared_file, unpacking
 from dkl.process import after_fork, leave_quickly, usable_cores
@@ -31,11 +42,16 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed import Future as ClusterFuture
 
+LOG = logging.getLogger("dkl")
 # A cluster without workers for so long will get none: dask.config "dkl.no-workers-timeout".
 NO_WORKERS_TIMEOUT_S = 30.0
 # The scheduler is asked for its workers so often, and given so long to answer.
 LOOK_EVERY_S = 1.0
 ANSWER_S = 5.0
+# Workers are given so long to load what a pass needs and to say what they hold: a first import may be slow.
+MEASURE_S = 60.0
+# Workers are asked so often whether Dask has paused them, while a pass waits for a result.
+PAUSED_EVERY_S = 2.0
 # What is smaller travels with every task; the way by a worker's memory costs more than that.
 SMALL_BYTES = 1 << 16
 MOST_SENDS = 6
@@ -117,8 +133,9 @@ class ThreadBackend:
     def send_rows(self, value: object) -> object:
         return value
 
-    def process_bytes(self) -> int | None:
-        return None
+    def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
+        # what a pass loads here is little beside what it holds, and its threads share it
+        return [own_memory()]
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
@@ -142,6 +159,10 @@ class ThreadBackend:
 
     def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
         """Threads do not vanish."""
+        return ()
+
+    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
+        """Nothing here starts tasks late."""
         return ()
 
     def cancel(self, tasks: Iterable[Future]) -> None:
@@ -170,6 +191,12 @@ def run_packed(call: Packed) -> Packed:
     """Runs in a process of a pool: functions travel by cloudpickle."""
     function, args = call.load()
     return packed(in_worker(function, *args))
+
+
+def own_memory_of_task(modules: Collection[str]) -> ProcessMemory:
+    """`own_memory` of a process of a pool, once it has loaded what tasks need."""
+    load(modules)
+    return own_memory("a process of the pool")
 
 
 class ProcessBackend:
@@ -201,8 +228,9 @@ class ProcessBackend:
     def send_rows(self, value: object) -> object:
         return value
 
-    def process_bytes(self) -> int | None:
-        return None
+    def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
+        measured = self.submit("memory", own_memory_of_task, modules)
+        return [self.result(measured)] * self._n_processes
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
@@ -226,6 +254,10 @@ class ProcessBackend:
 
     def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
         """A process that dies breaks its pool, which ends its tasks."""
+        return ()
+
+    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
+        """Nothing here starts tasks late."""
         return ()
 
     def cancel(self, tasks: Iterable[Future]) -> None:
@@ -257,7 +289,14 @@ class ClusterBackend:
         # The threads of each worker by its address, as the scheduler said when it was asked last.
         self._threads: dict[str, int] = {}
         self._slots: list[str] = []
+        # Those of workers that are not paused, or all where every worker is.
+        self._open_slots: list[str] = []
         self._looked = -LOOK_EVERY_S
+        # The workers that Dask starts no task on, since they hold too much memory, and when that was asked last.
+        self._paused: frozenset[str] = frozenset()
+        self._asked_for_paused = time.monotonic()
+        # Keys of tasks that were found on such workers at the last look.
+        self._found_waiting: frozenset[str] = frozenset()
         # When there was a worker last.
         self._had_workers = time.monotonic()
         self._numbers = itertools.count()
@@ -277,7 +316,7 @@ class ClusterBackend:
         self._look()
         if not self._threads:
             self._await_workers()
-        return self._slots
+        return self._open_slots
 
     def _await_workers(self) -> None:
         """Until there are some; meanwhile a task asks for them: a cluster that adapts to its tasks grows with these."""
@@ -315,17 +354,51 @@ class ClusterBackend:
     def is_lost(self, handle: object) -> bool:
         return getattr(handle, "status", "finished") in ("lost", "cancelled", "error")
 
+    def _workers(self) -> Mapping[str, Any]:
+        """What the scheduler knows of each worker, by its address; nothing where it does not answer for now."""
+        known = self._answer(partial(self._client.scheduler.identity, n_workers=-1))
+        return {} if known is None else known["workers"]
+
+    def _answer(self, question: Callable[[], Any], timeout: float = ANSWER_S) -> Any:
+        """What the scheduler answers; None where it does not in time, or is being looked for, and may later."""
+        loop: Any = self._client.loop
+        with self._reached():
+            coming = asyncio.run_coroutine_threadsafe(question(), loop.asyncio_loop)
+            deadline = time.monotonic() + timeout
+            while not wait_for((coming,), POLL_S).done:
+                if time.monotonic() > deadline or self._client.status == "connecting":
+                    coming.cancel()
+                    return None
+            try:
+                return coming.result()
+            except OSError:
+                if self._client.status in ("running", "connecting"):
+                    return None
+                raise
+
     def send_rows(self, value: object) -> ClusterFuture:
         if not dask.is_dask_collection(value):
             return self._scattered(value)
         with self._reached():
             return self._remembered(self._client.compute(value))
 
-    def process_bytes(self) -> int | None:
-        with self._reached():
-            # Every worker gets tasks, so that the smallest of them decides; workers without a limit do not count.
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        return min((worker["memory_limit"] for worker in workers if worker["memory_limit"]), default=None)
+    def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
+        measuring = partial(self._client._run, memory_of_worker, modules, on_error="return")
+        while True:
+            # A worker that is stopped does not answer, and none of the answers comes without its own.
+            answers = self._answer(measuring, timeout=MEASURE_S) or {}
+            known = self._workers()
+            if known:
+                break
+            # raises where there have been none for too long, or no scheduler
+            self.look_after(())
+            time.sleep(POLL_S)
+        self._note_paused({address for address, facts in known.items() if facts["status"] == "paused"})
+        measured = [
+            answer if isinstance(answer := answers.get(address), ProcessMemory) else memory_by_scheduler(address, facts)
+            for address, facts in known.items()
+        ]
+        return measured
 
     def submit(
         self, name: str, function: Callable, *args: Any, slot: str = "", urgent: bool = False, pinned: bool = False
@@ -419,20 +492,53 @@ class ClusterBackend:
         self._looked = now
         if self._client.status == "connecting":
             return  # the client tries to reach its scheduler; a question would wait as long as it does
-        with self._reached():
-            try:
-                threads = dict(self._client.sync(self._client.scheduler.ncores, callback_timeout=ANSWER_S))
-            except OSError:
-                if self._client.status in ("running", "connecting"):
-                    return  # no answer for now
-                raise
+        answer = self._answer(self._client.scheduler.ncores)
+        if answer is None:
+            return
+        threads = dict(answer)
         if threads:
             self._had_workers = now
         if threads and threads != self._threads:
             # the first thread of every worker, then the second of those that have one, and so on
             numbers = range(max(threads.values()))
             self._slots = [name for number in numbers for name in sorted(threads) if number < threads[name]]
+            self._note_paused(self._paused & threads.keys())
         self._threads = threads
+
+    def _note_paused(self, paused: Collection[str]) -> None:
+        """Leave paused workers out of the slots while there are others."""
+        self._paused = frozenset(paused)
+        self._open_slots = [name for name in self._slots if name not in self._paused] or self._slots
+
+    def held_up(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
+        """Tasks that were on a paused worker at this look and at the last one, while another worker is not paused.
+
+        A worker that Dask has paused for want of memory answers, and ends the task that it is at, but starts no other
+        one. It gives up what it keeps for the next pass, and goes on when it holds less. Nothing is restarted: what it
+        holds may be another program's, and a new process would come to hold as much.
+        """
+        now = time.monotonic()
+        if now - self._asked_for_paused < PAUSED_EVERY_S:
+            return ()
+        self._asked_for_paused = now
+        known = self._workers()
+        paused = {address for address, worker in known.items() if worker["status"] == "paused"}
+        if paused - self._paused:
+            LOG.warning("%s", _said_of_paused(known, paused))
+            giving_up = partial(self._client._run, give_up_kept, workers=sorted(paused), on_error="ignore")
+            self._answer(giving_up)
+        self._note_paused(paused)
+        asked = partial(self._client.scheduler.processing, workers=sorted(paused))
+        waiting = (self._answer(asked) or {}) if paused else {}
+        on_paused = {str(key) for keys in waiting.values() for key in keys if self._token in str(key)}
+        # What is pinned to paused workers waits at the scheduler.
+        pinned = {str(t.key) for t in tasks if not t.done() and self._submitted_to[str(t.key)] <= paused}
+        ours = frozenset(on_paused | pinned)
+        stays, self._found_waiting = ours & self._found_waiting, ours
+        if not stays or len(paused) == len(known):
+            return ()
+        # A task that merges those of other workers is held up with any of them.
+        return [task for task in tasks if str(task.key) in stays] or list(tasks)
 
     def cancel(self, tasks: Iterable[ClusterFuture]) -> None:
         live = list(tasks)
@@ -445,6 +551,18 @@ class ClusterBackend:
     def close(self) -> None:
         """Cancel what is left, wherever an error found it: a traceback holds futures while somebody looks at it."""
         self.cancel(self._futures)
+
+
+def _said_of_paused(known: Mapping[str, Any], paused: Collection[str]) -> str:
+    """What a person is told of workers that Dask has paused."""
+    held = max(int(known[address]["metrics"].get("memory", 0)) for address in paused)
+    limit = min(known[address]["memory_limit"] or 0 for address in paused)
+    others = "the pass goes on on the others" if len(paused) < len(known) else "the pass waits for them"
+    return (
+        f"Dask has paused {len(paused)} of {len(known)} workers, which hold up to {format_bytes(held)} of a limit of "
+        f"{format_bytes(limit)}: they start no task until they hold less, and {others}. Let other work there end, or "
+        "start workers with a larger memory_limit and fit again (a checkpoint resumes): " + ", ".join(sorted(paused))
+    )
 
 
 def current_client() -> Client | None:
@@ -465,10 +583,13 @@ def current_client() -> Client | None:
         return None
 
 
-def choose_backend() -> Backend:
-    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes")."""
+def choose_backend(*, on_cluster: bool = True) -> Backend:
+    """The current client's cluster, else what `dask.config` says ("synchronous", "threads", "processes").
+
+    With `on_cluster` False it is this process in any case.
+    """
     client = current_client()
-    if client is not None:
+    if client is not None and on_cluster:
         return ClusterBackend(client)
     scheduler = str(dask.config.get("scheduler", None) or "threads").lower()
     n_workers = int(dask.config.get("num_workers", None) or usable_cores())

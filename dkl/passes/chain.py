@@ -10,7 +10,7 @@ from typing import Any
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.passes.cutting import MAP_NAME, Cut, Made, make_piece, stepped
-from dkl.passes.lost_workers import Task, TaskLost, counted_loss, wait_done
+from dkl.passes.lost_workers import Task, TaskHeldUp, TaskLost, counted_loss, wait_done
 from dkl.passes.memory import PIECES_A_THREAD
 from dkl.passes.session import Session
 from dkl.passes.transport import Carried, unpacked
@@ -111,7 +111,7 @@ class Chain:
         self._room: dict[str, int] = {}
         self._welcome()
         # The worker that steps, and keeps the state, is the first by its address: any would do, as long as all agree.
-        self._home = min(self._room)
+        self._home = min(self._known)
 
     def _welcome(self) -> None:
         """Workers that are new get their share of pieces."""
@@ -142,10 +142,10 @@ class Chain:
         """
         # Room is what a worker may still make ahead. The one that steps makes fewer pieces, since it has a thread less
         # for them.
-        room = dict(self._room)
+        room = {worker: self._room[worker] for worker in dict.fromkeys(self._known)}
         if len(room) > 1 and not self._starved:
-            room[self._home] -= PIECES_A_THREAD
-        if self._links and room[self._links[-1].worker] > 0:
+            room[self._home] = room.get(self._home, 0) - PIECES_A_THREAD
+        if self._links and room.get(self._links[-1].worker, 0) > 0:
             return self._links[-1].worker
         # Among equals not the worker that steps: it has work enough.
         best = max(room, key=lambda worker: (room[worker], worker != self._home))
@@ -184,7 +184,7 @@ class Chain:
         """Wait for the step of the oldest piece, and take its state to the driver where a segment ends."""
         link, reading = self._links[0], ReadCounts()
         needed = [task for one in self._links for task in one.tasks]
-        wait_done(link.step, lambda: self._backend.look_after(needed))
+        wait_done(link.step, lambda: self._backend.look_after(needed), lambda: self._backend.held_up(needed))
         if self._backend.is_lost(link.step):
             # raises what went wrong, `TaskLost` where that was a worker's death
             self._backend.result(link.step)
@@ -207,8 +207,9 @@ class Chain:
 
     def _restart(self, why: TaskLost) -> None:
         """Begin anew at the state that the driver holds: the same pieces follow in the same order, to the same bits."""
-        self._losses = counted_loss(repr(self._session.name), self._losses, why)
-        self._session.losses += 1
+        if not isinstance(why, TaskHeldUp):
+            self._losses = counted_loss(repr(self._session.name), self._losses, why)
+            self._session.losses += 1
         self._cancel()
         self._begin()
 

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
+from dkl.kernels.device import Device
 from dkl.passes.backends import current_client
 from dkl.passes.reading import LOADER, PIECES
+from dkl.passes.session import stays_here
 from dkl.passes.tasks import StopFlag, working
 from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.protocols.records import Fold
@@ -46,10 +49,10 @@ def cuts(fold: Fold, source: BlockSource, order: Iterable[int]) -> Iterator[Cut]
         yield from (Cut(int(block), number, of) for number in range(of))
 
 
-def forget_pieces() -> None:
-    """Free the pieces that this process, and the workers of a cluster, have kept for further passes."""
+def forget_pieces(source: BlockSource, device: Device) -> None:
+    """Free the pieces of a source that this process, or the workers of a cluster, have kept for further passes."""
     PIECES.clear()
-    if (client := current_client()) is not None:
+    if (client := current_client()) is not None and not stays_here(source, device):
         client.run(_forget_here, on_error="return")
 
 
@@ -68,6 +71,7 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
             return Made(_arranged(fold, piece, ticket.number, number), reading)
     with working(work):
         block, reading = LOADER.share(work, ticket)
+        reading = replace(reading, noted=LEDGER.taken())
         # The block and its rows are counted by its first piece alone; every piece counts the bytes that it read.
         if number:
             reading = replace(reading, blocks=0, rows=0)

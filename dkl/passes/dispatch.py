@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import queue
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from dkl.passes.lost_workers import POLL_S, Task, TaskLost, counted_loss
+from dkl.passes.room import ProcessMemory
 from dkl.passes.tasks import StopFlag
+
+# A job goes to another process at most so often: of processes that pause in turn, one ends it in the end.
+MOST_MOVES = 3
 
 
 class Backend(Protocol):
@@ -36,8 +40,8 @@ class Backend(Protocol):
         """The rows of a block in memory (or the graph that makes them) as the argument of one task."""
         ...
 
-    def process_bytes(self) -> int | None:
-        """The memory limit of the process that works, where it has one."""
+    def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
+        """The memory of each process that works, once it has loaded what its tasks need."""
         ...
 
     def submit(
@@ -62,6 +66,10 @@ class Backend(Protocol):
         ClusterError
             When nothing can happen any more.
         """
+        ...
+
+    def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
+        """Those of the live `tasks` that wait for a process which starts none for now, while others do."""
         ...
 
     def cancel(self, tasks: Iterable[Task]) -> None: ...
@@ -95,6 +103,8 @@ class Dispatcher:
         self._coming: set[Task] = set()
         # Each job under way, and how often it was lost before.
         self._live: dict[Task, tuple[Job, int]] = {}
+        # How often a job was taken to another process from one that started no task.
+        self._moves: Counter[Job] = Counter()
         # Results that `in_order` holds back until those before them are there: they take memory as live jobs do.
         self._held_back = 0
         self.losses = 0
@@ -152,6 +162,13 @@ class Dispatcher:
         self.losses += 1
         self._start(job, losses)
 
+    def _taken_back(self, task: Task) -> tuple[Job, int]:
+        """The job of a task that will not end, or not soon, and how often it was lost; the task is given up."""
+        job, losses = self._live.pop(task)
+        self._coming.discard(task)
+        self._backend.cancel([task])
+        return job, losses
+
     def _next_done(self) -> Task:
         """The next task whose result is here, or failed to come; lost ones are started again meanwhile."""
         while True:
@@ -165,10 +182,12 @@ class Dispatcher:
             except queue.Empty:
                 # Nothing happened for a while: there may be tasks that wait for workers which will not come back.
                 for stranded in self._backend.look_after(list(self._live)):
-                    job, losses = self._live.pop(stranded)
-                    self._coming.discard(stranded)
-                    self._backend.cancel([stranded])
-                    self._start_again(job, losses, TaskLost("all workers that knew of it have gone"))
+                    self._start_again(*self._taken_back(stranded), TaskLost("all workers that knew of it have gone"))
+                for waiting in self._backend.held_up([task for task in self._live if task not in self._coming]):
+                    if self._moves[self._live[waiting][0]] < MOST_MOVES:
+                        job, losses = self._taken_back(waiting)
+                        self._moves[job] += 1
+                        self._start(job, losses)
                 continue
             if is_here:
                 self._coming.discard(task)

@@ -173,10 +173,10 @@ def map_blocks(
     with open_session(name, source, (record,), publish=publish, memory_limit=memory_limit, device=device) as session:
 
         def jobs() -> Iterator[Job]:
-            filled = (int(index) for index in np.flatnonzero(source.block_rows))
+            filled, together = (int(index) for index in np.flatnonzero(source.block_rows)), source.blocks_together
             for position, index in enumerate(filled):
-
-                def submit(losses: int, index: int = index, slot: str = session.slot(position)) -> Task:
+                # blocks that are stored together go to one process, which decodes their chunks once
+                def submit(losses: int, index: int = index, slot: str = session.slot(position // together)) -> Task:
                     arguments = (session.shared_work(), session.ticket(index), session.backend.stop)
                     return session.backend.submit(session.name, apply_to_block, *arguments, slot=slot)
 
@@ -240,6 +240,8 @@ class _SumPass:
             level -= 1
         # Results above 1 MiB are merged by the workers of a cluster, so that the driver sees 16 of them a pass, and the
         # loss of a worker costs a sixteenth at most.
+        # Blocks that are stored together are read by one task.
+        level = max(level, min(source.blocks_together.bit_length() - 1, root(source.n_blocks).level))
         job_level = level
         if backend.is_cluster and self._node_bytes(level) > DRIVER_BYTES:
             job_level = max(level, root(source.n_blocks).level - (MOST_LARGE_NODES.bit_length() - 1))

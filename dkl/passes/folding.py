@@ -20,11 +20,23 @@ def run_fold(session: Session, fold: Fold) -> Any:
     """The last state of the fold over the blocks that have rows."""
     # The order is data of the fold: stochastic steps shuffle blocks by a seed, never by who is ready first.
     order = np.arange(session.source.n_blocks) if fold.order is None else np.asarray(fold.order)
-    pieces = list(cuts(fold, session.source, order))
+    pieces = list(cuts(fold, session.source, grouped(order, session.source.blocks_together)))
     if session.backend.is_cluster:
         # On a cluster the state would travel to the driver and back with every step; there one worker keeps it.
         return Chain(session, fold.initial, pieces).run()
     return fold_here(session, fold, pieces)
+
+
+def grouped(order: np.ndarray, together: int) -> np.ndarray:
+    """The blocks in an order in which those of one group of `together` blocks follow each other.
+
+    They are cut from the same stored chunks. Groups come in the order of their first blocks, so that an order that was
+    drawn for single blocks is one that was drawn for groups.
+    """
+    groups = order // together
+    first = np.full(groups.max(initial=0) + 1, len(order))
+    np.minimum.at(first, groups, np.arange(len(order)))
+    return order[np.argsort(first[groups], kind="stable")]
 
 
 def fold_here(session: Session, fold: Fold, pieces: Sequence[Cut]) -> Any:

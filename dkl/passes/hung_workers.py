@@ -1,4 +1,4 @@
-"""Workers that no longer work, stopped or paused for good, are ended while a pass waits for them; others take over."""
+"""Workers that no longer answer are ended while a pass waits for them; others take over their work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def hung_workers_restarted(client: Client) -> Iterator[None]:
     """Inside the block, a worker that hangs is restarted by its nanny, or removed from the cluster where it has none.
 
     A worker hangs when the scheduler has heard nothing from it for `dkl.hung-worker-timeout` seconds (of dask.config;
-    30 by default, 0 for never), or when it was paused for as long, for want of memory, without a task under way. Dask
-    itself waits five minutes for the first and forever for the second.
+    30 by default, 0 for never). Dask itself waits five minutes. One that is paused, for want of memory, still answers:
+    it is no hung one, and goes on once it holds less (`ClusterBackend.held_up`).
     """
     timeout = float(dask.config.get("dkl.hung-worker-timeout", HUNG_WORKER_TIMEOUT_S))
     ended = threading.Event()
@@ -60,9 +60,7 @@ def _signs_of_life(
     """
     signs: dict[str, tuple[object, int]] = {}
     for address, worker in workers.items():
-        # A worker that is paused still sends heartbeats. Only a task that it is working on says that it will go on.
-        idle = not worker["metrics"].get("task_counts", {}).get("executing")
-        sign = "paused" if worker["status"] == "paused" and idle else worker["last_seen"]
         last_sign, looks = before.get(address, (None, 0))
+        sign = worker["last_seen"]
         signs[address] = (sign, looks + 1 if last_sign == sign else 1)
     return signs

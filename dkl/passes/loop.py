@@ -16,7 +16,7 @@ from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
 from dkl.passes.row_columns import RowColumns
-from dkl.passes.session import PassStats
+from dkl.passes.session import PassStats, stays_here
 from dkl.passes.states import decode_state, encode_state
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
@@ -52,13 +52,17 @@ class ColumnStore:
         """New columns, in the place of those of a run that was killed before its first checkpoint."""
         # Written over: without a checkpoint there is no state that the old columns could belong to.
         made = RowColumns.create(self.store, source, self.columns, overwrite=True, start=self.start)
-        check_reach(self.store)
+        self._check_reach(source)
         return replace(made, keeps_last=True)
 
     def open(self, source: BlockSource, version: int) -> RowColumns:
         """The columns at the version of a checkpoint."""
-        check_reach(self.store)
+        self._check_reach(source)
         return replace(RowColumns.open(self.store, source).at(version), keeps_last=True)
+
+    def _check_reach(self, source: BlockSource) -> None:
+        if not stays_here(source, "cpu"):
+            check_reach(self.store)
 
 
 def check_reach(store: str) -> None:
@@ -187,7 +191,7 @@ def run_driver(
         finished = True
     finally:
         if shares_pieces:
-            forget_pieces()
+            forget_pieces(source, device)
         tell("finished", {} if finished else {"failed": True})
     return state, stats
 

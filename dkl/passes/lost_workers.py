@@ -31,6 +31,10 @@ class TaskLost(RuntimeError):
     """A task ended without a result through no fault of its own: it can be submitted again."""
 
 
+class TaskHeldUp(TaskLost):
+    """A task waits for a worker that starts none for now; it is submitted again elsewhere, and nothing was lost."""
+
+
 def counted_loss(label: str, losses: int, why: TaskLost) -> int:
     """How often something was lost by now, this time included; the caller starts it once more.
 
@@ -59,22 +63,27 @@ def counted_loss(label: str, losses: int, why: TaskLost) -> int:
     return losses
 
 
-def wait_done(task: Task, stranded: Callable[[], Sequence[Task]]) -> None:
+def wait_done(
+    task: Task, stranded: Callable[[], Sequence[Task]], held_up: Callable[[], Sequence[Task]] = lambda: ()
+) -> None:
     """Wait until `task` has ended, one way or another.
 
     Parameters
     ----------
     task : future
-    stranded : callable
-        Those of the tasks that this one needs which will never end; asked now and then.
+    stranded, held_up : callable
+        Those of the tasks that this one needs which will never end, or wait for a worker that starts none for now;
+        asked now and then.
 
     Raises
     ------
-    TaskLost
-        As soon as there is one: the task itself would then wait for ever, too.
+    TaskLost, TaskHeldUp
+        As soon as there is one: the task itself would then wait as long, too.
     """
     ended = threading.Event()
     task.add_done_callback(lambda _: ended.set())
     while not ended.wait(POLL_S):
         if stranded():
             raise TaskLost("a worker that it needs has gone")
+        if held_up():
+            raise TaskHeldUp("a worker that it needs is paused")

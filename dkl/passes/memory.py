@@ -13,16 +13,15 @@ from typing import Any
 import cloudpickle
 import dask
 import numpy as np
-import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.errors import MemoryLimitError
 from dkl.kernels.device import Device, gpu_bytes
 from dkl.passes.reading import OBJECT_BYTES
 from dkl.passes.reductions import narrowed
+from dkl.passes.room import Room
 from dkl.passes.tree_sum import root, task_level
 from dkl.passes.work import Limits
-from dkl.process import usable_cores
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample
 from dkl.protocols.source import BlockSource
 
@@ -46,14 +45,14 @@ class MemoryProjection:
     Parameters
     ----------
     items : mapping of str to int
-    allowed : int or None
-        The limit that the sum was held against.
+    room : Room or None
+        What the process holds before the pass, and the lines that it must stay below.
     limits : Limits
         Blocks at once, blocks ahead and bytes of cache that the sum was made for.
     """
 
     items: dict[str, int] = field(default_factory=dict)
-    allowed: int | None = None
+    room: Room | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -62,51 +61,18 @@ class MemoryProjection:
 
     @property
     def fits(self) -> bool:
-        return self.allowed is None or self.total <= self.allowed
+        return self.room is None or self.total <= self.room.nbytes
 
     def __repr__(self) -> str:
         rows = [*self.items.items(), ("sum", self.total)]
-        if self.allowed is not None:
-            rows.append(("allowed", self.allowed))
+        if self.room is not None:
+            rows.append(("room", self.room.nbytes))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {format_bytes(nbytes):>11}" for name, nbytes in rows)
 
 
-def project(
-    source: BlockSource,
-    records: Sequence[Record],
-    n_threads: int | None = None,
-    *,
-    memory_limit: int | str | None = None,
-    in_driver: bool = True,
-) -> MemoryProjection:
-    """What `run_pass` would hold in one process; nothing is read.
-
-    Parameters
-    ----------
-    source : BlockSource
-    records : sequence of Record
-    n_threads : int or None
-        Threads of the process; None is what Dask would use here.
-    memory_limit : int, str or None
-        As in `dkl.passes.engine.run_pass`.
-    in_driver : bool
-        Whether the process also merges the sums of tasks (threads), or only makes them (a worker of a cluster).
-
-    Raises
-    ------
-    MemoryLimitError
-        If the pass cannot be kept below the limit.
-    """
-    threads = n_threads or int(dask.config.get("num_workers", None) or usable_cores())
-    # No process is asked for its limit here: a plan is made before there are workers.
-    allowed = allowed_bytes(memory_limit, None)
-    cached = source.stored_nbytes > 0
-    return fit_limits(source, records, n_threads=threads, allowed=allowed, cached=cached, in_driver=in_driver)
-
-
 def memory_within(
-    source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, allowed: int
+    source: BlockSource, records: Sequence[Record], limits: Limits, *, in_driver: bool, room: Room
 ) -> MemoryProjection:
     """The sum for given limits, each item an upper bound."""
     # The largest block counts: any task may get it.
@@ -143,7 +109,7 @@ def memory_within(
         items["cache of mapped pieces"] = min(limits.piece_bytes, kept)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
-    return MemoryProjection(items, allowed, limits)
+    return MemoryProjection(items, room, limits)
 
 
 def blocks_ahead(device: Device, *, is_inline: bool) -> int:
@@ -212,17 +178,23 @@ def operand_bytes(record: Record) -> int:
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
+def least_memory(source: BlockSource, records: Sequence[Record], room: Room, *, in_driver: bool) -> MemoryProjection:
+    """The projection with one block at a time, none ahead and no cache: a pass cannot do with less."""
+    check_accumulators(records)
+    return memory_within(source, records, Limits(1, 0, 0), in_driver=in_driver, room=room)
+
+
 def fit_limits(
     source: BlockSource,
     records: Sequence[Record],
     *,
     n_threads: int,
-    allowed: int,
+    room: Room,
     cached: bool = True,
     ahead: int = 1,
     in_driver: bool = True,
 ) -> MemoryProjection:
-    """The projection with the most blocks in flight, at most `ahead` read ahead of each, that stays within `allowed`.
+    """The projection with the most blocks in flight, at most `ahead` read ahead of each, that fits into the room.
 
     What costs least goes first: the cache (blocks are read again), then reading ahead, then blocks worked on at
     once. Numbers do not change with it: tiles and the tree follow from the data's shape alone.
@@ -234,25 +206,37 @@ def fit_limits(
     """
     check_accumulators(records)
     pieces = kept_bytes(source, records)
-    cache = cache_bytes(allowed) if cached or pieces else 0
+    cache = cache_bytes(room.nbytes) if cached or pieces else 0
     choices = [(tasks, tasks * each) for tasks in range(n_threads, 0, -1) for each in range(ahead, -1, -1)]
-    # The last of them is one block at a time and none ahead: its sum goes into the message where nothing fits.
     for tasks, waiting in choices:
-        bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, allowed=allowed)
+        bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, room=room)
         if bare.fits:
             if not cache:
                 return bare
             # What is left goes to the cache, less the gaps that the allocator leaves between its blocks.
-            room = math.floor((allowed - bare.total) / (1.0 + ALLOCATOR_GAPS))
+            left = math.floor((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS))
             # Blocks first: a byte of them saves as much time as many bytes of mapped rows.
-            whole = min(cache, room)
+            whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
             limits = Limits(tasks, waiting, blocks, whole - blocks if pieces else 0)
-            return memory_within(source, records, limits, in_driver=in_driver, allowed=allowed)
-    raise MemoryLimitError(
-        f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(bare.total)} with one block at a "
-        f"time and may take {format_bytes(allowed)}. Allow more, or cut the data into smaller blocks, or ask for fewer "
-        f"features at once:\n{bare!r}"
+            return memory_within(source, records, limits, in_driver=in_driver, room=room)
+    raise refusal(source, records, least_memory(source, records, room, in_driver=in_driver))
+
+
+def refusal(source: BlockSource, records: Sequence[Record], least: MemoryProjection) -> MemoryLimitError:
+    """The error of a pass that needs more than its room, with the sum and the limits and blocks that would do."""
+    room, smaller = least.room, ""
+    if room is None:
+        raise TypeError("a projection without a room refuses nothing")
+    rows, gaps = int(source.block_rows.max(initial=0)), 1.0 + ALLOCATOR_GAPS
+    of_blocks = gaps * sum(nbytes for name, nbytes in least.items.items() if name.startswith(("blocks", "temporaries")))
+    left = room.nbytes - (least.total - of_blocks)
+    if source.stored_nbytes and of_blocks and (most := math.floor(rows * left / of_blocks)) > 0:
+        smaller = f", or blocks of at most {most:,} rows (rows_a_block of dkl.create_dataset)"
+    return MemoryLimitError(
+        f"the pass {pass_name(records)!r} over {source.place} needs {format_bytes(least.total)} with one block at a "
+        f"time, and may take {format_bytes(room.nbytes)}: {room.refusal(least.total)}{smaller}. Fewer features need "
+        f"less:\n{least!r}"
     )
 
 
@@ -291,23 +275,6 @@ def cache_bytes(allowed: int) -> int:
     """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed and at most 512 MiB."""
     setting = dask.config.get("dkl.cache-bytes", None)
     return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if setting is None else parse_bytes(setting)
-
-
-def allowed_bytes(memory_limit: int | str | None, process_limit: int | None) -> int:
-    """The user's limit, else the process's own (a worker's), else what this machine has left."""
-    if memory_limit is None:
-        return process_limit or psutil.virtual_memory().available
-    try:
-        # `parse_bytes` takes a text without digits for one of that unit, and an empty text for a single byte.
-        plain = memory_limit if isinstance(memory_limit, str) and memory_limit.strip() else int(memory_limit)
-        limit = parse_bytes(plain)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
-        ) from error
-    if limit < 1:
-        raise ValueError(f"memory_limit is {memory_limit!r}; expected at least one byte")
-    return limit
 
 
 def pass_name(records: Sequence[Record]) -> str:

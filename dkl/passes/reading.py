@@ -117,6 +117,11 @@ class BlockLoader:
         # Blocks that several tasks take pieces of, with the read that the first of them does for all.
         self._shared: OrderedDict[int, Future] = OrderedDict()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that are kept for the next pass."""
+        return self._cache.nbytes
+
     def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
         """The block, from the cache, from a read under way, or read now."""
         key = (work.fingerprint, ticket.number)
@@ -255,7 +260,12 @@ class PieceCache:
         self._lock = threading.Lock()
         self._name = ""
         self._kept: dict[Hashable, Any] = {}
-        self._left = 0
+        self._capacity = self._left = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces that are kept, or about to be."""
+        return self._capacity - self._left
 
     def get(self, name: str, key: Hashable) -> Any:
         """The piece; None where it is not kept."""
@@ -266,7 +276,7 @@ class PieceCache:
         """Whether there is room for so many bytes, which are then taken; pieces of another name go."""
         with self._lock:
             if name != self._name:
-                self._name, self._left = name, capacity
+                self._name, self._capacity, self._left = name, capacity, capacity
                 self._kept.clear()
             if nbytes > self._left:
                 return False
@@ -282,7 +292,7 @@ class PieceCache:
     def clear(self) -> None:
         """Forget all pieces: the passes that share them are done."""
         with self._lock:
-            self._name = ""
+            self._name, self._capacity, self._left = "", 0, 0
             self._kept.clear()
 
 

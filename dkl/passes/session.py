@@ -7,20 +7,24 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import dask
 import numpy as np
+from dask.utils import parse_bytes
 
+from dkl.data.sources.in_place import compare_noted
+from dkl.data.store.ledger import LEDGER
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device
+from dkl.kernels.device import Device, why_no_gpu
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.hung_workers import hung_workers_restarted
-from dkl.passes.memory import MemoryProjection, allowed_bytes, blocks_ahead, fit_limits
+from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, whole_bytes
+from dkl.passes.room import modules_of, own_room, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -28,6 +32,9 @@ from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
+# Rows in memory of at most as many bytes as the smallest block has stay with the process that they are in: dask.config
+# "dkl.local-bytes".
+LOCAL_BYTES = 8 << 20
 # Results that come to the driver side by side: up to so many bytes of them, and up to so many.
 RESULTS_AT_ONCE_BYTES = 16 << 20
 MOST_RESULTS_AT_ONCE = 64
@@ -44,6 +51,9 @@ class PassStats:
         Handed to the records.
     bytes : int
         Of the decoded blocks that were read (not taken from the cache).
+    stored_bytes, decoded_bytes : int
+        Taken from the store, and what they were decoded to: more than `bytes` where chunks hold rows of several blocks
+        and were decoded for more than one of them.
     cache_hits : int
         Blocks taken from the cache.
     retries : int
@@ -61,6 +71,8 @@ class PassStats:
     retries: int = 0
     seconds: float = 0.0
     projected_bytes: int = 0
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
 
 
 class Session:
@@ -89,12 +101,12 @@ class Session:
         """Fix how much a process holds, or refuse."""
         # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
-        allowed = allowed_bytes(memory_limit, self.backend.process_bytes())
+        memories = self.backend.memories(modules_of(records, self.source.reader()))
         self.projection = fit_limits(
             self.source,
             records,
             n_threads=n_threads,
-            allowed=allowed,
+            room=room_of(memories, memory_limit),
             cached=self.is_read,
             in_driver=not self.backend.is_cluster,
             ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
@@ -116,13 +128,9 @@ class Session:
 
     def _ticket_origin(self) -> Literal["store", "graph", "memory"]:
         """Where rows come from; graphs that a cluster had better compute as a whole count as rows in memory."""
-        if self.source.stored_nbytes:
-            return "store"
-        # All blocks of a source come in one way, so that one of them tells.
-        first = next(iter(np.flatnonzero(self._block_rows)), None)
-        if first is None or not dask.is_dask_collection(self.source.ticket(int(first))):
-            return "memory"
-        return "graph" if not self.backend.is_cluster or stand_alone(self.source) else "memory"
+        origin = origin_of(self.source)
+        is_whole = origin == "graph" and self.backend.is_cluster and not stand_alone(self.source)
+        return "memory" if is_whole else origin
 
     def dispatcher(self, tasks_a_job: int = 1, result_bytes: int = RESULTS_AT_ONCE_BYTES) -> Dispatcher:
         """For jobs of so many tasks, of which each holds a block: enough in flight that no slot waits, and no more."""
@@ -174,7 +182,9 @@ class Session:
 
     def advance(self, reading: ReadCounts) -> None:
         """Count what a task read and tell the subscribers."""
-        self.reading += reading
+        # Chunks of arrays in place are what they were when an earlier pass read them, or the pass ends here.
+        compare_noted(reading.noted)
+        self.reading += replace(reading, noted=replace(reading.noted, digests={}, absent=frozenset()))
         detail = {"cache_hits": self.reading.cache_hits}
         self._tell("advanced", rows=reading.rows, bytes=reading.bytes, detail=detail)
 
@@ -212,7 +222,51 @@ class Session:
             reading.retries + self.losses,
             self.seconds,
             self.projection.total,
+            reading.noted.stored,
+            reading.noted.decoded,
         )
+
+
+def origin_of(source: BlockSource) -> Literal["store", "graph", "memory"]:
+    """Where the rows of a source come from: read from a store, computed by Dask, or there already."""
+    if source.stored_nbytes:
+        return "store"
+    # All blocks of a source come in one way, so that one of them tells.
+    first = next(iter(np.flatnonzero(source.block_rows)), None)
+    is_lazy = first is not None and dask.is_dask_collection(source.ticket(int(first)))
+    return "graph" if is_lazy else "memory"
+
+
+def stays_here(source: BlockSource, device: Device) -> bool:
+    """Whether passes over a source run in this process although there is a cluster: few rows that are here already.
+
+    Their way to the workers, and that of each pass through the scheduler, takes longer than their arithmetic. Where a
+    GPU is asked for that this process lacks, they go to the workers all the same.
+    """
+    most = parse_bytes(dask.config.get("dkl.local-bytes", LOCAL_BYTES))
+    if whole_bytes(source) > most or origin_of(source) != "memory":
+        return False
+    return device == "cpu" or why_no_gpu() is None
+
+
+def backend_for(
+    source: BlockSource, kinds: Sequence[Sequence[Record]], device: Device, memory_limit: int | str | None
+) -> Backend:
+    """What runs passes over a source: the cluster of the current client, or this process; bits are the same.
+
+    Parameters
+    ----------
+    source : BlockSource
+    kinds : sequence of sequences of Record
+        Of the passes: where one of them does not fit into the memory of this process, the cluster takes all.
+    device, memory_limit
+        As of `dkl.passes.engine.run_pass`.
+    """
+    if current_client() is None or not stays_here(source, device):
+        return choose_backend()
+    room = own_room(memory_limit)
+    fits = all(least_memory(source, records, room, in_driver=True).fits for records in kinds)
+    return choose_backend(on_cluster=not fits)
 
 
 @contextmanager
@@ -227,31 +281,34 @@ def open_session(
     columns: RowColumns | None = None,
 ) -> Iterator[Session]:
     """The backend that Dask offers, planned for these records; whatever happens, no task stays behind."""
-    backend = choose_backend()
+    backend = backend_for(source, [records], device, memory_limit)
     failed = True
     try:
         session = Session(name, source, backend, publish)
-        session.plan(records, memory_limit, device)
-        session.work = Work(
-            uuid.uuid4().hex,
-            tuple(records),
-            source.reader(),
-            source.n_blocks,
-            source.fingerprint if session.is_read else "",
-            source.place,
-            session.is_read,
-            session.limits,
-            device,
-            columns,
-        )
-        session.tell_started()
-        try:
-            client = current_client() if backend.is_cluster else None
-            # One BLAS thread here too: what the driver merges must round as a worker's sums do.
-            with one_blas_thread(), nullcontext() if client is None else hung_workers_restarted(client):
-                yield session
-            failed = False
-        finally:
-            session.tell_finished(failed)
+        # what was read here before is not of this pass
+        compare_noted(LEDGER.taken())
+        client = current_client() if backend.is_cluster else None
+        with nullcontext() if client is None else hung_workers_restarted(client):
+            session.plan(records, memory_limit, device)
+            session.work = Work(
+                uuid.uuid4().hex,
+                tuple(records),
+                source.reader(),
+                source.n_blocks,
+                source.fingerprint if session.is_read else "",
+                source.place,
+                session.is_read,
+                session.limits,
+                device,
+                columns,
+            )
+            session.tell_started()
+            try:
+                # One BLAS thread here too: what the driver merges must round as a worker's sums do.
+                with one_blas_thread():
+                    yield session
+                failed = False
+            finally:
+                session.tell_finished(failed)
     finally:
         backend.close()

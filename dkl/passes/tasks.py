@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, in_smaller_tiles, place
@@ -118,7 +119,7 @@ def sum_blocks(
             missing = block.index + 1
     for index in range(missing, numbers.stop):
         tree.add(Node(0, index), None)
-    return Partial(tree.total, reading)
+    return Partial(tree.total, replace(reading, noted=LEDGER.taken()))
 
 
 def _merged(reductions: Sequence[Reduction], left: Values, right: Values) -> Values:
@@ -141,7 +142,8 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
         block, reading = LOADER.fetch(work, ticket)
         record: Any = work.records[0]
         with located(f"block {block.index} of {work.place}"):
-            return in_smaller_tiles(record.function)(placed(block, work.device), record.operands), reading
+            output = in_smaller_tiles(record.function)(placed(block, work.device), record.operands)
+            return output, replace(reading, noted=LEDGER.taken())
 
 
 def placed(block: Block, device: Device) -> Block:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dkl.data.store.ledger import Noted
 from dkl.kernels.device import Device
 from dkl.passes.row_columns import RowColumns
 from dkl.protocols.records import Record
@@ -83,13 +84,14 @@ class Ticket(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """What reading some blocks came to."""
+    """What reading some blocks came to; `noted` is what the process took from stores meanwhile."""
 
     blocks: int = 0
     rows: int = 0
     bytes: int = 0
     cache_hits: int = 0
     retries: int = 0
+    noted: Noted = field(default_factory=Noted)
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         # Counts of two tasks, or of two siblings of the tree, add up field by field.
@@ -99,4 +101,5 @@ class ReadCounts:
             self.bytes + other.bytes,
             self.cache_hits + other.cache_hits,
             self.retries + other.retries,
+            self.noted + other.noted,
         )

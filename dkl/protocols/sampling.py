@@ -6,10 +6,11 @@ import numpy as np
 
 from dkl.protocols.block import Block
 
-__all__ = ["hash_rows", "sample_keys", "smallest_keys"]
-
 # to take fewer rows than this share out of a block is cheaper than to hand on all of them
 _WORTHWHILE = 0.5
+_GOLDEN_GAMMA = np.uint64(0x9E37_79B9_7F4A_7C15)
+# keeps the keys of a shuffled order apart from other hashes of row numbers (splits, samples) under the same seed
+_SHUFFLE_SALT = 0x5348_5546_464C_4531
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 
 
@@ -29,6 +30,17 @@ def row_fractions(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
     """Where each row lies in [0, 1) by its hash, float64: the rows below s are a share s of all."""
     # The 53 highest bits are a whole number that float64 holds; times 2^-53 it lies in [0, 1), without rounding.
     return (hash_rows(row_id, seed, round) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Where each row stands in a shuffled order: a uniform 64-bit hash of the seed and the row's number.
+
+    Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
+    """
+    # The seed is mixed before the row number is added, and the sum again: neighbouring rows and seeds have nothing in
+    # common.
+    seeded = _finalised(np.array([(seed ^ _SHUFFLE_SALT) % 2**64], np.uint64))
+    return _finalised(_finalised(rows.astype(np.uint64) + seeded) ^ _GOLDEN_GAMMA)
 
 
 def sample_keys(row_id: np.ndarray, weight: np.ndarray | None, seed: int, round: int = 0) -> np.ndarray:
@@ -97,9 +109,13 @@ def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) ->
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return _finalised(z + _GOLDEN_GAMMA)
+
+
+def _finalised(z: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele, Lea & Flood 2014): a bijection whose every bit depends on every bit."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
     return z ^ (z >> np.uint64(31))
 
 

@@ -42,6 +42,9 @@ class BlockSource(Protocol):
         Changes whenever a value, the order of the rows or the cut into blocks changes.
     place : str
         How messages call it: ``"'rows.zarr'"``, ``"an array in memory"``.
+    blocks_together : int
+        Blocks that are cut from the same stored chunks, a power of two: a task reads all of them, and each of the
+        chunks once. 1 where every block has chunks of its own.
     """
 
     @property
@@ -76,6 +79,9 @@ class BlockSource(Protocol):
 
     @property
     def place(self) -> str: ...
+
+    @property
+    def blocks_together(self) -> int: ...
 
     def reader(self) -> BlockReader: ...
 
@@ -141,6 +147,10 @@ class WrappedSource(Generic[B]):
     @property
     def place(self) -> str:
         return self.base.place
+
+    @property
+    def blocks_together(self) -> int:
+        return self.base.blocks_together
 
     def ticket(self, index: int) -> Any:
         return self.base.ticket(index)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
 
 
 def class_alignments(sums: np.ndarray, totals: np.ndarray, *, center: bool = False) -> np.ndarray:
@@ -194,7 +194,7 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
         return _powers(heights, math.exp(low), k)
     # The root itself may lie on either side of the ball: from there, growing steps find a feasible and an infeasible
     # gap.
-    root = brentq(excess, low, high, xtol=1e-14, rtol=1e-15)
+    root = _root(excess, low, high, xtol=1e-14, rtol=1e-15)
     inside, outside, step = root, root, 1e-14
     while excess(inside) > 0.0 or excess(outside) <= 0.0:
         inside, outside = (inside + step if excess(inside) > 0.0 else inside), max(low, outside - step)
@@ -213,7 +213,7 @@ def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.
 
     if excess(0.0) >= 0.0 or excess(1.0) <= 0.0:
         return inside
-    share = brentq(excess, 0.0, 1.0, xtol=1e-12)
+    share = _root(excess, 0.0, 1.0, xtol=1e-12)
     return (1.0 - share) * inside + share * outside
 
 
@@ -242,3 +242,11 @@ def divergence(q: np.ndarray, k: float = 2.0) -> float:
 def effective_features(q: np.ndarray) -> float:
     """1 / sum(q^2): how many features the weights amount to; D/(1 + rho) where the bound is active and k = 2."""
     return float(1.0 / np.square(q).sum())
+
+
+def _root(function: Callable[[float], float], low: float, high: float, **tolerances: float) -> float:
+    """Where a function of one number is 0, by Brent's method."""
+    # workers load this module with the drivers that they serve, and need none of the 15 MB of SciPy's solvers
+    from scipy.optimize import brentq
+
+    return brentq(function, low, high, **tolerances)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.optimize import brentq
 
 from dkl.uncertainty.posterior import centred_gram
 
@@ -112,4 +111,7 @@ class Evidence:
         below, above = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
         if self.slope(below) <= 0.0 or self.slope(above) >= 0.0:
             return float(grid[best])
+        # workers load this module with the drivers that they serve, and need none of the 15 MB of SciPy's solvers
+        from scipy.optimize import brentq
+
         return float(np.exp(brentq(lambda step: self.slope(np.exp(step)), np.log(below), np.log(above), xtol=1e-10)))

@@ -187,5 +187,6 @@ def expendable_client() -> Iterator[Any]:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
         Client(cluster) as client,
+        dask.config.set({"dkl.local-bytes": 0}),
     ):
         yield client

@@ -23,10 +23,11 @@ from dkl.data.ingest.ingest import plan_ingest, read_tables
 from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import find_files
 from dkl.data.ingest.quoted_text import QuoteRules
-from dkl.data.ingest.staging import Stage, shuffle_keys
+from dkl.data.ingest.staging import Stage
 from dkl.data.ingest.table_rows import TableChoices
 from dkl.data.ingest.text_chunks import text_chunks
 from dkl.events import Event
+from dkl.protocols.sampling import shuffle_keys
 
 
 def contents(ds: Dataset) -> dict[str, np.ndarray]:

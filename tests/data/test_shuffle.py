@@ -17,7 +17,8 @@ from scipy import sparse, stats
 from dkl.data.ingest import scratch
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.shuffle import shuffled_batches
-from dkl.data.ingest.staging import ROW, Stage, shuffle_keys
+from dkl.data.ingest.staging import ROW, Stage
+from dkl.protocols.sampling import shuffle_keys
 
 
 def cut(n_rows: int, step: int) -> list[slice]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import warnings
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -280,24 +278,6 @@ def test_a_worker_process_that_cannot_see_a_memory_store_says_so() -> None:
         pytest.raises(FileNotFoundError, match="only the process that wrote"),
     ):
         pool.submit(reader.load, 0).result()
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict]:
-    """A real S3 server of this test run; the options with which s3fs finds it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
-    import s3fs
-
-    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
-    yield options
-    server.stop()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -480,6 +480,17 @@ def drawn_rows(block: Block, operands: Operands, number: int, size: int, seeds: 
 def shuffled_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
     """phi(x_i) - c, the labels or standardised targets, and the weights of the drawn rows."""
     drawn = drawn_rows(block, operands, number, size, [operands["seed"], block.index])
+    return centred_rows(block, operands, drawn)
+
+
+def stored_minibatch(block: Block, operands: Operands, number: int, size: int) -> Sums | None:
+    """The same of the rows that are not held out, in the order of their storage."""
+    held = operands["held_out"].mask(block.row_id)
+    kept = [i for i in range(block.n_rows) if not held[i]]
+    return centred_rows(block, operands, [i for at, i in enumerate(kept) if at // size == number])
+
+
+def centred_rows(block: Block, operands: Operands, drawn: list[int]) -> Sums | None:
     targets = operands["targets"]
     if not drawn:
         return None

@@ -24,7 +24,8 @@ from dkl.encodings.suspects import (
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
-from dkl.passes.memory import project
+from dkl.process import usable_cores
+from tests.passes.sources import project
 
 HELD_OUT = HeldOut(0.2, 0)
 
@@ -252,7 +253,10 @@ def test_the_plan_counts_the_sums_of_suspects_by_their_size(rows: Any) -> None:
         measured = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    passes = [project(dataset.source, records).total for records, _ in planned_suspects(dataset, 0)]
+    passes = [
+        project(dataset.source, records, usable_cores(), allowed=8 << 30).total
+        for records, _ in planned_suspects(dataset, 0)
+    ]
     (held,) = suspect_memory(dataset).values()
     assert measured <= max(passes) + held <= 3 * measured + (300 << 20)
     # the largest pass has the sums of all values that there may be, not those of the folds alone

@@ -24,7 +24,7 @@ from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.penalty_choice import Folds
 from dkl.linear.refinement_sums import refinement_minibatch
-from dkl.linear.sums import shuffled_minibatch
+from dkl.linear.sums import shuffled_minibatch, stored_minibatch
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
@@ -54,6 +54,7 @@ NO_MATHEMATICS = {
     ("dkl.bench.device_speed", "_rows_of_block"): "counts rows, to time reading alone",
     ("dkl.bench.device_speed", "_sums_of_block"): "hands a block to `feature_sums`, to time it",
     ("dkl.forecasting", "_no_sums"): "counts rows, to time an empty pass",
+    ("dkl.methods.checkpoints", "_no_sums"): "reads rows, whose chunks are compared as they are read",
     ("dkl.uncertainty.conformal", "_score_block"): "scores the answers to a block, by a score that has its own tests",
     ("dkl.linear.sums", "calibration_rows"): "maps the rows that `calibration_block`, compared below, sums over",
     ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
@@ -61,7 +62,11 @@ NO_MATHEMATICS = {
 # Compared with `tests/definitions/blocks.py` in `tests/kernels/test_kmeans.py`.
 COMPARED_ELSEWHERE = {("dkl.methods.landmarks.kmeans_sums", "cluster_sums")}
 # Those that make what a step sees of a block, in parts by number: compared below, by parts of a few rows.
-MINIBATCHES = {("dkl.linear.sums", "shuffled_minibatch"), ("dkl.linear.refinement_sums", "refinement_minibatch")}
+MINIBATCHES = {
+    ("dkl.linear.sums", "shuffled_minibatch"),
+    ("dkl.linear.sums", "stored_minibatch"),
+    ("dkl.linear.refinement_sums", "refinement_minibatch"),
+}
 # Where the definitions of a module's functions lie, for modules that have a place of their own: names come twice.
 DEFINITIONS: dict[str, Any] = {
     "dkl.methods.game.sums": game,
@@ -555,6 +560,12 @@ def test_minibatches_are_their_definitions(kind: str, monkeypatch: pytest.Monkey
         assert expected_scaled is not None
         for part, value in expected.items():
             np.testing.assert_allclose(getattr(tile, part), value, rtol=1e-10, atol=1e-12, err_msg=part)
+        stored = stored_minibatch(block, operands, number)
+        expected_stored = block_sums.stored_minibatch(block, operands, number, 7)
+        assert stored is not None
+        assert expected_stored is not None
+        for part, value in expected_stored.items():
+            np.testing.assert_allclose(getattr(stored, part), value, rtol=1e-10, atol=1e-12, err_msg=part)
         for part, value in expected_scaled.items():
             found = scaled.rows.X if part == "X" else getattr(scaled, part)
             np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12, err_msg=part)

@@ -12,9 +12,15 @@ from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dkl.kernels.device import rows_on
-from dkl.linear.array_sgd import ArraySGDClassifier, ArraySGDRegressor
+from dkl.linear.array_sgd import (
+    ArraySGDClassifier,
+    ArraySGDRegressor,
+    default_estimator,
+    fitted_estimator,
+    rules_of,
+)
 from dkl.linear.minibatches import Minibatch
-from dkl.linear.sgd import default_estimator, first_state, fitted_estimator, sgd_step, step_schedule
+from dkl.linear.sgd import first_state, sgd_step, step_schedule
 from tests.linear.problems import rows
 
 places = pytest.mark.parametrize("place", ["strict", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -107,7 +113,8 @@ def test_an_epoch_takes_the_same_steps_on_either_device(loss: str, place: str) -
     X, codes = rows(700, 3)
     classes = None if loss == "squared_error" else np.arange(3)
     schedule = step_schedule(loss, alpha=1e-3, square_length=4.0, largest=30.0)
-    operands = {"estimator": default_estimator(loss, schedule, alpha=1e-3), "classes": classes, "batch_rows": 256}
+    rules = rules_of(default_estimator(loss, schedule, alpha=1e-3), 1 if classes is None else 3)
+    operands = {"rules": rules, "classes": classes, "batch_rows": 256}
     y = codes if classes is not None else codes - 1.0
     first = first_state(1 if classes is None else 3, 4, dtype="float64", clock=schedule.clock)
     found = sgd_step(first, Minibatch(placed(X, place), y, np.ones(700)), operands)
@@ -127,7 +134,9 @@ def test_a_minibatch_is_stepped_through_as_by_partial_fit(loss: str, n_classes: 
     K = 3 if n_classes == 3 else 1
     schedule = step_schedule(loss, alpha=1e-3, square_length=4.0, largest=30.0)
     estimator, first = default_estimator(loss, schedule, alpha=1e-3), first_state(K, 4, dtype=dtype, clock=5.0)
-    found = sgd_step(first, Minibatch(X, y, weight), {"estimator": estimator, "classes": classes, "batch_rows": 256})
+    found = sgd_step(
+        first, Minibatch(X, y, weight), {"rules": rules_of(estimator, K), "classes": classes, "batch_rows": 256}
+    )
     model = fitted_estimator(estimator, np.zeros((K, 4), dtype), np.zeros(K, dtype), classes=classes, clock=5.0)
     average, known = np.zeros((K, 4)), {} if classes is None else {"classes": classes}
     for number, batch in enumerate((slice(256), slice(256, 512), slice(512, 600)), 1):

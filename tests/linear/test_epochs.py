@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
+from dkl.linear.array_sgd import default_estimator, rules_of
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
 from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
 from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
@@ -19,7 +22,6 @@ from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
     REGRESSION_LOSSES,
     SGDState,
-    default_estimator,
     first_state,
     sgd_step,
     step_schedule,
@@ -38,7 +40,7 @@ def epochs(n_blocks: int, n_classes: int = 2, **changes: Any) -> EpochProblem:
     problem = EpochProblem(
         step=sgd_step,
         step_operands={
-            "estimator": default_estimator("hinge", schedule, alpha=1e-4),
+            "rules": rules_of(default_estimator("hinge", schedule, alpha=1e-4), 1 if n_classes == 2 else n_classes),
             "batch_rows": 256,
             "classes": np.arange(n_classes),
         },
@@ -238,6 +240,26 @@ def definition_features(X: np.ndarray) -> np.ndarray:
     return np.hstack([np.cos(z), np.sin(z)]) * np.tile(PHI.amplitudes, 2)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(10, 50), (10_000, 20), (60_000, 10), (10**8, 10)])
+@pytest.mark.parametrize(("n", "expected"), [(10, 50), (10_000, 20), (60_000, 10), (10**8, 5)])
 def test_small_data_gets_more_epochs(n: int, expected: int) -> None:
     assert default_epochs(n) == expected
+
+
+def test_epochs_of_many_rows_end_when_held_out_rows_gain_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of more than a million rows; here of more than a thousand."""
+    monkeypatch.setattr("dkl.linear.fitting._MANY_ROWS", 1_000)
+    monkeypatch.setattr("dkl.linear.fitting._JUDGING_ROWS", 600)
+    X, codes = rows(3_000, 2)
+    options: dict[str, Any] = {"solver": "sgd", "random_state": 0, "progress": False}
+    features = dkl.RandomFeatures(n_features=40)
+    model = dkl.KernelClassifier(features, **options).fit(X, codes)
+    losses = model.validation_losses_
+    assert 2 <= len(losses) == model.n_epochs_ <= 5
+    assert all(after < before for before, after in pairwise(losses[:-1]))
+    # an epoch more would have been made had the last one gained
+    assert len(losses) == 5 or losses[-1] > losses[-2] * (1.0 - 2e-4)
+    assert "no longer falls" in model.message_ or len(losses) == 5
+    # whoever names the epochs gets them
+    assert dkl.KernelClassifier(features, epochs=7, **options).fit(X, codes).n_epochs_ == 7
+    few = dkl.KernelClassifier(features, **options).fit(X[:900], codes[:900])
+    assert few.n_epochs_ == default_epochs(900) == 50

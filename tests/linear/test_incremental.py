@@ -353,3 +353,26 @@ def test_categories_of_many_values_become_the_numbers_of_the_first_fit(stored: b
     np.testing.assert_array_equal(np.asarray(model.predict(given[1][0])), model.predict(further))
     assert model.score(*given[1]) == pytest.approx(np.mean(model.predict(further) == more))
     assert model.score(*given[1]) > 0.7
+
+
+def test_fit_and_partial_fit_go_on_behind_a_feature_map(data: Any) -> None:
+    X, y, rows_, labels = data
+    learner = feature_map(4)
+    model = BlockIncremental(SGDClassifier(random_state=0), feature_map=learner, random_state=0)
+    model.fit(X, y).partial_fit(X, y)
+    assert (model.n_features_in_, model.estimator_.n_features_in_) == (4, learner.n_features)
+    assert model.estimator_.t_ == 1_201
+    assert model.score(rows_, labels) > 0.5
+
+
+def test_an_error_in_a_step_leaves_the_state_whole(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y, rows_, _ = data
+    model = BlockIncremental(SGDClassifier(random_state=0), feature_map=feature_map(4), random_state=0).fit(X, y)
+    before, state = model.predict(rows_), dict(vars(model))
+    with monkeypatch.context() as patch:
+        patch.setattr(SGDClassifier, "partial_fit", lambda *_, **__: (_ for _ in ()).throw(OSError("disk")))
+        with pytest.raises(OSError, match="disk"):
+            model.partial_fit(X, y)
+    assert vars(model) == state
+    np.testing.assert_array_equal(model.predict(rows_), before)
+    assert model.partial_fit(X, y).estimator_.t_ == 1_201

@@ -208,6 +208,7 @@ def test_a_cluster_gives_the_same_bits() -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster),
+        dask.config.set({"dkl.local-bytes": 0}),
     ):
         got = refined()
     assert got.coef.tobytes() == expected.coef.tobytes()

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ def mortal(forked_workers: None) -> Iterator[object]:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster) as client,
+        dask.config.set({"dkl.local-bytes": 0}),
     ):
         yield client
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import pytest
 
 
@@ -25,7 +26,7 @@ def expendable(forked_workers: None) -> Iterator[Any]:
 def mortal(expendable: Any) -> Iterator[Any]:
     """The expendable client as the current one, with both of its workers up."""
     bring_two_workers(expendable)
-    with expendable.as_current():
+    with expendable.as_current(), dask.config.set({"dkl.local-bytes": 0}):
         yield expendable
 
 

@@ -11,6 +11,8 @@ import dask
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
+from dkl.passes.memory import MemoryProjection, fit_limits
+from dkl.passes.room import Line, Room
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Fold, RowSample
 
@@ -61,6 +63,7 @@ class Source:
     is_sparse: bool = False
     has_weight: bool = True
     read_nbytes: int = 0
+    blocks_together: int = 1
 
     @property
     def stored_nbytes(self) -> int:
@@ -179,3 +182,14 @@ def stepped_through(fold: Fold, state: Any, block: Block) -> Any:
         if piece is not None:
             state = fold.step(state, piece, fold.operands)
     return state
+
+
+def room_of_bytes(nbytes: int) -> Room:
+    """The room of a process that may take so many bytes."""
+    return Room("this process", 0, (Line(nbytes, "may take no more", 1.0, "{}"),))
+
+
+def project(source: Any, records: Any, n_threads: int, allowed: int = 1 << 30) -> MemoryProjection:
+    """What a pass holds in a process of so many threads that also drives it."""
+    cached = source.stored_nbytes > 0
+    return fit_limits(source, records, n_threads=n_threads, room=room_of_bytes(allowed), cached=cached)

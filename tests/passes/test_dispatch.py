@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ class SlowNetwork:
                 del self.on_the_way[task]
                 here()
         return stranded
+
+    def held_up(self, tasks: Collection[Task]) -> list[Task]:
+        return []
 
     def cancel(self, tasks: Collection[Task]) -> None:
         for task in tasks:
@@ -117,3 +121,48 @@ def test_threads_whose_task_failed_end_with_their_pass():
     with pytest.raises(RuntimeError, match="shutdown"):
         pool.submit(int)
     assert ThreadBackend(1)._pool is not pool
+
+
+class Paused(SlowNetwork):
+    """A backend on which some tasks are held up for as long as they are asked about."""
+
+    def __init__(self, held: set[int]) -> None:
+        super().__init__()
+        self.held = held
+        self.submitted: list[int] = []
+
+    def bring(self, task: Task, here: Callable[[], None]) -> None:
+        if task.value not in self.held:
+            super().bring(task, here)
+
+    def held_up(self, tasks: Collection[Task]) -> list[Task]:
+        waiting = [task for task in tasks if task.value in self.held]
+        self.held -= {task.value for task in waiting}
+        return waiting
+
+
+class Waiting(Task):
+    """A task that does not end while its worker is paused."""
+
+    def __init__(self, value: int, backend: Paused) -> None:
+        super().__init__(value)
+        self.backend = backend
+
+    def add_done_callback(self, callback: Callable) -> None:
+        if self.value not in self.backend.held:
+            super().add_done_callback(callback)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_job_on_a_paused_worker_is_taken_elsewhere_and_counts_as_no_loss() -> None:
+    backend = Paused({2, 5})
+
+    def submit(losses: int, number: int) -> Task:
+        backend.submitted.append(number)
+        return Waiting(number, backend)
+
+    jobs = (Job(f"job {number}", number, partial(submit, number=number)) for number in range(8))
+    dispatcher = Dispatcher(backend, lambda: 3)  # type: ignore[arg-type]
+    assert sorted(result for _, result in dispatcher.as_completed(jobs)) == [10 * number for number in range(8)]
+    assert sorted(backend.submitted) == [0, 1, 2, 2, 3, 4, 5, 5, 6, 7]
+    assert dispatcher.losses == 0

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 import dkl
-from dkl.passes.cutting import forget_pieces
 from dkl.passes.engine import run_pass
 from dkl.passes.loop import run_driver
-from dkl.passes.memory import project
 from dkl.passes.reading import PIECES
 from dkl.protocols.block import Block
 from dkl.protocols.records import Fold
-from tests.passes.sources import Source, make_block
+from tests.passes.sources import Source, make_block, project
 
 MADE: list[tuple[int, int]] = []
 
@@ -25,7 +23,7 @@ MADE: list[tuple[int, int]] = []
 @pytest.fixture(autouse=True)
 def nothing_made() -> None:
     MADE.clear()
-    forget_pieces()
+    PIECES.clear()
 
 
 def made(block: Block, operands: dict[str, Any], number: int) -> np.ndarray | None:

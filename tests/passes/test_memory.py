@@ -12,11 +12,20 @@ import pytest
 
 from dkl.errors import MemoryLimitError
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import MemoryProjection, fit_limits, project
+from dkl.passes.memory import MemoryProjection, fit_limits
 from dkl.passes.reading import LOADER, block_bytes
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, RowSample
-from tests.passes.sources import Source, chain, moments, ragged, sample, tree_by_definition
+from tests.passes.sources import (
+    Source,
+    chain,
+    moments,
+    project,
+    ragged,
+    room_of_bytes,
+    sample,
+    tree_by_definition,
+)
 
 ROWS, WIDE = 4000, 64
 MIB = 1 << 20
@@ -100,8 +109,10 @@ RECORDS = {
 @pytest.mark.parametrize("kind", ["large sums", "sums and sample", "fold"])
 def test_what_is_measured_stays_below_what_was_projected(kind, cache, n_threads):
     source = WideSource(150)
-    with dask.config.set({"num_workers": n_threads, "dkl.cache-bytes": cache, "scheduler": "threads"}):
-        measured, projected = peak_of(source, RECORDS[kind](), memory_limit="400 MiB")
+    with dask.config.set(
+        {"num_workers": n_threads, "dkl.cache-bytes": cache, "dkl.pass-bytes": "400 MiB", "scheduler": "threads"}
+    ):
+        measured, projected = peak_of(source, RECORDS[kind]())
     slack = 1.5 * MIB  # the interpreter's own objects: threads, futures, pickles of operands
     assert measured <= projected + slack
     assert projected <= 400 * MIB
@@ -120,9 +131,10 @@ def test_a_limit_lowers_the_blocks_in_flight_and_changes_no_bit():
     source = Source(ragged(60, 1000))
     record = moments(500)
     with dask.config.set({"scheduler": "threads", "num_workers": 8, "dkl.cache-bytes": 0}):
-        tight = project(source, (record,), 8, memory_limit="1 GiB").total // 3
-        result = run_pass(source, (record,), memory_limit=tight)
-        assert project(source, (record,), 8, memory_limit=tight).limits.tasks < 8
+        tight = project(source, (record,), 8).total // 3
+        with dask.config.set({"dkl.pass-bytes": tight}):
+            result = run_pass(source, (record,))
+        assert project(source, (record,), 8, allowed=tight).limits.tasks < 8
     assert result.stats.projected_bytes <= tight
     for name, value in tree_by_definition(source, record).items():
         assert result.results[0][name].tobytes() == np.asarray(value).tobytes()
@@ -131,10 +143,10 @@ def test_a_limit_lowers_the_blocks_in_flight_and_changes_no_bit():
 def test_two_mebibytes_send_small_data_out_of_core():
     source = Source((900,) * 64)
     assert source.block_nbytes * 64 > 2 * MIB
-    with dask.config.set(scheduler="threads", num_workers=2):
+    with dask.config.set({"scheduler": "threads", "num_workers": 2, "dkl.pass-bytes": "2 MiB"}):
         LOADER.clear()
-        first = run_pass(source, (moments(),), memory_limit="2 MiB")
-        second = run_pass(source, (moments(),), memory_limit="2 MiB")
+        first = run_pass(source, (moments(),))
+        second = run_pass(source, (moments(),))
     assert 0 < second.stats.cache_hits < 64
     assert first.stats.cache_hits == 0
     for name, value in tree_by_definition(source, moments()).items():
@@ -146,7 +158,7 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
     seen = []
     for megabytes in (600, 120, 40, 16, 12, 8, 6, 5, 4, 3):
         try:
-            projection = fit_limits(source, (wide_sum(100),), n_threads=4, allowed=megabytes * MIB)
+            projection = fit_limits(source, (wide_sum(100),), n_threads=4, room=room_of_bytes(megabytes * MIB))
         except MemoryLimitError:
             break
         assert projection.fits
@@ -160,12 +172,17 @@ def test_what_gives_way_first_is_the_cache_then_reading_ahead_then_threads():
 def test_a_limit_that_cannot_be_kept_is_refused_with_the_sum_before_anything_is_read():
     source = WideSource(4)
     source.own_reader = None  # reading would fail
-    with pytest.raises(MemoryLimitError, match=r"with one block at a time and may take 1\.00 MiB") as caught:
-        run_pass(source, (wide_sum(100),), memory_limit="1 MiB")
+    with (
+        dask.config.set({"dkl.pass-bytes": "1 MiB"}),
+        pytest.raises(
+            MemoryLimitError, match=r"with one block at a time, and may take 1\.00 MiB: this process"
+        ) as caught,
+    ):
+        run_pass(source, (wide_sum(100),))
     message = str(caught.value)
     assert "blocks at work (1)" in message
     assert "sums of tasks" in message
-    assert "allowed" in message
+    assert "dkl.pass-bytes" in message
 
 
 def test_an_accumulator_above_64_mebibytes_must_be_tiled():
@@ -174,13 +191,13 @@ def test_an_accumulator_above_64_mebibytes_must_be_tiled():
 
 
 def test_a_projection_is_a_table_that_adds_up():
-    projection = project(WideSource(10), (wide_sum(100), sample()), 2, memory_limit="1 GiB")
+    projection = project(WideSource(10), (wide_sum(100), sample()), 2)
     assert isinstance(projection, MemoryProjection)
     assert projection.total == sum(projection.items.values())
     assert projection.fits
     lines = repr(projection).splitlines()
     assert lines[-2].startswith("sum")
-    assert lines[-1].startswith("allowed")
+    assert lines[-1].startswith("room")
     assert "1.00 GiB" in lines[-1]
 
 
@@ -198,9 +215,9 @@ def test_no_more_blocks_are_worked_on_at_once_than_planned():
 
     source = WideSource(24)
     record = BlockSum("gram", counted, {"gram": Accumulator((WIDE, 1))}, {"A": np.zeros((WIDE, 1))}, gram_cost)
-    one = project(source, (record,), 1, memory_limit="1 GiB").total - source.block_nbytes * 24
-    with dask.config.set(scheduler="threads", num_workers=6):
-        run_pass(source, (record,), memory_limit=int(2.5 * one))
+    one = project(source, (record,), 1).total - source.block_nbytes * 24
+    with dask.config.set({"scheduler": "threads", "num_workers": 6, "dkl.pass-bytes": int(2.5 * one)}):
+        run_pass(source, (record,))
     assert most[0] <= 2
 
 

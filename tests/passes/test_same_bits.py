@@ -152,6 +152,7 @@ def test_a_cluster_of_threads_gives_the_same_bits():
     with (
         LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster),
+        dask.config.set({"dkl.local-bytes": 0}),
     ):
         (sums,) = run_pass(source, (moments(),)).results
         (state,) = run_pass(source, (chain(),)).results

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dkl.data.ingest.staging import shuffle_keys
+from dkl.protocols.sampling import shuffle_keys
 
 EXACT = 2**53
 """Float64 holds every whole number up to this one."""

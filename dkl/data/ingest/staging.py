@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dkl.protocols.sampling import shuffle_keys
+
 ROW = "__dkl_row__"
 """The name of the column that carries the number of each row in the input."""
 
@@ -17,26 +19,6 @@ BUFFER_BYTES = 64 * 2**20
 # Buckets to a buffer: the finer they are, the closer reading comes to half a buffer, whatever n_bytes was.
 _BUCKETS = 16
 _MAX_BUCKETS = 4096
-# Keeps these keys apart from other hashes of row numbers (splits, samples) under the same seed.
-_SALT = 0x5348_5546_464C_4531
-
-
-def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Where each row stands in a shuffled order: a uniform 64-bit hash of the seed and the row's number.
-
-    Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
-    """
-    # The seed is mixed before the row number is added, and the sum again: neighbouring rows and seeds have nothing in
-    # common.
-    keys = rows.astype(np.uint64) + _mixed(np.array([(seed ^ _SALT) % 2**64], np.uint64))
-    return _mixed(_mixed(keys) ^ np.uint64(0x9E37_79B9_7F4A_7C15))
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64 (Steele, Lea & Flood 2014): a bijection whose every bit depends on every bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return values ^ (values >> np.uint64(31))
 
 
 class Stage:

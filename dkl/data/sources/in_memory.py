@@ -33,6 +33,7 @@ class ArraySource:
     """
 
     stored_nbytes = 0
+    blocks_together = 1
 
     def __init__(
         self,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import zarr
+from dask.utils import format_bytes
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
@@ -27,15 +31,19 @@ from dkl.data.labels import (
     sorted_classes,
 )
 from dkl.data.schema import Task
-from dkl.data.soundness import check_pointers, whole_csr
+from dkl.data.soundness import check_pointers, check_unmasked, whole_csr
 from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
-from dkl.data.store.digests import rows_digest
+from dkl.data.store.foreign import ForeignArray, digest, listed_objects, metadata_of, place_of
+from dkl.data.store.ledger import Noted
 from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
 
-_ROWS_AT_ONCE = 2**20
+# Digests are remembered of the rows that were opened last, so many sets of them.
+_MOST_KNOWN = 16
+# Rows of sparse arrays end within chunks: of so many chunks that a task decodes, one more task decodes the last one.
+_CHUNKS_A_TASK = 16
 
 
 def open_in_place(values: Any, options: Mapping[str, Any] | None) -> Any:
@@ -55,46 +63,115 @@ def open_in_place(values: Any, options: Mapping[str, Any] | None) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class CsrGroup:
-    """CSR rows in a zarr group laid out as anndata does."""
+class CsrRows:
+    """CSR rows in three arrays, laid out as anndata does.
 
-    group: zarr.Group
+    Parameters
+    ----------
+    data, indices, indptr : ForeignArray
+    shape : (int, int)
+    """
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        n_rows, n_columns = self._attribute("shape")
-        return int(n_rows), int(n_columns)
+    data: ForeignArray
+    indices: ForeignArray
+    indptr: ForeignArray
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, group: zarr.Group, token: str) -> CsrRows:
+        """The rows of a zarr group.
+
+        Raises
+        ------
+        StoreError
+            It does not say that it holds CSR rows.
+        """
+        if group.attrs.get("encoding-type") != "csr_matrix":
+            raise StoreError(
+                f"{group} is a group and not CSR rows as anndata stores them (encoding-type 'csr_matrix'); "
+                "pass one of its arrays"
+            )
+        parts: dict[str, Any] = {name: group[name] for name in ("data", "indices", "indptr")}
+        n_rows, n_columns = (int(size) for size in group.attrs["shape"])  # type: ignore[union-attr, arg-type]
+        return cls(
+            **{name: ForeignArray.of(name, array, token) for name, array in parts.items()}, shape=(n_rows, n_columns)
+        )
 
     @property
     def dtype(self) -> np.dtype:
-        return self._array("data").dtype
+        return self.data.dtype
 
     @property
     def nnz(self) -> int:
-        return int(self._array("data").shape[0])
+        return int(self.data.shape[0])
 
-    def _array(self, name: str) -> Any:
-        return self.group[name]
+    @property
+    def row_nbytes(self) -> float:
+        return sparse_row_bytes(self.nnz, self.shape[0], stored_dtype(self.dtype))
 
-    def _attribute(self, name: str) -> Any:
-        if self.group.attrs.get("encoding-type") != "csr_matrix":
-            raise StoreError(
-                f"{self.group} is a group and not CSR rows as anndata stores them (encoding-type 'csr_matrix'); "
-                "pass one of its arrays"
-            )
-        return self.group.attrs[name]
-
-    def __getitem__(self, rows: slice) -> sparse.csr_array:
+    def rows(self, start: int, stop: int) -> sparse.csr_array:
+        """Rows `start` to `stop`; only their entries are read."""
         # One pointer more than there are rows: the end of the last row.
-        indptr = np.asarray(self._array("indptr")[rows.start : rows.stop + 1])
+        indptr = self.indptr.rows(start, stop + 1)
         # Pointers count from the first row of the whole matrix; within a slice they are checked from its own first
         # entry.
-        before = max(int(indptr[0]), 0) if rows.start and len(indptr) else 0
-        check_pointers(indptr - before, rows.stop - rows.start, self.nnz - before, first_line=rows.start)
-        # Only the entries of these rows are read.
-        entries = slice(int(indptr[0]), int(indptr[-1]))
-        data, indices = (np.asarray(self._array(name)[entries]) for name in ("data", "indices"))
-        return whole_csr(data, indices, indptr - indptr[0], self.shape[1])
+        before = max(int(indptr[0]), 0) if start and len(indptr) else 0
+        check_pointers(indptr - before, stop - start, self.nnz - before, first_line=start)
+        entries = int(indptr[0]), int(indptr[-1])
+        return whole_csr(self.data.rows(*entries), self.indices.rows(*entries), indptr - indptr[0], self.shape[1])
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of the largest chunks that a block may need in part."""
+        return sum(array.chunk_rows * array.dtype.itemsize for array in (self.data, self.indices))
+
+    def parts(self, rows: int) -> int:
+        """How many blocks of so many rows one task goes through, so that few chunks are decoded by two of them."""
+        entries = max(1.0, rows * self.nnz / max(self.shape[0], 1))
+        return _power_of_two(_CHUNKS_A_TASK * self.data.chunk_rows / entries)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRows:
+    """Rows of a zarr array of two dimensions."""
+
+    array: ForeignArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n_rows, n_columns = self.array.shape
+        return n_rows, n_columns
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def row_nbytes(self) -> float:
+        return self.shape[1] * stored_dtype(self.dtype).itemsize
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows `start` to `stop`."""
+        return self.array.rows(start, stop)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a row of chunks."""
+        return min(self.array.chunk_rows, self.shape[0]) * self.shape[1] * self.dtype.itemsize
+
+    def parts(self, rows: int) -> int:
+        """How many blocks of so many rows are cut from a row of chunks: a power of two, which one task goes through."""
+        return _power_of_two(self.array.chunk_rows / rows)
+
+
+def _power_of_two(least: float) -> int:
+    """The smallest power of two that is not below a number; blocks of a task are so many (`dkl.passes.tree_sum`)."""
+    return 1 << max(0, math.ceil(math.log2(max(least, 1.0))))
+
+
+def opened_rows(node: zarr.Array | zarr.Group, token: str) -> DenseRows | CsrRows:
+    """The rows of a zarr array or group."""
+    return CsrRows.of(node, token) if isinstance(node, zarr.Group) else DenseRows(ForeignArray.of("X", node, token))
 
 
 @dataclass(frozen=True)
@@ -113,13 +190,15 @@ class InPlaceReader:
 
     Parameters
     ----------
-    arrays : mapping of str to zarr array or CsrGroup
-        "X", and those of "y" and "weight" that are not in memory.
+    X : DenseRows or CsrRows
+    beside : mapping of str to ForeignArray
+        Those of "y" and "weight" that are not in memory.
     classes : ndarray of shape (K,) or None
     place : str
     """
 
-    arrays: Mapping[str, Any]
+    X: DenseRows | CsrRows
+    beside: Mapping[str, ForeignArray]
     classes: np.ndarray | None
     place: str
 
@@ -136,25 +215,31 @@ class InPlaceReader:
             # Weights come first: they say which labels count and which rows stay.
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
             X = self._rows(ticket) if "X" in parts else np.empty((n_rows, 0))
-            y = self._targets(ticket, weight) if "y" in parts else None
+            y = self._targets(ticket) if "y" in parts else None
             return drop_weightless(Block(ticket.index, X, y, weight, np.arange(ticket.start, ticket.stop)))
 
     def _part(self, name: str, ticket: InPlaceTicket) -> Any:
-        if name in self.arrays:
-            return np.asarray(self.arrays[name][ticket.start : ticket.stop])
+        if name in self.beside:
+            return self.beside[name].rows(ticket.start, ticket.stop)
         return ticket.in_memory.get(name)
 
     def _rows(self, ticket: InPlaceTicket) -> Any:
-        rows = as_rows(self.arrays["X"][ticket.start : ticket.stop])
+        rows = as_rows(self.X.rows(ticket.start, ticket.stop))
         check_rows(rows, first_row=ticket.start)
         return rows
 
-    def _targets(self, ticket: InPlaceTicket, weight: np.ndarray | None) -> np.ndarray | None:
-        given = self._part("y", ticket)
-        if given is None:
-            return None
-        y = as_targets(given, ticket.stop - ticket.start, first_row=ticket.start)
+    def targets(self, ticket: InPlaceTicket) -> tuple[np.ndarray, np.ndarray | None]:
+        """The targets of a block as they were given, and the weights of its rows; both checked."""
+        n_rows = ticket.stop - ticket.start
+        weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
+        y = as_targets(self._part("y", ticket), n_rows, first_row=ticket.start)
         check_targets(y, first_row=ticket.start)
+        return y, weight
+
+    def _targets(self, ticket: InPlaceTicket) -> np.ndarray | None:
+        if "y" not in self.beside and "y" not in ticket.in_memory:
+            return None
+        y, weight = self.targets(ticket)
         if self.classes is None:
             return numeric_targets(y, first_row=ticket.start)
         return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
@@ -163,29 +248,97 @@ class InPlaceReader:
 class InPlaceSource:
     """See `dkl.protocols.source.BlockSource` for the attributes.
 
+    Nothing is read before the first pass but metadata, and the names, sizes and times of the objects that hold chunks.
+    The digests of chunks are noted as passes decode them, and every later pass is compared with them.
+
     Parameters
     ----------
-    X : zarr array of shape (n, d) or CsrGroup
+    X : zarr array of shape (n, d), or group of CSR rows
     y, weight : zarr array, ndarray, or None
     classes : ndarray of shape (K,) or None
     """
 
-    def __init__(self, X: Any, y: Any, weight: Any, classes: np.ndarray | None) -> None:
+    def __init__(self, X: zarr.Array | zarr.Group, y: Any, weight: Any, classes: np.ndarray | None) -> None:
+        self.token = uuid.uuid4().hex
+        self._rows = opened_rows(X, self.token)
         # What is a zarr array is read block by block; values in memory travel with the tickets.
-        given = {"X": X, "y": y, "weight": weight}
-        self._arrays = {n: a for n, a in given.items() if isinstance(a, zarr.Array | CsrGroup)}
-        self._in_memory = {n: np.asarray(a) for n, a in given.items() if a is not None and n not in self._arrays}
+        given = {name: values for name, values in (("y", y), ("weight", weight)) if values is not None}
+        nodes = {name: node for name, node in given.items() if isinstance(node, zarr.Array)}
+        self._beside = {name: ForeignArray.of(name, node, self.token) for name, node in nodes.items()}
+        for name in given.keys() - nodes.keys():
+            check_unmasked(given[name], "y" if name == "y" else "sample_weight")
+        self._in_memory = {name: np.asarray(values) for name, values in given.items() if name not in nodes}
+        self._nodes: dict[str, zarr.Array | zarr.Group] = {"X": X, **nodes}
+        self._metadata = {name: metadata_of(node) for name, node in self._nodes.items()}
         self._classes = classes
-        self.is_sparse = isinstance(X, CsrGroup)
-        self.n_columns, self.dtype = int(X.shape[1]), stored_dtype(X.dtype)
-        self._bounds = block_bounds(X.shape[0], rows_in_place(X))
+        self.is_sparse = isinstance(X, zarr.Group)
+        self.n_columns, self.dtype = self._rows.shape[1], stored_dtype(self._rows.dtype)
+        self._bounds, self.blocks_together = _cut(self._rows)
         self.n_blocks = len(self._bounds) - 1
         self.has_y, self.has_weight = y is not None, weight is not None
-        node = X.group if isinstance(X, CsrGroup) else X
-        self.place = f"'{str(node.store_path).removeprefix('file://')}' (in place, not checksummed)"
+        self._keep: Callable[[Mapping[str, np.ndarray]], None] | None = None
+        _OPEN[self.token] = self
+
+    @cached_property
+    def place(self) -> str:
+        """How messages call the rows, with what is peculiar to them."""
+        facts = ["in place", "not checksummed", f"in chunks of {format_bytes(self._rows.chunk_nbytes)}"]
+        if any(objects is None for objects in self._objects.values()):
+            facts.append("known by its metadata alone, since its store lists no objects")
+        return f"{place_of(self._nodes['X'])} ({', '.join(facts)})"
+
+    @classmethod
+    def labelled(
+        cls, X: zarr.Array | zarr.Group, y: Any, weight: Any, task: TaskChoice, classes: Any
+    ) -> tuple[InPlaceSource, Task | None, np.ndarray | None]:
+        """The rows, their task and their sorted classes, which are found by reading y once where nobody names them.
+
+        Raises
+        ------
+        ValueError
+            NaN or infinity, labels of two dimensions, or no dimension at all.
+        """
+        if y is None:
+            return cls(X, y, weight, None), None, None
+        check_target_shape(np.shape(y))
+        if len(np.shape(y)) == 2 and np.shape(y)[1] > 1:
+            if task == "classification" or classes is not None:
+                raise ValueError(f"y has shape {np.shape(y)}; labels must be of one dimension: one class a row")
+            task = "regression"
+        if task == "regression":
+            return cls(X, y, weight, None), task, None
+        if classes is not None:
+            known = sorted_classes(classes)
+            return cls(X, y, weight, known), "classification", known
+        source = cls(X, y, weight, None)
+        if (found := source._found_classes(task)) is None:
+            return source, "regression", None
+        return source, "classification", found
+
+    def _found_classes(self, task: TaskChoice) -> np.ndarray | None:
+        """The sorted labels of all rows that count, whose weights are counted on the way; None for numbers."""
+        reader, tallies, labels = self.reader(), [], np.empty(0)
+        for index in range(self.n_blocks):
+            values, weight = reader.targets(self.ticket(index))
+            # One fraction makes all of it a regression; what comes after it need not be looked at.
+            if task == "auto" and guess_task(values) == "regression":
+                return None
+            counts = np.ones(len(values)) if weight is None else weight
+            here, codes = np.unique(labels_that_count(values, weight), return_inverse=True)
+            tallies.append((here, np.bincount(codes, counts[counts > 0.0], len(here)), np.count_nonzero(counts)))
+            labels = np.unique(np.concatenate([labels, here]) if index else here)
+        self._classes = classes = sorted_classes(labels)
+        of_class = np.zeros((self.n_blocks, len(classes)))
+        for index, (here, weights, _) in enumerate(tallies):
+            of_class[index, np.searchsorted(classes, here)] = weights
+        rows = np.array([n_rows for *_, n_rows in tallies], np.int64)
+        self.counts = RowCounts(rows, of_class.sum(axis=1), of_class)
+        return classes
 
     @cached_property
     def counts(self) -> RowCounts:
+        if self._classes is None and not self.has_weight:
+            return RowCounts(np.diff(self._bounds), np.diff(self._bounds).astype(np.float64))
         return RowCounts.of_blocks(self.blocks_without_x(), None if self._classes is None else len(self._classes))
 
     @property
@@ -193,40 +346,72 @@ class InPlaceSource:
         return self.counts.rows if self.has_weight else np.diff(self._bounds)
 
     @property
-    def _row_nbytes(self) -> float:
-        X: Any = self._arrays["X"]
-        if self.is_sparse:
-            return sparse_row_bytes(X.nnz, X.shape[0], X.dtype)
-        return self.n_columns * self.dtype.itemsize
-
-    @property
     def block_nbytes(self) -> int:
         rows = int(np.diff(self._bounds).max())
-        return int(np.ceil(rows * (self._row_nbytes + 8 * (1 + self.has_y + self.has_weight))))
+        return int(np.ceil(rows * (self._rows.row_nbytes + 8 * (1 + self.has_y + self.has_weight))))
 
     @property
     def read_nbytes(self) -> int:
-        """The stored chunks that a block touches and what they are decoded to."""
-        X: Any = self._arrays["X"]
-        chunk = 0 if self.is_sparse else X.chunks[0] * self._row_nbytes
-        return int(2 * (self.block_nbytes + chunk))
-
-    @property
-    def stored_nbytes(self) -> int:
-        X = self._arrays["X"]
-        return int(self._row_nbytes * X.shape[0])
+        """The chunks that a block is cut from, as zarr decodes them and as they are kept for the other blocks."""
+        beside = sum(min(array.chunk_rows, array.shape[0]) * array.dtype.itemsize for array in self._beside.values())
+        return 2 * max(self._rows.chunk_nbytes, self.block_nbytes) + beside
 
     @cached_property
+    def _objects(self) -> dict[str, dict[str, tuple[int, str]] | None]:
+        """The objects that hold each array, as they were when this was asked first; None where a store lists none."""
+        return {name: listed_objects(node) for name, node in self._nodes.items()}
+
+    @cached_property
+    def stored_nbytes(self) -> int:
+        """Of the objects that hold the arrays, where their store says so, else of the decoded rows."""
+        listed = [objects for objects in self._objects.values() if objects is not None]
+        stored = sum(nbytes for objects in listed for nbytes, _ in objects.values())
+        decoded = int(self._rows.row_nbytes * self._rows.shape[0])
+        return max(1, stored if len(listed) == len(self._objects) else decoded)
+
+    @cached_property
+    def identity(self) -> str:
+        """What the rows are apart from their values: of another shape, dtype or cut they are other rows."""
+        in_memory = {name: digest(values) for name, values in self._in_memory.items()}
+        facts = (self._bounds.tolist(), self._classes, sorted(self._metadata.items()), in_memory)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    @cached_property
+    def known_as(self) -> str:
+        """What tells the stored values apart from others: names, sizes and times of the objects that hold them.
+
+        Where a store lists none, nothing does before they are read: the handle is known as itself.
+        """
+        if any(objects is None for objects in self._objects.values()):
+            return self.token
+        return hashlib.sha256(
+            repr(sorted((n, sorted(o.items())) for n, o in self._objects.items() if o)).encode()
+        ).hexdigest()
+
+    @property
     def fingerprint(self) -> str:
-        """Everything is read for it, since nothing else tells whether a value has changed."""
-        reader = self.reader()
-        digest = hashlib.sha256(repr((self._bounds.tolist(), self._classes)).encode())
-        for index in range(self.n_blocks):
-            digest.update(rows_digest(reader.load(self.ticket(index))))
-        return digest.hexdigest()
+        return hashlib.sha256(f"{self.identity} {self.known_as}".encode()).hexdigest()
 
     def reader(self) -> InPlaceReader:
-        return InPlaceReader(self._arrays, self._classes, self.place)
+        """The reader of a pass.
+
+        Raises
+        ------
+        StoreError
+            The arrays were resized, or written anew in another form, since they were opened.
+        """
+        for name, node in self._nodes.items():
+            try:
+                now = metadata_of(node)
+            except (FileNotFoundError, ValueError):
+                # nothing is there, or a node of another kind
+                now = ""
+            if now != self._metadata[name]:
+                raise StoreError(
+                    f"{place_of(node)} has other metadata than when it was opened: it was resized, written anew or "
+                    "removed. Open it again with dkl.from_zarr, and fit again"
+                )
+        return InPlaceReader(self._rows, self._beside, self._classes, self.place)
 
     def ticket(self, index: int) -> InPlaceTicket:
         start, stop = int(self._bounds[index]), int(self._bounds[index + 1])
@@ -236,44 +421,135 @@ class InPlaceSource:
         reader = self.reader()
         return (reader.load(self.ticket(index), PARTS_WITHOUT_X) for index in range(self.n_blocks))
 
+    @property
+    def _digests(self) -> dict[tuple[str, int], int]:
+        """The digest of each row of chunks that was read, by its array and its number."""
+        return _digests_of(self.fingerprint)
 
-def classes_in_place(y: Any, task: TaskChoice, classes: Any, weight: Any = None) -> tuple[Task, np.ndarray | None]:
-    """The task of targets in place and its sorted classes, found by reading y once, a million rows at a time.
+    def expect(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take digests that another process noted: what is read is compared with them.
 
-    Raises
-    ------
-    ValueError
-        NaN or infinity, labels of two dimensions, or no dimension at all.
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray of shape (m, 2), int64
+            The number and the digest of rows of chunks, by the name of their array.
+        """
+        for name, pairs in arrays.items():
+            self._digests.update({(name, int(number)): int(value) for number, value in pairs})
+
+    def keep_digests(self, keep: Callable[[Mapping[str, np.ndarray]], None]) -> None:
+        """Have `keep` called with what `expect` takes, once every chunk of X was read."""
+        self._keep = keep
+
+    def _kept(self) -> None:
+        """Hand the digests on once there is one of every chunk of X."""
+        n_chunks = self._rows.array.n_chunks if isinstance(self._rows, DenseRows) else self._rows.data.n_chunks
+        name = "X" if isinstance(self._rows, DenseRows) else "data"
+        if self._keep is None or len(self._digests) < n_chunks:
+            return
+        if sum(array == name for array, _ in self._digests) < n_chunks:
+            return
+        by_name: dict[str, list[tuple[int, int]]] = {}
+        for (array, number), value in sorted(self._digests.items()):
+            by_name.setdefault(array, []).append((number, value))
+        self._keep({array: np.array(pairs, np.int64) for array, pairs in by_name.items()})
+        self._keep = None
+
+    def compare(self, digests: Mapping[tuple[str, int], int], absent: Collection[str] = ()) -> None:
+        """Take digests of chunks that were read, and refuse those that are not what was read before.
+
+        Raises
+        ------
+        StoreError
+            A chunk has other values, or is not there any more.
+        """
+        for key in absent:
+            # of arrays that were never written to in full some chunks are absent, and read as the fill value
+            if any(objects is not None and key in objects for objects in self._objects.values()):
+                raise StoreError(
+                    f"the chunk {key!r} of {self.place} was there when the array was opened, and is gone: its rows "
+                    "read as the fill value. Restore it, or open the array again with dkl.from_zarr and fit again"
+                )
+        table = self._digests
+        for (name, number), found in digests.items():
+            known = table.setdefault((name, number), found)
+            if known != found:
+                raise StoreError(
+                    f"{self._described(name, number)} of {self.place} is not what was read before: the array was "
+                    "written to meanwhile. Open it again with dkl.from_zarr, and fit again"
+                )
+        self._kept()
+
+    def _described(self, name: str, number: int) -> str:
+        """A row of chunks as a person finds it."""
+        arrays = {**self._beside, **vars(self._rows), "X": getattr(self._rows, "array", None)}
+        array = arrays[name]
+        first = number * array.chunk_rows
+        what = "entries" if name in ("data", "indices", "indptr") else "rows"
+        last = min(first + array.chunk_rows, array.shape[0]) - 1
+        return f"the chunk {number} of {name!r} ({what} {first} to {last})"
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each way in which what is stored differs from what was opened and read."""
+        now = {name: listed_objects(node) for name, node in self._nodes.items()}
+        for name, objects in self._objects.items():
+            found = now[name]
+            if objects is None or found is None:
+                continue
+            for key in sorted(objects.keys() | found.keys()):
+                if key not in found:
+                    yield f"{key!r} of {place_of(self._nodes[name])} was there when the array was opened, and is gone"
+                elif objects.get(key) != found[key]:
+                    yield f"{key!r} of {place_of(self._nodes[name])} was written since the array was opened"
+
+
+# The sources of this process by their tokens: digests of chunks come back from passes under these.
+_OPEN: WeakValueDictionary[str, InPlaceSource] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _digests_of(fingerprint: str) -> dict[tuple[str, int], int]:
+    """What is noted of rows, one table for all handles on them: blocks may be cached that another one has read."""
+    return {}
+
+
+def compare_noted(noted: Noted) -> None:
+    """Compare what a pass has read of arrays in place with what was read of them before: `InPlaceSource.compare`."""
+    found: dict[str, dict[tuple[str, int], int]] = {}
+    for (token, name, number), value in noted.digests.items():
+        found.setdefault(token, {})[name, number] = value
+    gone: dict[str, set[str]] = {}
+    for token, key in noted.absent:
+        gone.setdefault(token, set()).add(key)
+    for token in found.keys() | gone.keys():
+        # a source that nobody holds any more has nothing to compare with
+        if (source := _OPEN.get(token)) is not None:
+            source.compare(found.get(token, {}), gone.get(token, set()))
+
+
+def in_place_sources(source: Any) -> Iterator[InPlaceSource]:
+    """The arrays in place that a source is made of."""
+    if isinstance(source, InPlaceSource):
+        yield source
+    for inner in (getattr(source, "base", None), *getattr(source, "parts", ())):
+        if inner is not None:
+            yield from in_place_sources(inner)
+
+
+def _cut(rows: DenseRows | CsrRows) -> tuple[np.ndarray, int]:
+    """The first row of each block and, last, the number of rows; and how many blocks one task goes through.
+
+    Blocks end where chunks do. A row of chunks that is larger than a block is cut into even parts, a power of two of
+    them: those are a node of the tree in which sums are added up, so that a single task decodes the chunks for all.
     """
-    check_target_shape(np.shape(y))
-    if task == "regression":
-        return task, None
-    if len(np.shape(y)) == 2 and np.shape(y)[1] > 1:
-        if task == "classification" or classes is not None:
-            raise ValueError(f"y has shape {np.shape(y)}; labels must be of one dimension: one class a row")
-        return "regression", None
-    if classes is not None:
-        return "classification", sorted_classes(classes)
-    labels = np.empty(0)
-    for start in range(0, np.shape(y)[0], _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        values = as_targets(y[rows], first_row=start)
-        check_targets(values, first_row=start)
-        # One fraction makes all of it a regression; what comes after it need not be looked at.
-        if task == "auto" and guess_task(values) == "regression":
-            return "regression", None
-        counted = labels_that_count(values, None if weight is None else np.asarray(weight[rows]))
-        labels = np.unique(np.concatenate([labels, counted]) if start else counted)
-    return "classification", sorted_classes(labels)
-
-
-def rows_in_place(X: Any) -> int:
-    """Rows a block: whole chunks of X where they fit, else parts of one."""
-    if isinstance(X, CsrGroup):
-        return block_rows(sparse_row_bytes(X.nnz, X.shape[0], X.dtype), X.shape[0])
-    # A chunk that two blocks share is read and decoded twice in every pass, so that blocks end where chunks do.
-    rows, chunk = block_rows(X.shape[1] * X.dtype.itemsize), int(X.chunks[0])
-    # A chunk larger than a block is cut into even parts; each block then reads the chunk that it lies in.
-    if chunk > rows:
-        return -(-chunk // -(-chunk // rows))
-    return rows // chunk * chunk
+    n_rows, most = rows.shape[0], block_rows(rows.row_nbytes)
+    if isinstance(rows, CsrRows):
+        each = block_rows(rows.row_nbytes, n_rows)
+        return block_bounds(n_rows, each), rows.parts(each)
+    chunk = rows.array.chunk_rows
+    if chunk <= most:
+        return block_bounds(n_rows, most // chunk * chunk), 1
+    parts = rows.parts(most)
+    within = np.minimum(np.arange(parts) * -(-chunk // parts), chunk)
+    starts = (np.arange(rows.array.n_chunks)[:, None] * chunk + within).ravel()
+    return np.append(np.minimum(starts, n_rows), n_rows).astype(np.int64), parts

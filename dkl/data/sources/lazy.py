@@ -1,17 +1,21 @@
-"""DaskSource: rows that are Dask arrays, rechunked to blocks and computed where a pass runs."""
+"""DaskSource: rows that are Dask arrays, computed where a pass runs; and the rows of any source as Dask arrays."""
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
+import zarr
 from dask import delayed
 from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows, stored_dtype
@@ -29,7 +33,7 @@ from dkl.data.labels import (
     sorted_classes,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import TicketReader, drop_weightless
+from dkl.data.sources.rows import RowSource, TicketReader, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -70,6 +74,20 @@ def aligned(
     chunks = tuple(int(n) for n in np.diff(bounds))
     X = X.rechunk((chunks, (X.shape[1],)))
     return X, targets_beside(y, chunks), weights_beside(weight, chunks)
+
+
+def zarr_behind(values: Any) -> Any:
+    """The zarr array that a Dask array reads and nothing else; what does more, or is no Dask array, as it is."""
+    if not isinstance(values, da.Array):
+        return values
+    layers = values.dask.layers
+    # `dask.array.from_zarr` and `from_array` make one layer that holds the array, and one of the chunks cut from it.
+    if len(layers) != 2 or values.name not in layers or f"original-{values.name}" not in layers:
+        return values
+    (held,) = layers[f"original-{values.name}"].values()
+    original = getattr(held, "value", held)
+    whole = isinstance(original, zarr.Array) and original.shape == values.shape and original.dtype == values.dtype
+    return original if whole else values
 
 
 def as_dask_array(values: GivenValues, name: str) -> da.Array:
@@ -164,6 +182,7 @@ class DaskSource:
     """
 
     stored_nbytes = 0
+    blocks_together = 1
 
     def __init__(self, X: da.Array, y: da.Array | None, weight: da.Array | None, classes: np.ndarray | None) -> None:
         self._X, self._y, self._weight = X, y, weight
@@ -286,3 +305,52 @@ def lazy_classes(
     if any(of_chunk is None for of_chunk in labels):
         return "regression", None
     return "classification", sorted_classes(np.concatenate(labels))
+
+
+def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:
+    """One part of all rows as a Dask array with a chunk a block; nothing is read before it is computed.
+
+    Parameters
+    ----------
+    source : RowSource
+    part : {"X", "y", "weight", "row_id"}
+    meta : ndarray or csr_array of shape (0, ...)
+        What a chunk is like.
+    classes : ndarray of shape (K,) or None
+        y as these labels instead of as codes.
+    """
+    name = f"dkl-{part}-{uuid.uuid4().hex}"
+    reader, tail = f"{name}-reader", (0,) * (meta.ndim - 1)
+    # One node holds the reader for all chunks; each chunk is a node of its own, so that Dask reads only what is asked
+    # for.
+    graph: dict[Any, Any] = {reader: _Constant(source.reader())}
+    # Dask arrays may have chunks without rows, but many functions on them fail there.
+    filled = np.flatnonzero(source.block_rows)
+    tickets = [source.ticket(int(index)) for index in filled]
+    for position, ticket in enumerate(tickets):
+        # The rows of a Dask source are nodes of another graph, to which this one refers.
+        handed = ticket.key if isinstance(ticket, Delayed) else _Constant(ticket)
+        graph[(name, position, *tail)] = (_read_part, reader, handed, part, _Constant(classes))
+    if not tickets:
+        graph[(name, 0, *tail)] = (_plain, _Constant(meta))
+    chunks = (tuple(int(n) for n in source.block_rows[filled]) or (0,), *((n,) for n in meta.shape[1:]))
+    dependencies: Any = [ticket for ticket in tickets if isinstance(ticket, Delayed)]
+    return da.Array(HighLevelGraph.from_collections(name, graph, dependencies), name, chunks, meta=meta)
+
+
+class _Constant:
+    """A value that Dask must hand over as it is, without looking for keys and tasks in it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, _Constant) else value
+
+
+def _read_part(reader: Any, ticket: Any, part: str, classes: _Constant) -> Any:
+    """One part of a block's rows, with class codes turned into labels where there are classes."""
+    block = _plain(reader).load(_plain(ticket), (part,))
+    values = block.weights if part == "weight" else getattr(block, part)
+    return values if classes.value is None else classes.value[values]

@@ -1,18 +1,14 @@
-"""RowSource: a BlockSource that also knows its counts and can read single parts of a block, and its lazy arrays."""
+"""RowSource: a BlockSource that also knows its counts and can read single parts of a block."""
 
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-import dask.array as da
 import numpy as np
-from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph
 
 from dkl.data.counts import RowCounts
 from dkl.protocols.block import Block
@@ -93,52 +89,3 @@ def nbytes_of(block: Block) -> int:
     X = block.X
     arrays = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
     return sum(a.nbytes for a in (*arrays, block.y, block.weight, block.row_id) if a is not None)
-
-
-def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:
-    """One part of all rows as a Dask array with a chunk a block; nothing is read before it is computed.
-
-    Parameters
-    ----------
-    source : RowSource
-    part : {"X", "y", "weight", "row_id"}
-    meta : ndarray or csr_array of shape (0, ...)
-        What a chunk is like.
-    classes : ndarray of shape (K,) or None
-        y as these labels instead of as codes.
-    """
-    name = f"dkl-{part}-{uuid.uuid4().hex}"
-    reader, tail = f"{name}-reader", (0,) * (meta.ndim - 1)
-    # One node holds the reader for all chunks; each chunk is a node of its own, so that Dask reads only what is asked
-    # for.
-    graph: dict[Any, Any] = {reader: _Constant(source.reader())}
-    # Dask arrays may have chunks without rows, but many functions on them fail there.
-    filled = np.flatnonzero(source.block_rows)
-    tickets = [source.ticket(int(index)) for index in filled]
-    for position, ticket in enumerate(tickets):
-        # The rows of a Dask source are nodes of another graph, to which this one refers.
-        handed = ticket.key if isinstance(ticket, Delayed) else _Constant(ticket)
-        graph[(name, position, *tail)] = (_read_part, reader, handed, part, _Constant(classes))
-    if not tickets:
-        graph[(name, 0, *tail)] = (_plain, _Constant(meta))
-    chunks = (tuple(int(n) for n in source.block_rows[filled]) or (0,), *((n,) for n in meta.shape[1:]))
-    dependencies: Any = [ticket for ticket in tickets if isinstance(ticket, Delayed)]
-    return da.Array(HighLevelGraph.from_collections(name, graph, dependencies), name, chunks, meta=meta)
-
-
-class _Constant:
-    """A value that Dask must hand over as it is, without looking for keys and tasks in it."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, _Constant) else value
-
-
-def _read_part(reader: Any, ticket: Any, part: str, classes: _Constant) -> Any:
-    """One part of a block's rows, with class codes turned into labels where there are classes."""
-    block = _plain(reader).load(_plain(ticket), (part,))
-    values = block.weights if part == "weight" else getattr(block, part)
-    return values if classes.value is None else classes.value[values]

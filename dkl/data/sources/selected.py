@@ -13,9 +13,9 @@ from dask import delayed
 from dask.delayed import Delayed
 
 from dkl.data.counts import RowCounts
-from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.rows import PARTS, RowReader, RowSource
 from dkl.protocols.block import Block
+from dkl.protocols.sampling import shuffle_keys
 from dkl.protocols.source import WrappedSource
 
 # keeps the order of a thinned sample apart from that of a shuffle with the same seed

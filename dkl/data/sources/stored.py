@@ -29,6 +29,7 @@ class StoreSource:
     """
 
     version = 0
+    blocks_together = 1
 
     def __init__(self, store: OpenStore) -> None:
         # The readers of this process find the store open already: opening it reads the manifest and every array's

@@ -88,6 +88,7 @@ class SummedSource:
 
     has_weight = False
     stored_nbytes = 0
+    blocks_together = 1
     read_nbytes = 0
 
     def __init__(

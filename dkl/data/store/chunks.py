@@ -1,4 +1,4 @@
-"""DirectChunks: chunks of a local store, decoded straight into the rows: small ones cost zarr far more around it."""
+"""DirectChunks: chunks of a local store, decoded straight into the rows: zarr takes half as long again around it."""
 
 from __future__ import annotations
 
@@ -12,126 +12,137 @@ import zarr
 from numcodecs import zstd
 from zarr.storage import LocalStore
 
+from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
+
 # The checksum at the end of a chunk, and of the index of a shard; an entry of that index: where a chunk begins, and
 # its bytes.
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype([("start", "<u8"), ("nbytes", "<u8")])
-_PLAIN, _COMPRESSED = ["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]
+_KNOWN_CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "crc32c"], ["bytes", "zstd", "crc32c"])
 _FILES = {"name": "default", "configuration": {"separator": "/"}}
 
 
 class NotDirectError(Exception):
-    """Something is not as this library writes it, or is damaged: zarr reads it, or says what is wrong."""
+    """Something is absent, damaged, or not as it was said to be: zarr reads it, or says what is wrong."""
 
 
 class DirectChunks:
     """Reads rows of one array of a local store without zarr.
 
-    Only what `GrowingArray` writes is read so: chunks of whole rows with a crc32c, behind zstd or plain, in files of
-    their own or in shards. For all else `of` gives None.
+    Chunks of arrays of one or two dimensions are read so, in files of their own or in shards, plain or behind zstd,
+    with or without a crc32c; for all else `of` gives None.
 
     Parameters
     ----------
     folder : str
         Of the array.
     array : zarr.Array
-    compressed : bool
-        By zstd.
+    codecs : sequence of str
+        The names of those that made a chunk of values.
     """
 
-    def __init__(self, folder: str, array: zarr.Array, *, compressed: bool) -> None:
+    def __init__(self, folder: str, array: zarr.Array, codecs: list[str]) -> None:
         self._folder = folder
-        self._dtype, self._tail = array.dtype, array.shape[1:]
-        self._chunk = array.chunks[0]
-        self._chunk_nbytes = int(np.prod(array.chunks)) * array.dtype.itemsize
-        # Chunks of a shard; None where each chunk is a file.
-        self._in_a_shard = None if array.shards is None else array.shards[0] // array.chunks[0]
-        self._compressed = compressed
+        self._dtype, self._shape, self._chunks = array.dtype, array.shape, array.chunks
+        self._nbytes = int(np.prod(array.chunks)) * array.dtype.itemsize
+        # How many chunks a file holds along each axis; None where each chunk is a file.
+        self._in_a_shard = (
+            None if array.shards is None else tuple(s // c for s, c in zip(array.shards, array.chunks, strict=True))
+        )
+        self._compressed, self._checked = "zstd" in codecs, "crc32c" in codecs
+        # Along the columns: chunks of rows whose columns are cut are decoded one beside the other.
+        self._n_beside = -(-array.shape[1] // array.chunks[1]) if len(array.shape) == 2 else 1
 
     @classmethod
     def of(cls, array: zarr.Array) -> DirectChunks | None:
-        """A reader of `array`, where all about it is as this library writes it."""
+        """A reader of `array`, where all about it is as `DirectChunks` knows it."""
         store = array.store
-        if not isinstance(store, LocalStore):
+        if isinstance(store, MeteredStore):
+            store = store._store
+        if not isinstance(store, LocalStore) or len(array.shape) not in (1, 2) or array.dtype.kind not in "biufc":
             return None
         metadata: Any = array.metadata.to_dict()
+        if metadata.get("zarr_format") != 3 or metadata["chunk_key_encoding"] != _FILES:
+            return None
         codecs = metadata["codecs"]
-        in_shards = len(codecs) == 1 and codecs[0]["name"] == "sharding_indexed"
-        if in_shards:
+        if len(codecs) == 1 and codecs[0]["name"] == "sharding_indexed":
             shard = codecs[0]["configuration"]
             codecs = shard["codecs"]
-            if shard["index_location"] != "end" or _names(shard["index_codecs"]) != _PLAIN:
+            if shard["index_location"] != "end" or _names(shard["index_codecs"]) != ["bytes", "crc32c"]:
                 return None
-        as_written = (
-            _names(codecs) in (_PLAIN, _COMPRESSED)
-            and metadata["chunk_key_encoding"] == _FILES
-            and array.chunks[1:] == array.shape[1:]
-            # Bytes are copied as they stand: a dtype of one byte has no order.
-            and codecs[0].get("configuration", {}).get("endian", "little") == sys.byteorder == "little"
-        )
-        if not as_written:
+        # Bytes are copied as they stand: a dtype of one byte has no order.
+        is_native = codecs[0].get("configuration", {}).get("endian", "little") == sys.byteorder == "little"
+        if _names(codecs) not in _KNOWN_CODECS or not is_native:
             return None
-        return cls(os.path.join(store.root, array.path), array, compressed=_names(codecs) == _COMPRESSED)
+        return cls(os.path.join(store.root, array.path), array, _names(codecs))
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows `start` to `stop`, in fresh memory; the caller compares them with their digest.
+        """Rows `start` to `stop`, in fresh memory.
 
         Raises
         ------
         NotDirectError
             A chunk is not there, or not what was written.
         """
-        rows = np.empty((stop - start, *self._tail), self._dtype)
-        content = rows.reshape(-1).view(np.uint8)
-        row_nbytes = self._chunk_nbytes // self._chunk
+        rows = np.empty((stop - start, *self._shape[1:]), self._dtype)
+        chunk = self._chunks[0]
         try:
-            for number in range(start // self._chunk, -(-stop // self._chunk)):
-                first = number * self._chunk
-                here = slice(max(start, first), min(stop, first + self._chunk))
-                part = content[(here.start - start) * row_nbytes : (here.stop - start) * row_nbytes]
-                if len(part) == self._chunk_nbytes:
-                    self._decode(number, part)
+            for number in range(start // chunk, -(-stop // chunk)):
+                first = number * chunk
+                here = slice(max(start, first), min(stop, first + chunk))
+                part = rows[here.start - start : here.stop - start]
+                if part.nbytes == self._nbytes:
+                    # a chunk of whole rows, all of which are wanted
+                    self._decode((number, 0), part.reshape(-1).view(np.uint8))
                     continue
-                # A chunk that ends or begins with rows of others.
-                whole = np.empty(self._chunk_nbytes, np.uint8)
-                self._decode(number, whole)
-                part[:] = whole[(here.start - first) * row_nbytes :][: len(part)]
+                for beside in range(self._n_beside):
+                    whole = np.empty(self._chunks, self._dtype)
+                    self._decode((number, beside), whole.reshape(-1).view(np.uint8))
+                    wanted = whole[here.start - first : here.stop - first]
+                    if len(self._chunks) == 1:
+                        part[:] = wanted
+                        continue
+                    left = beside * self._chunks[1]
+                    part[:, left : left + self._chunks[1]] = wanted[:, : part.shape[1] - left]
         except (OSError, ValueError, RuntimeError) as error:
             raise NotDirectError(str(error)) from error
         return rows
 
-    def _decode(self, number: int, target: np.ndarray) -> None:
-        """Chunk `number` into `target`, checked by its crc32c."""
-        with open(self._path(number), "rb", buffering=0) as file:
-            nbytes = self._seek(file, number) - _CHECKSUM_BYTES
+    def _decode(self, place: tuple[int, int], target: np.ndarray) -> None:
+        """The chunk at a place of the grid into `target`, checked by its crc32c where it has one."""
+        tail = _CHECKSUM_BYTES if self._checked else 0
+        with open(self._path(place), "rb", buffering=0) as file:
+            nbytes = self._seek(file, place) - tail
             if not self._compressed and nbytes != len(target):
-                raise NotDirectError(f"chunk {number} has {nbytes} bytes and not {len(target)}")
+                raise NotDirectError(f"chunk {place} has {nbytes} bytes and not {len(target)}")
             stored = np.empty(nbytes, np.uint8) if self._compressed else target
             _read(file, stored)
-            checksum = file.read(_CHECKSUM_BYTES)
-        if int.from_bytes(checksum, "little") != google_crc32c.value(stored):
-            raise NotDirectError(f"chunk {number} is not what its checksum says")
+            checksum = file.read(tail)
+        LEDGER.note(Noted(stored=nbytes + tail))
+        if tail and int.from_bytes(checksum, "little") != google_crc32c.value(stored):
+            raise NotDirectError(f"chunk {place} is not what its checksum says")
         if self._compressed:
             zstd.decompress(stored, target)
 
-    def _path(self, number: int) -> str:
-        file = number if self._in_a_shard is None else number // self._in_a_shard
-        return "/".join([self._folder, "c", str(file), *("0" for _ in self._tail)])
+    def _path(self, place: tuple[int, int]) -> str:
+        each = self._in_a_shard or (1,) * len(self._shape)
+        return "/".join([self._folder, "c", *(str(number // n) for number, n in zip(place, each, strict=False))])
 
-    def _seek(self, file: Any, number: int) -> int:
+    def _seek(self, file: Any, place: tuple[int, int]) -> int:
         """Go to where a chunk begins in its file; returns its bytes, those of the checksum among them."""
         size = os.fstat(file.fileno()).st_size
         if self._in_a_shard is None:
             return size
         index = np.empty(self._in_a_shard, _ENTRY)
         file.seek(size - index.nbytes - _CHECKSUM_BYTES)
-        _read(file, index.view(np.uint8))
-        if int.from_bytes(file.read(_CHECKSUM_BYTES), "little") != google_crc32c.value(index.view(np.uint8)):
+        content = index.reshape(-1).view(np.uint8)
+        _read(file, content)
+        if int.from_bytes(file.read(_CHECKSUM_BYTES), "little") != google_crc32c.value(content):
             raise NotDirectError("the index of a shard is not what its checksum says")
-        entry = index[number % self._in_a_shard]
+        entry = index[tuple(number % n for number, n in zip(place, self._in_a_shard, strict=False))]
         # A chunk that was never written begins at the largest number that there is.
         if int(entry["start"]) + int(entry["nbytes"]) > size:
-            raise NotDirectError(f"chunk {number} is not in its shard")
+            raise NotDirectError(f"chunk {place} is not in its shard")
         file.seek(int(entry["start"]))
         return int(entry["nbytes"])
 

@@ -12,12 +12,12 @@ import numpy as np
 from dask.delayed import Delayed
 
 from dkl.data.ingest.shuffle import shuffled_batches
-from dkl.data.ingest.staging import shuffle_keys
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.rows import PARTS, RowSource
 from dkl.data.store.writer import DatasetWriter
 from dkl.events import Event, Subscriber
 from dkl.protocols.block import Block
+from dkl.protocols.sampling import shuffle_keys
 
 _DASK_BLOCKS_AT_ONCE = 2
 # Weight and identity of a row, which travel with it through the shuffle as one column, beside its group and time.
@@ -57,7 +57,7 @@ def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None)
 
 
 def shuffled_blocks(source: RowSource, seed: int, columns: Mapping[str, str] | None = None) -> Iterator[Block]:
-    """All rows in the order of `dkl.data.ingest.staging.shuffle_keys`: in memory, or through temporary disk."""
+    """All rows in the order of `dkl.protocols.sampling.shuffle_keys`: in memory, or through temporary disk."""
     if isinstance(source, ArraySource):
         yield from source.reordered(np.argsort(shuffle_keys(source.row_id, seed), kind="stable"))
         return

@@ -21,6 +21,7 @@ from dkl.data.sources.rows import PARTS, drop_weightless
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
 from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
+from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import Manifest, node_names, read_arrays, row_column_nodes
 from dkl.data.store.stored_splits import StoredCodeReader
@@ -110,7 +111,8 @@ class OpenStore:
             named = self.facts.get("row_columns", {})
             columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
             schema = Schema.from_json(self.facts["schema"])
-            self.group = location.group(read_only=True)
+            # what is read is counted
+            self.group = zarr.open_group(MeteredStore(location.store(read_only=True)), mode="r", zarr_format=3)
             if "texts" in self.facts:
                 schema = replace(schema, encoding=self._with_directions(schema.encoding))
             self.schema = replace(schema, row_columns=columns, held_by=self.facts.get("held_by"))
@@ -156,9 +158,11 @@ class OpenStore:
         digest = self.manifest.digests[name][index]
         values = self._direct_values(name, start, stop)
         if values is not None and block_digest(index, values) == digest:
+            LEDGER.note(Noted(decoded=values.nbytes))
             return values
         with self.reading(f"block {index} of '{name}'"):
             values = read_rows(array, start, stop)
+            LEDGER.note(Noted(decoded=values.nbytes))
             # zarr's own checksum tells of a flipped bit; this one also of a chunk that is missing, old or in another's
             # place.
             if block_digest(index, values) != digest:

@@ -11,7 +11,8 @@ from scipy import sparse
 
 from dkl.data.checks import spoken_names
 from dkl.data.schema import HeldBy, Schema
-from dkl.data.sources.rows import RowSource, lazy_part
+from dkl.data.sources.lazy import lazy_part
+from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
 

@@ -48,7 +48,7 @@ from dkl.methods.updating import Updated
 from dkl.methods.validation import map_to_features, one_dimensional
 from dkl.methods.warm_start import goes_on
 from dkl.passes.engine import run_pass
-from dkl.passes.memory import allowed_bytes
+from dkl.passes.room import own_room
 from dkl.protocols.driver import Driver
 
 # Models (K, m + 1) with their intercepts, and densities (1, D) or (K, D), that the solver starts from.
@@ -223,7 +223,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
         # a penalty without meaning, or a matrix that does not fit into memory, is told before any pass
         if not self._planned_penalty(1).separable:
-            check_density_size(size, min(MOST_BYTES, allowed_bytes(self.memory_limit, None)))
+            check_density_size(size, min(MOST_BYTES, own_room(self.memory_limit).nbytes))
         self._check_sums(2 * size)
         if self.solver == "full" and self.early_stopping:
             raise ValueError(

@@ -1,0 +1,253 @@
+"""ForeignArray: a zarr array that another program wrote, of which every chunk is decoded once and compared later on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+import google_crc32c
+import numpy as np
+import zarr
+from zarr.buffer.cpu import NDBuffer
+from zarr.storage import FsspecStore, LocalStore
+
+from dkl.data.store.chunks import DirectChunks, direct_rows
+from dkl.data.store.ledger import LEDGER, Key, MeteredStore, Noted
+from dkl.errors import CorruptChunkError, located
+from dkl.process import after_fork
+
+_UNLISTED = ("http", "https")
+
+
+class SharedChunks:
+    """Rows of chunks that several blocks are cut from: decoded by the first of them, for all.
+
+    Each thread keeps the last one that it used of each array, and finds those of other threads, and those that a block
+    which is still in use was cut from: tasks go through blocks in their order, so that none decodes a chunk twice.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[tuple[int, str, str], tuple[Key, Future]] = {}
+        # Decoded rows for as long as anybody has a view of them.
+        self._alive: WeakValueDictionary[Key, np.ndarray] = WeakValueDictionary()
+
+    def get(self, key: Key, decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """The decoded rows of chunks, read-only."""
+        place = (threading.get_ident(), *key[:2])
+        with self._lock:
+            # What this thread used before goes first: at no time does it hold two.
+            own = self._last.pop(place, None)
+            future = next((found for at, found in self._last.values() if at == key), None)
+            if own is not None and own[0] == key:
+                future = own[1]
+            is_first = future is None
+            future = Future() if future is None else future
+            if is_first and (alive := self._alive.get(key)) is not None:
+                future.set_result(alive)
+                is_first = False
+            self._last[place] = (key, future)
+        del own
+        if is_first:
+            try:
+                rows = decode()
+                rows.flags.writeable = False
+                with self._lock:
+                    self._alive[key] = rows
+                future.set_result(rows)
+            except BaseException as error:
+                with self._lock:
+                    self._last.pop(place, None)
+                future.set_exception(error)
+        return future.result()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows of chunks that are kept."""
+        with self._lock:
+            done = {key: future for key, future in self._last.values() if future.done() and not future.exception()}
+        return sum(future.result().nbytes for future in done.values())
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        with self._lock:
+            self._last.clear()
+            self._alive.clear()
+
+
+SHARED = SharedChunks()
+after_fork(SHARED.__init__)  # type: ignore[misc]
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignArray:
+    """Rows of a zarr array.
+
+    Parameters
+    ----------
+    name : str
+        What the array is to its source: "X", "y", "data".
+    array : zarr.Array
+        On a `MeteredStore`.
+    token : str
+        Of the source.
+    place : str
+        How messages call the array.
+    """
+
+    name: str
+    array: zarr.Array
+    token: str
+    place: str
+
+    @classmethod
+    def of(cls, name: str, array: zarr.Array, token: str) -> ForeignArray:
+        """The array as it is stored now, on a store that notes what is read."""
+        metered = zarr.open_array(MeteredStore(array.store, token), path=array.path, mode="r")
+        return cls(name, metered, token, place_of(array))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of each row of chunks but the last."""
+        return int(self.array.chunks[0])
+
+    @property
+    def n_chunks(self) -> int:
+        """Rows of chunks."""
+        return -(-self.shape[0] // self.chunk_rows)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows `start` to `stop`; a chunk that is needed in part is kept for whoever needs its other rows.
+
+        Raises
+        ------
+        CorruptChunkError
+            A chunk cannot be decoded.
+        """
+        chunk, n = self.chunk_rows, self.shape[0]
+        # The rows of chunks that lie in the range as a whole, from `whole` up to `end`.
+        whole, end = -(-start // chunk), self.n_chunks if stop == n else stop // chunk
+        if whole >= end:
+            touched = range(start // chunk, -(-stop // chunk))
+            return self._joined([self._part(number, start, stop) for number in touched])
+        parts = [self._part(whole - 1, start, stop)] if start < whole * chunk else []
+        parts.append(self._decoded(whole, end))
+        if stop > end * chunk:
+            parts.append(self._part(end, start, stop))
+        return self._joined(parts)
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        if not parts:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _part(self, number: int, start: int, stop: int) -> np.ndarray:
+        """The rows of one row of chunks that lie between `start` and `stop`."""
+        rows = SHARED.get((self.token, self.name, number), lambda: self._decoded(number, number + 1))
+        first = number * self.chunk_rows
+        return rows[max(start - first, 0) : stop - first]
+
+    def _decoded(self, first: int, end: int) -> np.ndarray:
+        """Rows of chunks `first` to `end`, decoded and noted."""
+        chunk = self.chunk_rows
+        start, stop = first * chunk, min(end * chunk, self.shape[0])
+        with located(f"rows {start} to {stop - 1} of {self.place}"):
+            try:
+                rows = self._values(start, stop)
+            except OSError:
+                raise
+            except Exception as error:
+                # codecs of other programs have errors of many types
+                raise CorruptChunkError(
+                    f"the chunks of rows {start} to {stop - 1} of {self.place} cannot be decoded ({error}): the array "
+                    "is damaged, or was written anew since it was opened; open it again"
+                ) from error
+        digests = {
+            (self.token, self.name, number): digest(rows[(number - first) * chunk : (number - first + 1) * chunk])
+            for number in range(first, end)
+        }
+        LEDGER.note(Noted(decoded=rows.nbytes, digests=digests))
+        return rows
+
+    @cached_property
+    def _direct(self) -> DirectChunks | None:
+        return DirectChunks.of(self.array)
+
+    def _values(self, start: int, stop: int) -> np.ndarray:
+        if (direct := direct_rows(self._direct, start, stop)) is not None:
+            return direct
+        if self.dtype.kind not in "biufc":
+            return np.asarray(self.array[start:stop])
+        # into memory of our own, which zarr need not fill first
+        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self.array.get_basic_selection(slice(start, stop), out=NDBuffer.from_numpy_array(rows))
+        return rows
+
+
+def digest(values: np.ndarray) -> int:
+    """A crc32c of the values of an array."""
+    if values.dtype.hasobject or values.dtype.kind == "T":
+        return int(google_crc32c.value("\0".join(map(str, values.reshape(-1).tolist())).encode()))
+    return int(google_crc32c.value(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
+
+
+def place_of(node: zarr.Array | zarr.Group) -> str:
+    """How messages call an array or a group."""
+    return f"'{str(node.store_path).removeprefix('file://')}'"
+
+
+def listed_objects(node: zarr.Array | zarr.Group) -> dict[str, tuple[int, str]] | None:
+    """The size, and the time or tag, of each object that a zarr node consists of; None where its store lists none.
+
+    Names are relative to the root of the store, as `MeteredStore` notes them.
+    """
+    store, prefix = node.store, node.path.strip("/")
+    if isinstance(store, MeteredStore):
+        store = store._store
+    if isinstance(store, LocalStore):
+        root = store.root / prefix
+        files = ((path, path.stat()) for path in root.rglob("*") if path.is_file())
+        return {path.relative_to(store.root).as_posix(): (at.st_size, str(at.st_mtime_ns)) for path, at in files}
+    if not isinstance(store, FsspecStore):
+        return None
+    fs = store.fs
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if set(protocols) & set(_UNLISTED):
+        return None
+    # Stores of zarr have file systems that are awaited; listing is done by one that is not.
+    plain = getattr(fs, "sync_fs", None) or type(fs)(
+        *fs.storage_args, **{**fs.storage_options, "asynchronous": False, "skip_instance_cache": True}
+    )
+    base = store.path.strip("/")
+    found = plain.find("/".join(filter(None, [base, prefix])), detail=True)
+    marks = ("ETag", "etag", "LastModified", "last_modified", "mtime", "created")
+    return {
+        name.strip("/").removeprefix(base).strip("/"): (
+            int(facts.get("size") or 0),
+            str(next((facts[mark] for mark in marks if facts.get(mark) is not None), "")),
+        )
+        for name, facts in found.items()
+    }
+
+
+def metadata_of(node: zarr.Array | zarr.Group) -> str:
+    """The metadata of a zarr node as it is stored now, attributes aside."""
+    if isinstance(node, zarr.Group):
+        opened: Any = zarr.open_group(node.store, path=node.path, mode="r")
+        return repr([(name, metadata_of(array)) for name, array in sorted(opened.arrays())])
+    array: Any = zarr.open_array(node.store, path=node.path, mode="r")
+    facts = array.metadata.to_dict()
+    return repr(sorted((str(name), repr(value)) for name, value in facts.items() if name != "attributes"))

@@ -1,0 +1,89 @@
+"""What reading came to, noted for the whole process: bytes, the digest of each chunk, chunks that are not there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from zarr.storage import WrapperStore
+
+from dkl.process import after_fork
+
+if TYPE_CHECKING:
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+Key = tuple[str, str, int]
+"""A row of chunks: the token of its source, the name of its array, its number along the first axis."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What reading came to, since it was asked for last.
+
+    Parameters
+    ----------
+    stored : int
+        Bytes that were taken from stores.
+    decoded : int
+        Bytes that they became.
+    digests : mapping of (token, name, number) to int
+        Of each row of chunks that was decoded.
+    absent : frozenset of (token, key)
+        Objects of stores that were asked for and are not there.
+    """
+
+    stored: int = 0
+    decoded: int = 0
+    digests: Mapping[Key, int] = field(default_factory=dict)
+    absent: frozenset[tuple[str, str]] = frozenset()
+
+    def __add__(self, other: Noted) -> Noted:
+        return Noted(
+            self.stored + other.stored,
+            self.decoded + other.decoded,
+            {**self.digests, **other.digests},
+            self.absent | other.absent,
+        )
+
+
+class Ledger:
+    """Adds up what the threads of this process read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noted = Noted()
+
+    def note(self, noted: Noted) -> None:
+        with self._lock:
+            self._noted += noted
+
+    def taken(self) -> Noted:
+        """What was noted since the last call."""
+        with self._lock:
+            noted, self._noted = self._noted, Noted()
+        return noted
+
+
+LEDGER = Ledger()
+after_fork(LEDGER.__init__)  # type: ignore[misc]
+
+
+class MeteredStore(WrapperStore):
+    """A store that notes the bytes that are taken from it, and what is asked for and not there."""
+
+    def __init__(self, store: Any, token: str = "") -> None:
+        super().__init__(store)
+        self._token = token
+
+    def _with_store(self, store: Any) -> MeteredStore:
+        return type(self)(store, self._token)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """The bytes of an object; None where it is not there."""
+        value = await self._store.get(key, prototype, byte_range)
+        absent = frozenset([(self._token, key)]) if value is None else frozenset()
+        LEDGER.note(Noted(stored=0 if value is None else len(value), absent=absent))
+        return value

@@ -1,0 +1,206 @@
+"""The linear model that a user gives to a machine: an estimator with `partial_fit`, fitted on mapped blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone, is_classifier
+
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.maps import map_rows
+from dkl.linear.array_sgd import default_estimator, fitted_estimator
+from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
+from dkl.linear.fitting import LinearFit, LinearProblem, Run
+from dkl.linear.minibatches import RowTargets
+from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
+from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.protocols.records import Record
+from dkl.protocols.source import BlockSource
+from dkl.registry import STORED
+
+
+def is_of_dask_ml(estimator: object) -> bool:
+    """Whether an estimator is dask-ml's `Incremental`; without loading dask-ml, which takes seconds."""
+    return any(
+        base.__module__.startswith("dask_ml.") and base.__name__ == "Incremental" for base in type(estimator).__mro__
+    )
+
+
+def wrapped(estimator: Any) -> Any:
+    """The estimator within dask-ml's `Incremental`; any other as it is."""
+    return estimator.estimator if is_of_dask_ml(estimator) else estimator
+
+
+def loss_of_given(estimator: Any, task: str) -> str:
+    """The loss that an estimator says it has, where dkl knows it; else the one that its answers are closest to."""
+    model = wrapped(estimator)
+    loss = getattr(model, "loss", None)
+    if task == "regression":
+        return loss if loss in REGRESSION_LOSSES else "squared_error"
+    if hasattr(model, "predict_proba") and not hasattr(model, "decision_function"):
+        return "softmax"  # its scores are the logarithms of its probabilities
+    return loss if loss in CLASSIFICATION_LOSSES else "hinge"
+
+
+def check_given(name: str, estimator: Any, task: str) -> None:
+    """Raise an error for an estimator that learns no block at a time, or is for another task.
+
+    Parameters
+    ----------
+    name : str
+        Of the machine.
+    """
+    inner = wrapped(estimator)
+    if isinstance(estimator, type) or not hasattr(inner, "partial_fit"):
+        raise TypeError(
+            f"The 'linear' parameter of {name} must be an estimator with partial_fit, such as SGDClassifier(), or "
+            f"dask_ml.wrappers.Incremental of one. Got {estimator!r} instead"
+        )
+    if is_classifier(inner) != (task == "classification"):
+        kind = "a classifier" if task == "classification" else "a regressor"
+        raise ValueError(f"The 'linear' parameter of {name} must be {kind}. Got {estimator!r} instead")
+
+
+def given_epochs(
+    problem: LinearProblem, estimator: Any, n_blocks: int, *, epochs: int | None, scale: TargetScale, has_weight: bool
+) -> EpochProblem:
+    """The steps of an estimator: `Incremental` takes mapped blocks in their stored order, any other shuffled ones."""
+    from dkl.linear.incremental import taken_by_partial_fit
+
+    taken, takes_all = taken_by_partial_fit(wrapped(estimator))
+    options = {"classes": problem.classes} if problem.classes is not None and (takes_all or "classes" in taken) else {}
+    if (has_weight or problem.class_weight is not None) and not (takes_all or "sample_weight" in taken):
+        raise ValueError(
+            f"these rows have weights, and {type(wrapped(estimator)).__name__}.partial_fit takes no sample_weight; "
+            "leave the weights out"
+        )
+    one = len(scale.center) == 1
+    targets = RowTargets(
+        problem.classes,
+        problem.class_weight,
+        center=float(scale.center[0]) if one else scale.center,
+        scale=float(scale.scale[0]) if one else scale.scale,
+    )
+    in_order = is_of_dask_ml(estimator)
+    return EpochProblem(
+        step=estimator_step,
+        step_operands={"fit_options": options},
+        first=EstimatorState(clone(estimator)),
+        feature_map=problem.feature_map,
+        targets=targets,
+        n_blocks=n_blocks,
+        epochs=epochs or 1,
+        seed=problem.seed,
+        shuffle_blocks=not in_order,
+        shuffle_rows=not in_order,
+        held_out=problem.held_out,
+        dtype=problem.dtype,
+    )
+
+
+def fit_given(
+    problem: LinearProblem, source: BlockSource, run: Run, estimator: Any, *, epochs: int | None
+) -> LinearFit:
+    """Fit a clone of the estimator on mapped blocks, by the very `partial_fit` that it has.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+    source : BlockSource
+    run : Run
+        No state is kept between blocks: of an estimator nothing can be written without pickling it.
+    estimator : estimator
+    epochs : int or None
+        Times that all rows are gone through; None is once.
+    """
+    scale = TargetScale(np.zeros(1), np.ones(1))
+    if problem.classes is None:
+        scale = target_scale(source, problem.n_targets)
+    task = given_epochs(problem, estimator, source.n_blocks, epochs=epochs, scale=scale, has_weight=source.has_weight)
+    state, _ = replace(run, checkpoint=None).drive(EpochDriver(), task, source)
+    model = wrapped_fitted(state.model["estimator"])
+    message = f"{state.epoch} times through the rows by partial_fit of {type(estimator).__name__}"
+    if hasattr(model, "coef_") and hasattr(model, "intercept_"):
+        model = _storable(model, problem, scale)
+    return LinearFit(model, scale.center, scale.scale, state.epoch, (), message, problem.alpha)
+
+
+def wrapped_fitted(estimator: Any) -> Any:
+    """The fitted estimator within dask-ml's `Incremental`; any other as it is."""
+    return estimator.estimator_ if is_of_dask_ml(estimator) else estimator
+
+
+def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
+    """A linear model in the targets' own units, of a class that files of models know."""
+    coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64))
+    if problem.classes is None:
+        coef, intercept = coef * scale.scale[:, None], intercept * scale.scale + scale.center
+    if type(model).__name__ in STORED and problem.classes is not None:
+        return model
+    # of another class only the coefficients answer: those of an estimator that is known hold them
+    loss = loss_of_given(model, "regression" if problem.classes is None else "classification")
+    schedule = step_schedule(loss, alpha=1e-5, square_length=1.0, largest=2.0)
+    known = default_estimator(loss, schedule, alpha=1e-5, n_models=len(coef))
+    return fitted_estimator(known, coef, intercept, classes=problem.classes)
+
+
+def given_passes(
+    problem: LinearProblem, estimator: Any, n_blocks: int, *, epochs: int | None
+) -> list[tuple[list[Record], int]]:
+    """The passes of `fit_given`, for plans."""
+    n_targets = 1 if problem.classes is not None else problem.n_targets
+    scale = TargetScale(np.zeros(n_targets), np.ones(n_targets))
+    task = given_epochs(problem, estimator, n_blocks, epochs=epochs, scale=scale, has_weight=False)
+    targets: list[tuple[list[Record], int]] = [] if problem.classes is not None else [([target_record(n_targets)], 1)]
+    return [*targets, *((list(records), calls) for records, calls in EpochDriver().plan(task))]
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorScorer:
+    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.prediction.Scorer`.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    estimator : fitted estimator
+    dtype : {"float32", "float64"}
+    center, scale : ndarray of shape (t,)
+        Of the targets of a regressor, whose answers are in units of `scale`.
+    n_outputs : int
+        Columns of what comes out: 1 of two classes.
+    """
+
+    feature_map: FeatureMap
+    estimator: Any
+    dtype: str
+    center: np.ndarray
+    scale: np.ndarray
+    n_outputs: int
+
+    def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+        """Decision values of encoded rows: (n, n_outputs) float64."""
+        return self.score(rows)
+
+    def score(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+        """The same: by `decision_function` where there is one, else by log probabilities, or by the label alone."""
+        phi, model = map_rows(rows, self.feature_map, self.dtype), self.estimator
+        if not is_classifier(model):
+            return np.asarray(model.predict(phi), np.float64).reshape(len(phi), -1) * self.scale + self.center
+        if hasattr(model, "decision_function"):
+            scores = np.asarray(model.decision_function(phi), np.float64).reshape(len(phi), -1)
+        elif hasattr(model, "predict_proba"):
+            scores = np.log(np.maximum(model.predict_proba(phi), np.finfo(np.float64).tiny))
+        else:
+            scores = (np.asarray(model.predict(phi))[:, None] == model.classes_) * 1.0
+        return scores[:, 1:] - scores[:, :1] if self.n_outputs == 1 and scores.shape[1] == 2 else scores
+
+    @property
+    def coef(self) -> Any:
+        """There is none."""
+        raise TypeError(
+            f"{type(self.estimator).__name__} has no coefficients: what reads a model by its coefficients "
+            "(explanations, predictors, graphs, files) needs a linear one, such as SGDClassifier"
+        )

@@ -1,0 +1,321 @@
+"""The room of a pass: what a process holds already, the lines that it must stay below, and what is left between."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import importlib
+import math
+import socket
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import dask
+import numpy as np
+import psutil
+from dask.utils import format_bytes, parse_bytes
+
+from dkl.data.store.foreign import SHARED
+from dkl.passes.reading import LOADER, PIECES
+from dkl.process import free_memory
+from dkl.protocols.records import Record, RowSample
+from dkl.protocols.source import BlockReader
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+# A limit that is named as large enough is a multiple of this many bytes, and at least so much above what is needed:
+# two processes of the same program hold some megabytes more or less.
+_STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """The memory of one process, measured in it before a pass.
+
+    Parameters
+    ----------
+    name : str
+        As messages call it: ``"this process"``, ``"the worker tcp://..."``.
+    held : int
+        Bytes that it holds, without the blocks and mapped rows that it keeps for the next pass and gives up for it.
+    host : str
+        Of the machine that it shares with other processes.
+    free : int
+        Bytes that its machine has left, for all of these processes.
+    limit : int or None
+        The `memory_limit` of a Dask worker; None for a worker without one, and for other processes.
+    spills_at, pauses_at, ends_at : int or None
+        The bytes of the process from which on Dask moves results to disk, starts no further task, kills it.
+    most_results : int or None
+        Bytes of results from which on Dask moves some to disk, however little the process holds beside them.
+    is_paused : bool
+    """
+
+    name: str
+    held: int
+    host: str
+    free: int
+    limit: int | None = None
+    spills_at: int | None = None
+    pauses_at: int | None = None
+    ends_at: int | None = None
+    most_results: int | None = None
+    is_paused: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A number of bytes that a process must stay below.
+
+    Parameters
+    ----------
+    at : int
+        Bytes of the whole process.
+    why : str
+        What happens there, as the second half of a sentence: ``"Dask pauses it at 381 MiB (...)"``.
+    share : float
+        How much of a larger limit lies below its line: 0.8 where Dask pauses a worker.
+    remedy : str
+        What to set, with a pair of braces for the bytes: the end of a sentence that begins with "Enough is".
+    of_pass : bool
+        Whether the line is one of what a pass adds, however much the process holds beside it.
+    """
+
+    at: int
+    why: str
+    share: float
+    remedy: str
+    of_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a pass may take in each process, which the process that may take least decides.
+
+    Parameters
+    ----------
+    name : str
+    held : int
+        Bytes that this process holds before the pass.
+    lines : tuple of Line
+    n_processes : int
+    """
+
+    name: str
+    held: int
+    lines: tuple[Line, ...]
+    n_processes: int = 1
+
+    @property
+    def lowest(self) -> Line:
+        """The line that is reached first."""
+        return min(self.lines, key=lambda line: line.at)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a pass may add."""
+        return max(0, self.lowest.at - self.held)
+
+    def refusal(self, needed: int) -> str:
+        """Why `needed` further bytes are too many, and the smallest limits that would do."""
+        would_do: dict[str, float] = {}
+        for line in self.lines:
+            if line.at < self.held + needed:
+                most = (needed + _SPARE_BYTES + (0 if line.of_pass else self.held)) / line.share
+                would_do[line.remedy] = max(would_do.get(line.remedy, 0.0), most)
+        remedies = " and ".join(remedy.format(_rounded_up(nbytes)) for remedy, nbytes in would_do.items())
+        return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
+
+    def __str__(self) -> str:
+        who = self.name if self.n_processes == 1 else f"each of {self.n_processes} processes"
+        return f"{who} holds {format_bytes(self.held)} already, and {self.lowest.why}"
+
+
+def _rounded_up(nbytes: float) -> str:
+    """A round number of bytes, at least as large, as Dask reads it."""
+    return f"{math.ceil(nbytes / _STEP_BYTES) * (_STEP_BYTES // 1_000_000)} MB"
+
+
+def room_of(memories: Sequence[ProcessMemory], memory_limit: int | str | None) -> Room:
+    """The room of a pass in processes that were measured.
+
+    A Dask worker stays below the bytes at which Dask would move its results to disk, pause or kill it; any process
+    below what its machine has left, which processes of one machine share evenly, and below the user's `memory_limit`.
+
+    Parameters
+    ----------
+    memories : sequence of ProcessMemory
+        At least one.
+    memory_limit : int, str or None
+        Bytes that a process may use in all (`"2 GiB"`).
+
+    Raises
+    ------
+    ValueError
+        For a limit that is no number of bytes.
+    """
+    given, sharing = checked_limit(memory_limit), Counter(memory.host for memory in memories)
+    rooms = [
+        Room(memory.name, memory.held, tuple(_lines(memory, given, sharing[memory.host])), len(memories))
+        for memory in memories
+    ]
+    return min(rooms, key=lambda room: room.nbytes)
+
+
+def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> Iterable[Line]:
+    """Every line that a process must stay below."""
+    if memory_limit is not None:
+        why = f"may use {format_bytes(memory_limit)} in all (memory_limit)"
+        yield Line(memory_limit, why, 1.0, "memory_limit='{}'")
+    if (most := dask.config.get("dkl.pass-bytes", None)) is not None:
+        most = parse_bytes(most)
+        why = f"a pass may add {format_bytes(most)} (dask.config 'dkl.pass-bytes')"
+        yield Line(memory.held + most, why, 1.0, "'{}' there", of_pass=True)
+    if memory.limit is None:
+        what = "its machine has" if n_sharing == 1 else f"its machine, which {n_sharing} processes share, has"
+        why = f"{what} {format_bytes(memory.free)} left"
+        at = memory.held + memory.free // n_sharing
+        yield Line(at, why, 1.0, "a machine with {} left for each such process", of_pass=True)
+        return
+    of_limit = f"of its limit of {format_bytes(memory.limit)}"
+    remedy = "a limit of '{}' for each worker (memory_limit of the cluster, --memory-limit of dask worker)"
+    acts = [
+        (memory.spills_at, "Dask moves its results to disk at"),
+        (memory.pauses_at, "Dask pauses it at"),
+        (memory.ends_at, "it is killed at"),
+    ]
+    lines = [(at, f"{act} {format_bytes(at)} ({at / memory.limit:.0%} {of_limit})") for at, act in acts if at]
+    # nothing but the limit itself, where all that Dask does is turned off
+    for at, why in lines or [(memory.limit, f"has a limit of {format_bytes(memory.limit)}")]:
+        yield Line(at, why, at / memory.limit, remedy)
+    if memory.most_results is not None:
+        at, share = memory.held + memory.most_results, memory.most_results / memory.limit
+        why = f"Dask moves results to disk from {format_bytes(memory.most_results)} on ({share:.0%} {of_limit})"
+        yield Line(at, why, share, remedy, of_pass=True)
+
+
+def checked_limit(memory_limit: int | str | None) -> int | None:
+    """A user's limit in bytes.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if memory_limit is None:
+        return None
+    try:
+        # `parse_bytes` takes a text without digits for one of that unit, and an empty text for a single byte.
+        plain = memory_limit if isinstance(memory_limit, str) and memory_limit.strip() else int(memory_limit)
+        limit = parse_bytes(plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"memory_limit is {memory_limit!r}; expected a number of bytes, or one with its unit: '2 GiB'"
+        ) from error
+    if limit < 1:
+        raise ValueError(f"memory_limit is {memory_limit!r}; expected at least one byte")
+    return limit
+
+
+def own_memory(name: str = "this process") -> ProcessMemory:
+    """The memory of this process."""
+    # What is kept for the next pass goes as soon as a pass has need of the room.
+    held = psutil.Process().memory_info().rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes
+    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory())
+
+
+def own_room(memory_limit: int | str | None) -> Room:
+    """The room of what this process itself does, whatever cluster there is."""
+    return room_of([own_memory()], memory_limit)
+
+
+def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
+    """The modules that a process loads for the tasks of a pass."""
+    functions: list[Any] = [type(reader)]
+    for record in records:
+        if isinstance(record, RowSample):
+            continue
+        functions += [getattr(record, name, None) for name in ("function", "step", "prepare", "arrange")]
+        functions += [type(value) for value in record.operands.values()]
+    names = {getattr(each, "__module__", None) for each in functions}
+    return sorted(name for name in names if name and name.startswith("dkl."))
+
+
+def load(modules: Collection[str]) -> None:
+    """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
+    for name in modules:
+        # a module of the user's own may not be there by its name: its task says so, if it has to
+        importlib.import_module(name)
+    from dkl.kernels.sincos import cos_sin_rows
+
+    cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
+
+
+def give_up_kept() -> None:
+    """Let go of what this process keeps for the next pass, and hand freed memory back to the machine."""
+    LOADER.clear()
+    PIECES.clear()
+    SHARED.clear()
+    gc.collect()
+    if sys.platform == "linux":
+        # the C library keeps freed memory below what is still in use; other libraries may have no such call
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
+    """The memory of a Dask worker, once it has loaded what the tasks of a pass need; runs there."""
+    # the event loop of the worker goes on meanwhile
+    await asyncio.to_thread(load, modules)
+    manager, own = dask_worker.memory_manager, own_memory(f"the worker {dask_worker.address}")
+    limit = manager.memory_limit
+    is_paused = dask_worker.status.name == "paused"
+    if not limit:
+        return replace(own, is_paused=is_paused)
+    # of its nanny, which is another process with the same configuration
+    ends = dask.config.get("distributed.worker.memory.terminate") if dask_worker.nanny is not None else False
+    fractions = [manager.memory_spill_fraction, manager.memory_pause_fraction, ends, manager.memory_target_fraction]
+    at = [int(limit * fraction) if fraction else None for fraction in fractions]
+    return replace(
+        own,
+        limit=limit,
+        spills_at=at[0],
+        pauses_at=at[1],
+        ends_at=at[2],
+        most_results=at[3],
+        is_paused=is_paused,
+    )
+
+
+def memory_by_scheduler(address: str, known: Any) -> ProcessMemory:
+    """The memory of a worker that does not answer, by what the scheduler knows of it.
+
+    Parameters
+    ----------
+    address : str
+    known : mapping
+        Its entry of `Client.scheduler_info()["workers"]`.
+    """
+    limit, config = known["memory_limit"] or None, dask.config.get("distributed.worker.memory")
+    at = {
+        name: int(limit * config[name]) if limit and config[name] else None
+        for name in ("spill", "pause", "terminate", "target")
+    }
+    return ProcessMemory(
+        name=f"the worker {address}",
+        held=int(known["metrics"].get("memory", 0)),
+        host=known["host"],
+        free=free_memory(),
+        limit=limit,
+        spills_at=at["spill"],
+        pauses_at=at["pause"],
+        ends_at=at["terminate"] if known.get("nanny") else None,
+        most_results=at["target"],
+        is_paused=known["status"] == "paused",
+    )

@@ -1,0 +1,26 @@
+"""A server that tests of several modules write to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict]:
+    """A real S3 server of this test run; the options with which s3fs finds it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from moto.server import ThreadedMotoServer
+
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
+    import s3fs
+
+    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
+    yield options
+    server.stop()

@@ -1,0 +1,63 @@
+"""Workers of ordinary limits are never paused: each stays below what the plan promised, or a fit is refused rightly."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    """The script, as a module that workers find too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DEPLOY))
+        patch.setenv("PYTHONPATH", str(DEPLOY), prepend=":")
+        yield importlib.import_module("small_workers")
+
+
+@pytest.fixture(scope="module")
+def rows(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Three times as many bytes as a worker of 500 MB may keep of them."""
+    return script.write_rows(tmp_path_factory.mktemp("rows") / "rows.zarr", 400_000, 30)
+
+
+@pytest.mark.parametrize(
+    ("learner", "n_workers", "limit"), [("aligned", 2, "500MB"), ("stochastic", 1, "700MB"), ("margin", 2, "500MB")]
+)
+def test_a_worker_stays_below_its_promise(script: Any, rows: Any, learner: str, n_workers: int, limit: str) -> None:
+    cell = script.run_cell(rows, learner, n_workers, limit)
+    assert not cell.refused, cell.refused
+    assert cell.faults == [], cell
+
+
+def test_a_refusal_names_the_limit_that_is_enough(script: Any, rows: Any) -> None:
+    refused = script.run_cell(rows, "aligned", 1, "350MB")
+    assert "a limit of '" in refused.refused
+    assert refused.faults == []
+    cell = script.run_cell(rows, "aligned", 1, refused.enough)
+    assert not cell.refused, cell.refused
+    assert cell.faults == [], cell
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+@pytest.mark.parametrize("learner", ["aligned", "peaks", "posterior", "landmarks", "margin", "game", "tuned"])
+def test_every_learner_keeps_its_promise_on_workers_of_every_size(
+    script: Any, rows: Any, learner: str, n_workers: int
+) -> None:
+    for cell in script.cells(rows, [learner], [n_workers], ["350MB", "500MB", "700MB", "1GB"]):
+        assert cell.faults == [], cell
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("learner", ["stochastic", "without settings"])
+def test_other_heads_and_the_machine_without_settings_keep_their_promise(script: Any, rows: Any, learner: str) -> None:
+    for cell in script.cells(rows, [learner], [1, 2], ["500MB", "700MB", "1GB"]):
+        assert cell.faults == [], cell

@@ -1,0 +1,82 @@
+"""Few rows in memory stay with their process while a client is current: the same bits, in the same time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import psutil
+import pytest
+from sklearn.model_selection import GridSearchCV
+
+import dkl
+from dkl.data.sources.in_memory import ArraySource
+from dkl.passes.backends import ClusterBackend
+from dkl.passes.engine import run_pass
+from dkl.passes.session import LOCAL_BYTES, stays_here
+from tests.passes.sources import COLUMNS, moments
+
+
+@pytest.fixture
+def submitted(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of tasks that passes submit to the cluster."""
+    names: list[str] = []
+    submit = ClusterBackend.submit
+
+    def noted(self: ClusterBackend, name: str, *args: Any, **options: Any) -> Any:
+        names.append(name)
+        return submit(self, name, *args, **options)
+
+    monkeypatch.setattr(ClusterBackend, "submit", noted)
+    return names
+
+
+def rows(n: int = 3_000) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(n, 20)).astype(np.float32)
+    return X, (X[:, 0] * X[:, 1] > 0).astype(int)
+
+
+def machine(**options: Any) -> Any:
+    return dkl.KernelClassifier(dkl.MarginFeatures(n_features=40), random_state=0, progress=False, **options)
+
+
+@pytest.mark.parametrize("solver", ["newton", "sgd"])
+def test_few_rows_in_memory_are_fitted_here_with_the_bits_of_the_cluster(submitted: list[str], solver: str) -> None:
+    with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
+        here = machine(solver=solver).fit(*rows())
+    assert not submitted
+    there = machine(solver=solver).fit(*rows())
+    assert submitted
+    assert here.linear_.coef_.tobytes() == there.linear_.coef_.tobytes()
+
+
+def test_a_grid_search_beside_a_client_asks_nothing_of_it(submitted: list[str]) -> None:
+    with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
+        GridSearchCV(machine(solver="newton"), {"alpha": [1e-3, 1e-4]}, cv=2).fit(*rows(500))
+    assert not submitted
+
+
+def test_many_rows_those_of_a_store_and_those_of_dask_go_to_the_workers(client: Any, tmp_path: Any) -> None:
+    import dask.array as da
+
+    X, y = rows()
+    many = np.zeros((LOCAL_BYTES // 80 + 1, 20), np.float32)
+    with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
+        assert stays_here(ArraySource(X), "cpu")
+        assert not stays_here(ArraySource(many), "cpu")
+        assert not stays_here(dkl.create_dataset(tmp_path / "rows.zarr", X, y).source, "cpu")
+        assert not stays_here(dkl.data.coerce.as_dataset(da.from_array(X, chunks=1_000), y).source, "cpu")
+        # a GPU that this process lacks is one that workers may have
+        assert not stays_here(ArraySource(X), "gpu")
+
+
+def test_rows_that_a_limit_keeps_out_of_this_process_go_to_the_workers(submitted: list[str]) -> None:
+    """This process holds more than the limit already; the workers, fresh processes, hold less."""
+    (X, y), filled = rows(), np.ones(1 << 26)
+    source, limit = ArraySource(X[:, :COLUMNS], y), psutil.Process().memory_info().rss - filled.nbytes // 16
+    with dask.config.set({"dkl.local-bytes": LOCAL_BYTES}):
+        run_pass(source, [moments()])
+        assert not submitted
+        run_pass(source, [moments()], memory_limit=limit)
+    assert submitted

@@ -1,0 +1,145 @@
+"""The room of a pass ends where Dask would act on a worker, or what the user or the machine allows would be used up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import dask
+import numpy as np
+import psutil
+import pytest
+
+from dkl.passes.backends import choose_backend
+from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER, PIECES
+from dkl.passes.room import ProcessMemory, checked_limit, own_memory, own_room, room_of
+from tests.passes.sources import Source, moments
+
+MB = 10**6
+WORKER = ProcessMemory(
+    "the worker tcp://a",
+    held=200 * MB,
+    host="here",
+    free=10_000 * MB,
+    limit=500 * MB,
+    spills_at=350 * MB,
+    pauses_at=400 * MB,
+    ends_at=475 * MB,
+    most_results=300 * MB,
+)
+
+
+def without(**changes: Any) -> ProcessMemory:
+    return replace(WORKER, **changes)
+
+
+@pytest.mark.parametrize(
+    ("worker", "room", "why", "enough"),
+    [
+        (WORKER, 150, "Dask moves its results to disk at", "'730 MB'"),
+        (without(spills_at=None), 200, "Dask pauses it at", "'640 MB'"),
+        (without(spills_at=None, pauses_at=None), 275, "it is killed at", "'540 MB'"),
+        # without a nanny, and all that Dask does turned off, the limit itself is left
+        (without(spills_at=None, pauses_at=None, ends_at=None), 300, "has a limit of", "'510 MB'"),
+        # results alone may not come to more than their share, however little else there is
+        (without(held=10 * MB, most_results=100 * MB), 100, "Dask moves results to disk from", "'1530 MB'"),
+    ],
+    ids=["spill", "pause", "terminate", "nothing but the limit", "results"],
+)
+def test_a_worker_stays_below_the_first_line_at_which_dask_acts(
+    worker: ProcessMemory, room: int, why: str, enough: str
+) -> None:
+    found = room_of([worker], None)
+    assert found.nbytes == room * MB
+    assert why in str(found)
+    assert f"a limit of {enough}" in found.refusal(301 * MB)
+
+
+def test_a_limit_that_a_refusal_names_is_large_enough() -> None:
+    needed = 301 * MB
+    said = room_of([WORKER], None).refusal(needed)
+    limit = checked_limit(said.split("a limit of '")[1].split("'")[0])
+    assert limit is not None
+    larger = without(limit=limit, spills_at=int(0.7 * limit), pauses_at=int(0.8 * limit), ends_at=int(0.95 * limit))
+    assert needed <= room_of([replace(larger, most_results=int(0.6 * limit))], None).nbytes <= needed + 20 * MB
+
+
+def test_of_unequal_workers_the_one_that_may_take_least_decides_and_is_named() -> None:
+    small = without(name="the worker tcp://b", limit=400 * MB, spills_at=280 * MB, pauses_at=320 * MB)
+    found = room_of([WORKER, small, without(name="the worker tcp://c", held=100 * MB)], None)
+    assert found.nbytes == 80 * MB
+    assert "the worker tcp://b" in found.refusal(100 * MB)
+    assert "each of 3 processes" in str(found)
+
+
+def test_workers_without_a_limit_share_what_their_machine_has_left() -> None:
+    free = without(limit=None, free=900 * MB)
+    assert room_of([free] * 3, None).nbytes == 300 * MB
+    assert room_of([free, replace(free, host="there")], None).nbytes == 900 * MB
+    assert "which 3 processes share" in room_of([free] * 3, None).refusal(301 * MB)
+
+
+def test_a_users_limit_is_of_the_whole_process_and_never_raises_that_of_a_worker() -> None:
+    assert room_of([WORKER], "300 MB").nbytes == 100 * MB
+    assert room_of([WORKER], "2 GB").nbytes == 150 * MB
+    assert room_of([WORKER], 150 * MB).nbytes == 0
+    refused = room_of([WORKER], "300 MB").refusal(160 * MB)
+    # both limits are in the way of so much, and both are named
+    assert "memory_limit='370 MB' and a limit of '530 MB' for each worker" in refused
+
+
+def test_what_a_pass_may_add_has_a_setting_of_its_own() -> None:
+    with dask.config.set({"dkl.pass-bytes": "2 MiB"}):
+        assert room_of([WORKER], None).nbytes == 2 << 20
+        assert "dkl.pass-bytes" in room_of([WORKER], None).refusal(3 << 20)
+        # a limit of all that a process holds is none of what it adds
+        assert room_of([WORKER], "1 GB").nbytes == 2 << 20
+
+
+def test_blocks_that_are_kept_for_the_next_pass_do_not_count_as_held() -> None:
+    LOADER.clear()
+    PIECES.clear()
+    source, before = Source((4_000,) * 64), own_memory().held
+    with dask.config.set({"scheduler": "threads", "dkl.cache-bytes": 1 << 30}):
+        run_pass(source, (moments(),))
+        assert LOADER.nbytes > 4_000 * 64 * 24
+        assert own_memory().held - before < psutil.Process().memory_info().rss - before - LOADER.nbytes // 2
+    LOADER.clear()
+    assert LOADER.nbytes == 0
+
+
+def test_threads_may_take_what_the_machine_has_left() -> None:
+    found = own_room(None)
+    assert found.nbytes == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    assert own_room(psutil.Process().memory_info().rss // 2).nbytes == 0
+
+
+def test_workers_are_measured_once_they_have_loaded_what_a_pass_needs(client: Any) -> None:
+    backend = choose_backend()
+    try:
+        memories = backend.memories(["dkl.linear.sums"])
+    finally:
+        backend.close()
+    assert {memory.name for memory in memories} == {f"the worker {address}" for address in client.nthreads()}
+    for memory in memories:
+        assert memory.limit == 4 << 30
+        assert memory.spills_at == int(0.7 * memory.limit)
+        assert memory.pauses_at == int(0.8 * memory.limit)
+        assert memory.most_results == int(0.6 * memory.limit)
+        assert 100 * MB < memory.held < 2_000 * MB
+    loaded = client.run(lambda: ("dkl.linear.sums" in __import__("sys").modules, os.getpid()))
+    assert all(found for found, _ in loaded.values())
+
+
+def test_a_pool_of_processes_shares_what_the_machine_has_left() -> None:
+    with dask.config.set(scheduler="processes", num_workers=2):
+        backend = choose_backend()
+        try:
+            memories = backend.memories([])
+        finally:
+            backend.close()
+    assert len(memories) == 2
+    assert room_of(memories, None).nbytes == pytest.approx(psutil.virtual_memory().available / 2, rel=0.3)
+    assert np.ptp([memory.held for memory in memories]) == 0

@@ -1,0 +1,59 @@
+"""A worker loads what its blocks need and nothing else: each package below takes 10 to 100 MB of its memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dkl
+
+HEAVY = ("pandas", "pyarrow", "sklearn", "dask.array", "dask.dataframe", "dask_ml", "scipy.stats", "scipy.optimize")
+CODE = """
+import importlib, sys
+for name in sys.argv[2].split(","):
+    importlib.import_module(name)
+print([name for name in sys.argv[1].split(",") if name in sys.modules])
+"""
+LEARNERS = [
+    dkl.AlignedFeatures(n_candidates=50, n_features=10),
+    dkl.PosteriorFeatures(n_candidates=50, n_features=10),
+    dkl.LandmarkFeatures(n_landmarks=5, n_candidates=20),
+    dkl.LeverageFeatures(n_candidates=50, n_features=10),
+    dkl.JointFeatures(n_candidates=50),
+    dkl.PeakFeatures(n_features=10),
+    dkl.MarginFeatures(n_features=10),
+    dkl.MarginFeatures(n_features=10, solver="game"),
+    dkl.StepFeatures(n_features=10),
+    dkl.NystromFeatures(n_features=10),
+]
+
+
+def modules_of(records: Any) -> set[str]:
+    """The modules that unpickling some records loads."""
+    functions = [
+        getattr(record, name, None) for record in records for name in ("function", "step", "prepare", "arrange")
+    ]
+    values = [value for record in records for value in getattr(record, "operands", {}).values()]
+    classes = [type(value) for value in values if type(value).__module__.startswith("dkl.")]
+    return {each.__module__ for each in [*functions, *classes] if each is not None}
+
+
+@pytest.mark.parametrize("where", ["a store", "arrays in place"])
+def test_a_worker_loads_no_package_that_its_blocks_do_not_need(where: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 4)).astype(np.float32)
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", X, (X[:, 0] > 0.0).astype(int))
+    if where == "arrays in place":
+        rows = dkl.from_zarr(tmp_path / "rows.zarr" / "X", np.asarray(rows.y))
+    machines = [dkl.KernelClassifier(one, solver=solver) for one in LEARNERS for solver in ("newton", "sgd")]
+    modules = {"dkl.passes.tasks", "dkl.passes.chain", type(rows.source.reader()).__module__}
+    for machine in (*machines, dkl.KernelClassifier(), dkl.TunedClassifier(n_features=10)):
+        modules |= {name for records, _ in machine.planned_passes(rows) for name in modules_of(records)}
+    command = [sys.executable, "-c", CODE, ",".join(HEAVY), ",".join(sorted(modules))]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]", " ".join(sorted(modules))
