@@ -49,9 +49,10 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[str, flo
     for place, name in enumerate(names):
         column = dense_columns(rows.X, place, place + 1)[:, 0]
         edges = np.unique(np.quantile(column[half], np.linspace(0.0, 1.0, _BINS + 1)))
-        bins = np.searchsorted(edges, column)
-        counts = np.bincount(bins[half], minlength=len(edges) + 1)
-        sums = np.array([np.bincount(bins[half], target, len(edges) + 1) for target in targets[half].T])
+        # what lies beyond all values of the first half is in the bin that is nearest
+        bins = np.minimum(np.searchsorted(edges, column), len(edges) - 1)
+        counts = np.bincount(bins[half], minlength=len(edges))
+        sums = np.array([np.bincount(bins[half], target, len(edges)) for target in targets[half].T])
         # a bin without rows says what all rows say
         means = np.where(counts > 0, sums / np.maximum(counts, 1), targets[half].mean(axis=0)[:, None])
         remains = float(((targets[~half] - means[:, bins[~half]].T) ** 2).sum()) / whole
