@@ -32,9 +32,9 @@ def store_of(
     roles: RoleOptions,
     text: CsvOptions,
     held: HeldOptions,
+    *,
     compute: Compute,
     running: Running,
-    *,
     seed: int = 0,
     task: TaskChoice = "auto",
 ) -> tuple[str, str]:

@@ -103,12 +103,12 @@ def fit(
     model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
-    roles: RoleOptions,
-    text: CsvOptions,
     held: HeldOptions,
     compute: Compute,
     running: Running,
     *,
+    roles: RoleOptions,
+    text: CsvOptions,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
     exposure: Exposure = None,
     interval_group: Annotated[
@@ -140,7 +140,9 @@ def fit(
         checkpoint = f"{model.rstrip('/')}.checkpoint"
     check_before(model, "model", overwrite=overwrite, inputs=[data, checkpoint], belongs=is_part_of_a_model)
     task = machine.task or "auto"
-    store, read = store_of(data, model, roles, text, held, compute, running, seed=machine.seed, task=task)
+    store, read = store_of(
+        data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=task
+    )
     dataset = held.of(chosen_split(store, split, "train", task))
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.

@@ -45,7 +45,7 @@ def suggest(
     """
     from dkl.suggestions import suggest as suggest_for
 
-    store, read = store_of(data, _MODEL, roles, text, held, compute, running, seed=seed)
+    store, read = store_of(data, _MODEL, roles, text, held, compute=compute, running=running, seed=seed)
     dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
         suggestion = suggest_for(

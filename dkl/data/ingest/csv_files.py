@@ -54,16 +54,16 @@ class CsvFormat:
         The names of the columns when the files have no header line.
     null_values : sequence of str
         Texts that mean "missing": the empty one, ``"NA"``, ``"NaN"``, ``"null"`` and their like.
-    decimal : {".", ","} or None
-        The decimal mark of numbers; the other one then stands between thousands. None: as most values of a column have
-        it; a comma that may be either is a decimal mark where semicolons delimit the values, else a thousands mark.
-    encoding : str or None
-        As Python calls it: "utf-8", "latin-1", "cp1252". None: UTF-8, or UTF-16 where the text begins so.
     chunk_bytes, threads : int
         Text that one thread parses at a time; up to one chunk more than threads is in memory.
     longest_text : int
         Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
         takes the rows after it for one value.
+    decimal : {".", ","} or None
+        The decimal mark of numbers; the other one then stands between thousands. None: as most values of a column have
+        it; a comma that may be either is a decimal mark where semicolons delimit the values, else a thousands mark.
+    encoding : str or None
+        As Python calls it: "utf-8", "latin-1", "cp1252". None: UTF-8, or UTF-16 where the text begins so.
 
     Examples
     --------
