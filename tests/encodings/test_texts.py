@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dkl.data.ingest.encoding import learn_encoding
 from dkl.encodings.target_means import CategoryFolds, FoldTotals
 from dkl.encodings.texts import KEPT, score_weights, with_texts
 from dkl.errors import StoreError
+from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 
@@ -300,3 +302,17 @@ def test_two_words_that_matter_are_found_among_forty() -> None:
     model = dkl.KernelClassifier(random_state=0, effort="fast").fit(frame[train], y[train])
     found = roc_auc_score(y[test], model.predict_proba(frame[test])[:, 1])
     assert found >= roc_auc_score(y[test], odds[test]) - 0.01
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, {"effort": "fast", "random_state": 0}], ids=["random", "auto"])
+def test_plans_count_the_passes_that_free_text_takes(settings: dict[str, Any]) -> None:
+    ds = dkl.create_dataset("memory://texts-plan.zarr", FRAME, TARGET, overwrite=True)
+    planned = Counter[str]()
+    for one in dkl.plan(dkl.KernelRegressor(**settings), ds).passes:
+        planned[one.name] += one.calls
+    seen: list[Event] = []
+    dkl.KernelRegressor(**settings, progress=seen.append).fit(ds)
+    run = Counter(event.name for event in seen if event.kind == "started")
+    for name in ("words of texts", "rows to look at columns alone"):
+        assert run[name] == planned[name]
+    assert run["words of texts"] == 1
