@@ -267,9 +267,14 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
+        # files of texts are read as texts, and columns of plain numbers go along as numbers
+        rules = () if encoding is None or encoding.array_dtype else encoding.rules
+        plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
+        kinds: dict[str, pa.DataType] = {}
         start = 0
         for whole in read_tables(path, encoding=encoding, ids=ids, format=format):
             carried = {name: whole.column(name) for name in ids}
+            carried |= {name: as_numbers(carried[name], name, kinds) for name in ids if name in plain}
             table = whole.drop_columns([name for name in ids if name not in known])
             if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
@@ -469,3 +474,24 @@ class _ZarrWriter:
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
+
+
+def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:
+    """A column of texts as numbers, where all of its first texts write numbers; `kinds` keeps which ones."""
+    import pyarrow as pa
+
+    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+        return column
+    for kind in [kinds[name]] if name in kinds else [pa.int64(), pa.float64(), column.type]:
+        try:
+            cast = column.cast(kind)
+        except pa.ArrowInvalid as error:
+            if name in kinds:
+                raise ValueError(
+                    f"column {name!r} of --id holds {kind} values in the first rows, and others later ({error}); write "
+                    "them alike, or join the predictions by row_id"
+                ) from None
+        else:
+            kinds[name] = kind
+            return cast
+    return column

@@ -8,7 +8,7 @@ target means (`dkl.encodings.target_means`). All of it follows from sums of prod
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from dkl.data.ingest.column_rules import DIRECTION
 from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
 from dkl.encodings.keys import dense_columns
-from dkl.encodings.sums import target_columns
+from dkl.encodings.sums import text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.fitting import Run
@@ -108,42 +108,6 @@ def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     rules = {rule.name: rule for rule in fitted.rules}
     names = [rules[own.name].categories for own in dataset.encoding.directions]
     return _with_columns(dataset, mixings, None, names)
-
-
-def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Products of the directions of each text with themselves and with the targets, by fold, with a leading 1.
-
-    Parameters
-    ----------
-    block : Block
-    operands : mapping
-        "places": for each text its first column and how many it has, K; "folds": ``folds(held_with)`` and
-        ``folds.count``, F; "n_classes": C or None.
-
-    Returns
-    -------
-    dict
-        "weight" (F,), "targets" and "squares" (T, F); for each text k "gram k" (F, K + 1, K + 1), sum w z z', and
-        "answers k" (F, K + 1, T), sum w z t'. Of C classes target t is 1 for class t + 1, else 0.
-    """
-    fold, count = operands["folds"](block.held_with), operands["folds"].count
-    targets = target_columns(block.y, operands["n_classes"])
-    weighted = block.weights[:, None] * targets
-    sums = {
-        "weight": np.bincount(fold, block.weights, count),
-        "targets": np.array([np.bincount(fold, column, count) for column in weighted.T]),
-        "squares": np.array([np.bincount(fold, column, count) for column in (weighted * targets).T]),
-    }
-    for k, (start, size) in enumerate(operands["places"]):
-        z = np.ones((len(fold), size + 1))
-        z[:, 1:] = dense_columns(block.X, start, start + size)
-        gram, answers = np.empty((count, size + 1, size + 1)), np.empty((count, size + 1, targets.shape[1]))
-        for f in range(count):
-            rows = np.flatnonzero(fold == f)
-            of_fold = z[rows] * block.weights[rows, None]
-            gram[f], answers[f] = of_fold.T @ z[rows], of_fold.T @ targets[rows]
-        sums |= {f"gram {k}": gram, f"answers {k}": answers}
-    return sums
 
 
 def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> np.ndarray:

@@ -465,7 +465,7 @@ CASES: dict[tuple[str, str], Any] = {
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
     },
-    ("dkl.encodings.texts", "text_sums"): lambda kind: {
+    ("dkl.encodings.sums", "text_sums"): lambda kind: {
         "places": ((0, 2), (3, 1)),
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
