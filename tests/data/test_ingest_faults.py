@@ -69,18 +69,21 @@ def test_a_file_that_cannot_be_learned_from_says_why(tmp_path, text, message):
     [
         ("x,y\n1,a\n", ValueError, r"b.csv' lacks the columns \['c'\], unlike '.*a.csv'"),
         ("x,c,z,y\n1,a,1,a\n", ValueError, r"b.csv' has columns of its own: \['z'\]"),
-        (
-            "x,c,y\none,a,no\n",
-            TypeError,
-            r"column 'x' holds texts in '.*b.csv' and numbers in '.*a.csv'.*categorical=\[",
-        ),
-        ("x,c,y\ntrue,a,no\n", TypeError, "column 'x' holds booleans in '.*b.csv' and numbers in"),
-        ("x,c,y\n1,2,no\n", TypeError, "column 'c' holds numbers in '.*b.csv' and texts in '.*a.csv'"),
         ("x,c,y\n1,a,no\n2,b\n", ValueError, "b.csv', row 2 after the header: expected 3 columns"),
     ],
 )
 def test_files_that_differ_are_refused_by_file_and_column(tmp_path, second, kind, message):
     refused(tmp_path, {"a.csv": GOOD, "b.csv": second}, kind, message)
+
+
+@pytest.mark.parametrize("row", ["one,a,no\n", "true,a,no\n", "1,2,no\n"])
+def test_columns_of_another_kind_in_a_second_file_are_those_of_one_file_of_all_rows(tmp_path, row):
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "b.csv").write_text("x,c,y\n" + row)
+    (tmp_path / "whole.txt").write_text(GOOD + row)
+    parts = dkl.ingest(tmp_path / "*.csv", tmp_path / "parts.zarr", target="y")
+    whole = dkl.ingest(tmp_path / "whole.txt", tmp_path / "whole.zarr", target="y", format="csv")
+    assert parts.encoding.rules == whole.encoding.rules
 
 
 def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
