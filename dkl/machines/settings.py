@@ -181,6 +181,7 @@ class SettledMixin:
 
     features: Any
     linear: Any
+    checkpoint: Any
     n_features: int | str
     scaling: str | None
     sigma: float | str
@@ -295,6 +296,13 @@ class SettledMixin:
             )
         if isinstance(self.features, FeatureLearner):
             self._knobs.check(self.features)
+            own, of_learner = self.checkpoint, self.features.get_params(deep=False).get("checkpoint")
+            if own is not None and of_learner is not None and str(own).rstrip("/") == str(of_learner).rstrip("/"):
+                raise ValueError(
+                    f"checkpoint={str(own)!r} is the folder of {type(self).__name__} and of its "
+                    f"{type(self.features).__name__}, whose states would take each other's places; leave the "
+                    "learner's out: it has a part of the machine's folder then"
+                )
         elif isinstance(self.features, str) and not self._chooses:
             self._knobs.check(learner_entry(self.features).learner_class())
         if getattr(self.features, "monotone", None):

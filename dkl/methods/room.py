@@ -87,8 +87,8 @@ def check_room(
         mapped = f", and {n_mapped} mapped rows" * bool(n_mapped)
         raise MemoryLimitError(
             f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns{mapped}: {needed:,} "
-            f"bytes ({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, candidates or "
-            "landmarks, or take sampling='structured'"
+            f"bytes ({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, "
+            "candidates or landmarks, or take sampling='structured'"
         )
 
 

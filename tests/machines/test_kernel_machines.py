@@ -489,6 +489,14 @@ def test_a_finished_checkpoint_returns_and_another_fit_is_refused(tmp_path: Path
         clone(machine).set_params(alpha=0.5).fit(X, codes)
 
 
+def test_a_learner_in_the_checkpoint_folder_of_its_machine_is_the_error_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    features = RandomFeatures(n_features=60, checkpoint=f"{folder}/")
+    with pytest.raises(ValueError, match=r"run' is the folder of KernelClassifier and of its RandomFeatures"):
+        classifier(features=features, checkpoint=str(folder)).fit(SQUARE, TWO)
+    assert not folder.exists()
+
+
 class Interrupted(Exception):
     """What a test raises in the middle of a fit."""
 

@@ -98,9 +98,10 @@ def open_rows(
         raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
-        for file in files if memory_limit is not None else ():
+        for file in files:
             # a row is there as it was read, as it is staged, and as it is sorted
-            if (needed := buffers.peak_bytes + 3 * reader.row_bytes(file)) > memory_limit:
+            needed = buffers.peak_bytes + 3 * reader.row_bytes(file)
+            if memory_limit is not None and needed > memory_limit:
                 raise MemoryLimitError(
                     f"memory_limit is {format_bytes(memory_limit)}, ingest needs {format_bytes(needed)}: a row of "
                     f"'{file.name}' has {format_bytes(reader.row_bytes(file))}, and is there three times beside "
