@@ -239,6 +239,32 @@ def test_predictions_carry_ids_as_they_stand_in_the_files(folder: Path, tmp_path
     assert dkl_command("predict", folder / "labels.model", folder / "labels.zarr", "z.csv", "--id", "a").exit_code == 2
 
 
+HARMFUL = ["=HYPERLINK(1)", "@SUM(A1)", "-a", "\x1b]0;owned\x07", "\t=1+1", "-1.5", "plain, red"]
+
+
+def test_texts_of_predictions_in_csv_do_no_harm_in_a_spreadsheet_or_a_terminal(folder: Path, tmp_path: Path) -> None:
+    labels = ["=cmd|' /C calc'!A0", "\x1b[2Jred"]
+    rows = pd.read_csv(folder / "new.csv").head(7)
+    rows.assign(label=np.resize(labels, 7)).to_csv(tmp_path / "rows.csv", index=False)
+    facts_of("ingest", tmp_path / "rows.csv", tmp_path / "rows.zarr", "--target", "label", "--split", "")
+    options = ("--learner", "random", "--features", "50", "--loss", "log_loss")
+    facts_of("fit", tmp_path / "rows.zarr", tmp_path / "m.zarr", *options)
+    rows.assign(id=HARMFUL).to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", tmp_path / "m.zarr", tmp_path / "new.csv")
+    facts_of(*command, tmp_path / "p.csv", "--id", "id", "--proba")
+    text = (tmp_path / "p.csv").read_text()
+    assert not [char for char in text if not char.isprintable() and char not in "\n\t"]
+    table = pd.read_csv(tmp_path / "p.csv", dtype=str)
+    assert table.id.tolist() == ["'=HYPERLINK(1)", "'@SUM(A1)", "'-a", "\\x1b]0;owned\\x07", "'\t=1+1", *HARMFUL[5:]]
+    assert set(table.prediction) <= {f"'{labels[0]}", "\\x1b[2Jred"}
+    # its own file is known again, and other formats, which no spreadsheet opens, hold the texts as they are
+    facts_of(*command, tmp_path / "p.csv", "--id", "id", "--exact-text", "--overwrite")
+    facts_of(*command, tmp_path / "p.parquet", "--id", "id")
+    for found in (pd.read_csv(tmp_path / "p.csv", dtype=str), pd.read_parquet(tmp_path / "p.parquet")):
+        assert found.id.tolist() == HARMFUL
+        assert set(found.prediction) <= set(labels)
+
+
 def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:
     dkl_command("ingest", folder / "labels.csv", tmp_path / "rows.zarr", "--target", "label")
     assert facts_of("verify", tmp_path / "rows.zarr")["faults"] == 0

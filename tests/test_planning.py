@@ -239,6 +239,17 @@ def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(sh
     assert plan(machine.set_params(effort="balanced"), X, y).peak_bytes < (1 << 30) * max(1.0, n / 1_000)
 
 
+@pytest.mark.parametrize("n_features", [10**9, 10**12])
+@pytest.mark.parametrize("act", [plan, lambda machine, X, y: machine.fit(X, y)], ids=["plan", "fit"])
+def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are_drawn(
+    act: Any, n_features: int
+) -> None:
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    refusal = r"(256 mapped rows: [\d,]+ bytes|a linear model on so many features).*iB"
+    with pytest.raises(dkl.errors.MemoryLimitError, match=refusal):
+        act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
+
+
 def test_what_no_memory_holds_is_said_by_its_sum_and_never_drawn() -> None:
     """Of every learner, with a billion features, candidates or landmarks, alone and under a machine."""
     program = [sys.executable, "-m", "tests.plan_huge", str(6 << 30)]

@@ -339,6 +339,15 @@ def predict(
         typer.Option("--id", help="A column of the files that goes along, as it stands there. May be repeated."),
     ] = None,
     zero_based: ZeroBased = None,
+    exact_text: Annotated[
+        bool,
+        typer.Option(
+            "--exact-text",
+            help="Write texts into CSV as they are; those that begin with = + - @ and are no numbers otherwise have an "
+            "apostrophe before them, and control characters are written as \\x1b, so that neither a spreadsheet nor a "
+            "terminal acts on them.",
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,
 ) -> Result:
     """Predict for the rows of a store or of files, out of core, and write Parquet, CSV or a zarr group.
@@ -373,7 +382,7 @@ def predict(
             parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried, format=format)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         try:
-            with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:
+            with open_writer(output, overwrite=overwrite, inputs=[model, data], exact_text=exact_text) as writer:
                 for part in parts:
                     writer.write(part)
         except ValueError as error:

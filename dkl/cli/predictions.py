@@ -3,16 +3,19 @@
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
 its quotes: ``row_id``, columns that were asked for, ``prediction`` (``prediction_...``), ``probability_...``, ``std``,
-``lower``, ``upper`` and ``set_...``.
+``lower``, ``upper`` and ``set_...``. Texts in CSV do no harm in a spreadsheet or a terminal, unless they are asked for
+as they are.
 """
 
 from __future__ import annotations
 
 import copy
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -352,8 +355,15 @@ def is_predictions(path: Path) -> bool:
 
 
 @contextmanager
-def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> Iterator[Writer]:
+def open_writer(
+    path: str, *, overwrite: bool, inputs: Iterable[str] = (), exact_text: bool = False
+) -> Iterator[Writer]:
     """A writer of the format that the suffix names; nothing is left behind when the block fails.
+
+    Parameters
+    ----------
+    exact_text : bool
+        Texts stand in CSV as they are, in place of as `harmless` writes them.
 
     Raises
     ------
@@ -368,7 +378,7 @@ def open_writer(path: str, *, overwrite: bool, inputs: Iterable[str] = ()) -> It
     check()
     formats: dict[str, Callable[[Path, Location], Writer]] = {
         ".parquet": _ParquetWriter,
-        ".csv": _CsvWriter,
+        ".csv": partial(_CsvWriter, exact_text=exact_text),
         ".zarr": _ZarrWriter,
     }
     location = Location.of(path)
@@ -423,7 +433,48 @@ class _ParquetWriter(_TableWriter):
         return pq.ParquetWriter(self._path, schema.with_metadata({MARK: __version__}))
 
 
+def harmless(text: str) -> str:
+    """A text that neither a spreadsheet takes for a formula nor a terminal for a command.
+
+    What begins with ``=``, ``+``, ``-`` or ``@`` and is no number has an apostrophe before it; control characters but
+    tabs and line feeds are written as Python writes them in source (``\\x1b``).
+    """
+    shown = "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) == "Cc" and char not in "\t\n" else char
+        for char in text
+    )
+    if not shown.lstrip().startswith(("=", "+", "-", "@")):
+        return shown
+    try:
+        float(shown)
+    except ValueError:
+        return f"'{shown}"
+    return shown
+
+
 class _CsvWriter(_TableWriter):
+    def __init__(self, path: Path, location: Location, *, exact_text: bool) -> None:
+        super().__init__(path, location)
+        self._exact_text = exact_text
+
+    def write(self, part: Part) -> None:
+        super().write(part if self._exact_text else {harmless(name): self._harmless(part[name]) for name in part})
+
+    def _harmless(self, values: Any) -> Any:
+        """The values of a column, the texts among them harmless."""
+        import pyarrow as pa
+
+        if isinstance(values, np.ndarray):
+            if values.ndim != 1 or values.dtype.kind not in "OU":
+                return values
+            values = pa.chunked_array([pa.array(values.tolist())])
+        is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        if not is_text:
+            return values
+        texts = values.to_pylist()
+        written = {text: text if text is None else harmless(text) for text in set(texts)}
+        return pa.chunked_array([pa.array([written[text] for text in texts], type=values.type)])
+
     def _open(self, schema: pa.Schema) -> Any:
         import pyarrow.csv
 

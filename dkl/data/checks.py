@@ -120,9 +120,14 @@ def as_rows(X: GivenRows) -> np.ndarray | sparse.csr_array:
             dense = _objects_as_numbers(dense, "X")
         return np.ascontiguousarray(dense, dtype=stored_dtype(dense.dtype))
     _check_two_dimensional(X)
+    if X.shape[1] > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"X has {X.shape[1]:,} columns; at most {np.iinfo(np.int32).max:,} are numbered. Hash them to fewer, as "
+            "sklearn.feature_extraction.FeatureHasher does"
+        )
     # Stores and kernels take one format: int32 columns, sorted, none of them twice.
     rows = sparse.csr_array(X).astype(stored_dtype(X.dtype), copy=False)
-    if rows.indices.dtype != np.int32 and rows.shape[1] <= np.iinfo(np.int32).max:
+    if rows.indices.dtype != np.int32:
         rows = sparse.csr_array((rows.data, rows.indices.astype(np.int32), rows.indptr), shape=rows.shape)
     if X.format not in ("csr", "csc", "bsr", "coo"):
         # It is made of lists or of a dictionary, whose indices SciPy takes as they are.

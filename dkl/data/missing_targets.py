@@ -84,4 +84,9 @@ def rows_of(values: Any, kept: np.ndarray) -> Any:
         return values
     if sparse.issparse(values):
         return sparse.csr_array(values)[kept]
-    return values.loc[kept] if hasattr(values, "iloc") else np.asarray(values)[kept]
+    if hasattr(values, "iloc"):
+        return values.loc[kept]
+    import pandas as pd
+
+    # nullable arrays of pandas have their own type for what is left
+    return (values if isinstance(values, pd.api.extensions.ExtensionArray) else np.asarray(values))[kept]

@@ -16,7 +16,8 @@ def check_unmasked(values: GivenValues, name: str, *, first_row: int = 0) -> Non
     ValueError
         The first masked entry of argument `name` is named.
     """
-    if not np.ma.is_masked(values):
+    # NumPy takes the nullable arrays of pandas for masked ones, whose gaps are missing values
+    if not (isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values)):
         return
     # The first masked entry, in as many coordinates as the array has dimensions.
     place = [int(part[0]) for part in np.nonzero(np.ma.getmaskarray(values))]

@@ -78,6 +78,8 @@ class LinearProblem:
         A model in the targets' own units that Newton steps with ``alpha="auto"`` start from, the intercept last.
     choice : PenaltyChoice or None
         What ``alpha="auto"`` has chosen already, elsewhere; where it is still to choose, on fewer features of the kind.
+    calibrated : bool
+        The rows that ``alpha="auto"`` is chosen on also say what the temperature of probabilities is.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -94,6 +96,7 @@ class LinearProblem:
     validation: HeldOut = field(default_factory=HeldOut)
     start: np.ndarray | None = None
     choice: Any = None
+    calibrated: bool = False
     seed: int = 0
     dtype: str = "float32"
 

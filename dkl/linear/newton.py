@@ -405,6 +405,7 @@ def penalty_problem(
         start=start,
         single=single,
         near=problem.choice,
+        calibrated=problem.calibrated,
     )
 
 

@@ -15,7 +15,8 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonProblem, NewtonState
 from dkl.linear.softmax_driver import SoftmaxProblem
-from dkl.linear.sums import held_out_block
+from dkl.linear.sums import MULTIPLIERS, held_out_block
+from dkl.linear.temperature import best_multiplier
 from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
@@ -48,6 +49,8 @@ _WIDE_PENALTIES = 3
 _NEIGHBOURS = 3
 # The same of all classes together, at most: the stronger neighbour first, and then lighter ones.
 _MOST_TOGETHER = 4
+# Inverse temperatures of candidates, in octaves: fitted to -1 and +1, their decision values are of that size.
+_MULTIPLIERS = MULTIPLIERS[(MULTIPLIERS >= 2.0**-4) & (MULTIPLIERS <= 2.0**10)][::2]
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Candidates:
         K, the models of one penalty and fold.
     are_near : bool
         They are those near a penalty that is known: several choices have the same ones.
+    calibrated : bool
+        The rows held out also say which temperature turns decision values into probabilities; of classes alone.
     """
 
     problem: NewtonProblem
@@ -123,12 +128,13 @@ class Candidates:
     strengths: np.ndarray
     n_outputs: int
     are_near: bool = False
+    calibrated: bool = False
 
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
         models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
-        return self._judging(models, self._judging_loss())
+        return self._judging(models, self._judging_loss(), _MULTIPLIERS if self.calibrated else np.zeros(0))
 
     @property
     def is_joint(self) -> bool:
@@ -154,19 +160,21 @@ class Candidates:
 
     def judged_together(self, models: np.ndarray) -> BlockSum:
         """The record that judges models of all classes together, (K, folds, m + 1), by their own loss."""
-        return self._judging(models[None], {"name": "softmax"})
+        return self._judging(models[None], {"name": "softmax"}, np.zeros(0))
 
     def _outputs(self) -> NewtonTargets:
         """The targets of one penalty and fold."""
         targets, copies = self.problem.targets, len(self.alphas) * self.folds.count
         return replace(targets, models=targets.models[::copies], folds=None, fold=None)
 
-    def _judging(self, models: np.ndarray, loss: dict[str, Any]) -> BlockSum:
+    def _judging(self, models: np.ndarray, loss: dict[str, Any], multipliers: np.ndarray) -> BlockSum:
         """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
+        each, n_multipliers = models.shape[::2][:2], len(multipliers)
+        calibration = {name: Accumulator((*each, 3, n_multipliers)) for name in ("label", "uniform") if n_multipliers}
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((models.shape[2],))},
+            accumulators={"loss": Accumulator(each), "weight": Accumulator((models.shape[2],)), **calibration},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
@@ -175,8 +183,9 @@ class Candidates:
                 "fold": np.tile(np.arange(self.folds.count), models.shape[2] // self.folds.count),
                 "dtype": self.problem.dtype,
                 "loss": loss,
+                "multipliers": multipliers,
             },
-            cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds),
+            cost=_JudgingCost(self.problem.feature_map, models[..., 0].size, self.folds, n_multipliers),
         )
 
     def _judging_loss(self) -> dict[str, Any]:
@@ -214,7 +223,13 @@ class Candidates:
         best = int(np.argmax(scores.max(axis=0)))
         version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
+        found = PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
+        if not self.calibrated:
+            return found
+        both = np.stack([sums["label"], sums["uniform"]], axis=2)
+        # penalty by penalty those of the version that does better there
+        calibration = both.reshape(2, A, F, *both.shape[2:]).sum(axis=2)[scores.argmax(axis=0), np.arange(A)]
+        return replace(found, calibration=calibration, judging_weight=float(weight[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +248,10 @@ class PenaltyChoice:
         Where the chosen models stand, on the features that penalties were told apart on.
     strengths : ndarray of shape (A,)
         As of `Candidates`; empty where they are not known.
+    calibration : ndarray of shape (A, 2, 3, T) or None
+        For each penalty, of calibrated candidates, the sums of the rows held out that `best_multiplier` takes.
+    judging_weight : float
+        The weight of these rows.
     """
 
     alpha: float
@@ -240,6 +259,16 @@ class PenaltyChoice:
     scores: np.ndarray
     start: np.ndarray
     strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    calibration: np.ndarray | None = None
+    judging_weight: float = 0.0
+
+    @property
+    def multiplier(self) -> float | None:
+        """The inverse temperature at the best penalty; None where candidates were not calibrated."""
+        if self.calibration is None:
+            return None
+        label, uniform = self.calibration[int(np.argmax(self.scores))]
+        return best_multiplier(label, uniform, self.judging_weight, _MULTIPLIERS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,10 +278,13 @@ class _JudgingCost:
     feature_map: FeatureMap
     n_models: int
     folds: Folds
+    n_multipliers: int = 0
 
     def __call__(self, rows: int, columns: int) -> Cost:
         mapping = mapping_flops(columns, self.feature_map)
-        scores = 2.0 * self.feature_map.n_features * self.n_models
+        # a row is calibrated for the models that have not seen it, with some twenty operations a temperature
+        calibrating = 20.0 * self.n_multipliers / self.folds.count
+        scores = (2.0 * self.feature_map.n_features + calibrating) * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
         return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
 
@@ -266,6 +298,7 @@ def penalty_candidates(
     start: np.ndarray | None,
     single: bool = False,
     near: PenaltyChoice | None = None,
+    calibrated: bool = False,
 ) -> Candidates:
     """All penalties for one problem, on folds of its rows.
 
@@ -288,6 +321,8 @@ def penalty_candidates(
     near : PenaltyChoice or None
         What fewer features of the same kind have preferred: only that penalty and its neighbours are candidates; of
         classes that are fitted together the stronger one, and lighter ones.
+    calibrated : bool
+        As of `Candidates`.
     """
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
@@ -335,7 +370,7 @@ def penalty_candidates(
         fixed=fixed,
         quantiles=None if base.quantiles is None else np.repeat(base.quantiles, copies),
     )
-    return Candidates(problem, folds, alphas, strengths, K, are_near=near is not None)
+    return Candidates(problem, folds, alphas, strengths, K, are_near=near is not None, calibrated=calibrated)
 
 
 def _first_features(base: NewtonProblem) -> NewtonProblem | None:
@@ -363,7 +398,11 @@ def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
     scores = np.mean([choice.scores for choice in choices], axis=0)
     best = int(np.argmax(scores))
-    return replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
+    found = replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
+    if found.calibration is None:
+        return found
+    calibration = np.sum([choice.calibration for choice in choices if choice.calibration is not None], axis=0)
+    return replace(found, calibration=calibration, judging_weight=sum(choice.judging_weight for choice in choices))
 
 
 def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:

@@ -147,12 +147,14 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
 
     Operands: "feature_map"; "models" (v, K, c, m + 1), v versions of each model, the intercept last; "targets", a
     `NewtonTargets` of the K outputs; "folds", row ids to the fold of each row (-1 for none); "fold" (c,), the fold that
-    judges each candidate; "dtype"; "loss", the arguments of `newton_loss` for the K outputs.
+    judges each candidate; "dtype"; "loss", the arguments of `newton_loss` for the K outputs; for classes whose
+    candidates are calibrated "multipliers" (T,), inverse temperatures.
 
     Returns
     -------
     dict of ndarray
-        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,).
+        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). With "multipliers" also "label" and
+        "uniform" (v, c, 3, T), the `calibration_sums` of each candidate.
     """
     folds = operands["folds"](block.held_with)
     # rows of no fold are not even mapped
@@ -161,12 +163,31 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
+    multipliers = operands.get("multipliers", np.zeros(0))
     losses = np.zeros((models.shape[0], models.shape[2]))
+    shape = *losses.shape, 3, len(multipliers)
+    calibration = {"label": np.zeros(shape), "uniform": np.zeros(shape)} if len(multipliers) else {}
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
         each = candidate_losses(phi, values[rows], models, **operands["loss"])
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
-    return {"loss": losses, "weight": judged.sum(axis=0)}
+        for fold in np.unique(folds[rows]) if calibration else ():
+            # a row says something of the candidates that have not seen it alone
+            of_fold, judging = folds[rows] == fold, operands["fold"] == fold
+            scores = _scores_of(phi[of_fold], models[:, :, judging]).transpose(0, 1, 3, 2)
+            own = values[rows][of_fold]
+            if scores.shape[-1] == 1:
+                scores = np.concatenate([np.zeros_like(scores), scores], axis=-1)
+                own = np.hstack([-own, own])
+            found = calibration_sums(scores, own.argmax(axis=1), weight[rows][of_fold], multipliers)
+            for name, sums in calibration.items():
+                sums[:, judging] += found[name]
+    return {"loss": losses, "weight": judged.sum(axis=0), **calibration}
+
+
+def _scores_of(phi: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """The decision values (n, v, K, c) of models (v, K, c, m + 1)."""
+    return model_scores(phi, models.reshape(-1, models.shape[-1])).reshape(phi.shape[0], *models.shape[:-1])
 
 
 def candidate_losses(
@@ -196,9 +217,7 @@ def candidate_losses(
     -------
     ndarray of shape (v, n, c), float64
     """
-    v, K, c, width = models.shape
-    flat = models.reshape(-1, width)
-    scores = model_scores(phi, flat).reshape(phi.shape[0], v, K, c)
+    scores = _scores_of(phi, models)
     if name == "softmax":
         own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
         return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)
@@ -240,8 +259,8 @@ def calibration_sums(
 
     Parameters
     ----------
-    scores : ndarray of shape (n, K)
-        Decision values; for two classes 0 and the decision value.
+    scores : ndarray of shape (n, ..., K)
+        Decision values; for two classes 0 and the decision value. Axes in between are models side by side.
     codes : ndarray of shape (n,), int64
     weight : ndarray of shape (n,)
     multipliers : ndarray of shape (T,)
@@ -250,19 +269,21 @@ def calibration_sums(
     Returns
     -------
     dict
-        "label" and "uniform", each of shape (3, T), float64: loss, slope and curvature against the rows' own labels,
-        and against labels drawn uniformly, which a prior on the temperature needs.
+        "label" and "uniform", each of shape (..., 3, T), float64: loss, slope and curvature against the rows' own
+        labels, and against labels drawn uniformly, which a prior on the temperature needs.
     """
-    label, uniform = np.zeros((3, len(multipliers))), np.zeros((3, len(multipliers)))
-    own = np.arange(len(codes)), codes
+    n, models = len(codes), scores.shape[1:-1]
+    label, uniform = (np.zeros((*models, 3, len(multipliers))) for _ in range(2))
+    own = codes.reshape(n, *(1 for _ in scores.shape[1:]))
     for t, multiplier in enumerate(multipliers):
         z = multiplier * scores
-        p = softmax(z, axis=1)
-        mean = np.sum(p * z, axis=1)
-        curvature = np.sum(p * (z - mean[:, None]) ** 2, axis=1)
-        total = logsumexp(z, axis=1)
+        p = softmax(z, axis=-1)
+        mean = np.sum(p * z, axis=-1)
+        curvature = np.sum(p * (z - mean[..., None]) ** 2, axis=-1)
+        total = logsumexp(z, axis=-1)
         # d/dlog a of log sum_k exp(z_k) is the mean of z under p, its second derivative that mean plus the variance
-        for sums, expected in ((label, z[own]), (uniform, z.mean(axis=1))):
+        for sums, expected in ((label, np.take_along_axis(z, own, -1)[..., 0]), (uniform, z.mean(axis=-1))):
             slope = mean - expected
-            sums[:, t] = weight @ np.stack([total - expected, slope, slope + curvature], axis=1)
+            each = np.stack([total - expected, slope, slope + curvature], axis=-1)
+            sums[..., t] = (weight @ each.reshape(n, label[..., 0].size)).reshape(*models, 3)
     return {"label": label, "uniform": uniform}

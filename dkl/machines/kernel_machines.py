@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
-from dkl.linear.fitting import LinearProblem, Run, calibrate
+from dkl.linear.fitting import LinearFit, LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
+from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
     CLASSIFIER,
     REGRESSOR,
@@ -30,8 +31,8 @@ from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, probabilities, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
-from dkl.solvers.losses import LOG_LINK, PROBABLE, loss_of
-from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets
+from dkl.solvers.losses import LOG_LINK, loss_of
+from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_probabilities
 from dkl.uncertainty.deviations import DeviatingPredictions
 
 
@@ -100,9 +101,10 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features. Of rows that are held out by time, where the machine chooses, the
-        newest ones also say what to add to each intercept, if classes have become clearly rarer or more frequent:
-        decision values and labels follow the probabilities.
+        True where the machine chooses its features; with ``alpha="auto"`` the rows that judge the penalty find the
+        temperature in the same pass, and all rows are fitted. Of rows that are held out by time, where the machine
+        chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or more
+        frequent: decision values and labels follow the probabilities.
     by_group : str or None
     by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
@@ -144,7 +146,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     alphas_, validation_scores_ : ndarray of shape (A,)
         The penalties that were tried, and one minus their mean squared hinge on held-out rows; ``alpha="auto"`` only.
     temperature_ : float
-        Decision values are divided by it; with `calibrate` only.
+        Decision values are divided by it; where held-out rows have found one, see `calibrate`.
     conformal_ : HeldOutScores
         With `conformal_fraction`, or after `conformalize`: what `predict_set` promises its coverage by.
     seed_, provenance_, n_features_in_
@@ -226,9 +228,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         self.progress = progress
         self.memory_limit = memory_limit
 
-    @available_if(lambda self: self._settings.calibrate or self._settings.loss in PROBABLE)
+    @offered_unless(no_probabilities)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
-        """Class probabilities; there is none for a loss other than "log_loss" and "softmax" unless `calibrate` is set.
+        """Class probabilities, of "log_loss" and "softmax", or where held-out rows have found a temperature.
+
+        They do where the machine chooses its features, where ``alpha="auto"``, and with ``calibrate=True``.
 
         Parameters
         ----------
@@ -258,6 +262,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         check_labels(classes, "KernelRegressor")
         # The classes are known before any pass, and class weights are checked against them.
         self.classes_ = classes
+
+    def _keep(self, fit: LinearFit) -> None:
+        super()._keep(fit)
+        if fit.choice is not None and fit.choice.multiplier is not None:
+            self.temperature_ = 1.0 / fit.choice.multiplier
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         if self._settings.calibrate and self._pilot_temperature is not None:

@@ -566,6 +566,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
             held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
+            calibrated=self._calibrates_by_penalty,
             seed=self.seed_,
             dtype=dtype,
         )

@@ -12,7 +12,7 @@ from dkl.linear.newton import NEWTON_LOSSES
 from dkl.machines.given_linear import check_given, loss_of_given
 from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry, learner_keys
-from dkl.solvers.losses import LOG_LINK
+from dkl.solvers.losses import LOG_LINK, PROBABLE
 
 # Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
 # operations, or so many classes of the latter, stochastic steps take less time.
@@ -181,6 +181,7 @@ class SettledMixin:
 
     features: Any
     linear: Any
+    checkpoint: Any
     n_features: int | str
     scaling: str | None
     sigma: float | str
@@ -202,6 +203,13 @@ class SettledMixin:
         # stochastic steps choose no penalty: they were taken for many rows, and have a light one
         alpha = _LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
+
+    @property
+    def _calibrates_by_penalty(self) -> bool:
+        """Whether the rows that judge the penalty of given features also find the temperature, unless told not to."""
+        settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
+        by_penalty = settings.alpha == "auto" and settings.solver == "newton" and settings.loss not in PROBABLE
+        return self._task == "classification" and is_open and by_penalty
 
     @property
     def _knobs(self) -> Knobs:
@@ -288,6 +296,13 @@ class SettledMixin:
             )
         if isinstance(self.features, FeatureLearner):
             self._knobs.check(self.features)
+            own, of_learner = self.checkpoint, self.features.get_params(deep=False).get("checkpoint")
+            if own is not None and of_learner is not None and str(own).rstrip("/") == str(of_learner).rstrip("/"):
+                raise ValueError(
+                    f"checkpoint={str(own)!r} is the folder of {type(self).__name__} and of its "
+                    f"{type(self.features).__name__}, whose states would take each other's places; leave the "
+                    "learner's out: it has a part of the machine's folder then"
+                )
         elif isinstance(self.features, str) and not self._chooses:
             self._knobs.check(learner_entry(self.features).learner_class())
         if getattr(self.features, "monotone", None):

@@ -238,7 +238,7 @@ class FeatureLearner(
             return self._planned_pool(family, dataset)
         size = kept_frequencies(type(self).__name__, self.n_features, family)
         # The size is added up before anything is drawn, since a plan must not take the memory that it warns of.
-        check_room(self, size, dataset.n_columns)
+        check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
         return family.draw(size, dataset.n_columns, 0, self.dtype)
 
     @property

@@ -122,8 +122,12 @@ class RandomFeatures(LearnedMetricMixin):
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """Those of a metric: frequencies are drawn without the rows."""
-        check_room(self, kept_frequencies(type(self).__name__, self.n_features, family_of(self)), dataset.n_columns)
+        self._check_room(dataset)
         return self._planned_metric(dataset)
+
+    def _check_room(self, dataset: Dataset) -> None:
+        size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
+        check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The kernel models of the rounds of a metric; nothing without one."""
@@ -133,6 +137,8 @@ class RandomFeatures(LearnedMetricMixin):
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def _learn(self, dataset: Dataset) -> None:
+        # a fit of rows in memory is not planned before
+        self._check_room(dataset)
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
         # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.

@@ -21,6 +21,7 @@ from dkl.errors import MemoryLimitError
 from dkl.events import Event, Subscriber
 from dkl.features.families import FiniteFamily
 from dkl.kernels.device import Device
+from dkl.kernels.normal_equations import cached_tile
 from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
@@ -48,7 +49,9 @@ class Drawing(Protocol):
     def _planned_family(self) -> Any: ...
 
 
-def check_room(learner: Drawing, n_frequencies: int | None, n_columns: int, *, n_points: int = 0) -> None:
+def check_room(
+    learner: Drawing, n_frequencies: int | None, n_columns: int, *, n_points: int = 0, n_mapped: int = 0
+) -> None:
     """Refuse more frequencies, or points of d columns, than the learner may hold; nothing is drawn for that.
 
     Parameters
@@ -61,6 +64,8 @@ def check_room(learner: Drawing, n_frequencies: int | None, n_columns: int, *, n
         d.
     n_points : int
         Landmarks, or the starting points of a search.
+    n_mapped : int
+        Rows that are mapped by all of the frequencies: as many of them count as are mapped at once.
 
     Raises
     ------
@@ -77,13 +82,17 @@ def check_room(learner: Drawing, n_frequencies: int | None, n_columns: int, *, n
     drawn = 0 if n_frequencies is None or isinstance(family, FiniteFamily) else int(n_frequencies)
     # beside a frequency its amplitude, and a coefficient of each of its features
     frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
+    n_features = drawn * columns_a_frequency(family)
+    n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
     needed = frequencies + int(n_points) * n_columns * _NUMBER
+    needed += n_mapped * n_features * np.dtype(learner.dtype).itemsize
     if needed > max(room.nbytes, _DRAWN):
         what = [f"{drawn:,} frequencies"] * bool(drawn) + [f"{int(n_points):,} points"] * bool(n_points)
+        mapped = f", and {n_mapped} mapped rows" * bool(n_mapped)
         raise MemoryLimitError(
-            f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns: {needed:,} bytes "
-            f"({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, candidates or "
-            "landmarks, or take sampling='structured'"
+            f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns{mapped}: {needed:,} "
+            f"bytes ({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, "
+            "candidates or landmarks, or take sampling='structured'"
         )
 
 

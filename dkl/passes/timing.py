@@ -36,8 +36,8 @@ class Seconds(NamedTuple):
 def seconds_of_rows(record: Record, block: Block, n_rows: int, n_columns: int, flops_per_second: float) -> Seconds:
     """What `record` takes on all rows: a call on a few of them is timed.
 
-    A plan has records whose arrays have the shapes of a fit and no values: where one of them cannot be called on rows
-    of these, its operations are counted instead, at the speed of a product of matrices.
+    A plan has records whose arrays have the shapes of a fit and no values, or that lack what only a fit has: where one
+    cannot be called on rows of these, its operations are counted instead, at the speed of a product of matrices.
 
     Parameters
     ----------

@@ -108,8 +108,9 @@ def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray,
         scale = diagonal.mean()
         if not np.isfinite(scale):
             raise ValueError(
-                "the products of the mapped rows are not finite: the rows are too large. Scale them "
-                "(scaling='standard' of the feature learner), or use dtype='float64'"
+                "the products of the mapped rows, times their weights, are not finite: the rows or the weights are too "
+                "large. Scale rows (scaling='standard' of the feature learner), multiply all weights by one factor, or "
+                "use dtype='float64'"
             )
         # Sums of float32 products are off by rounding, and where eigenvalues are smaller than that the factorisation
         # fails: a little more on the diagonal outweighs it, ten times as much each time until it succeeds.

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import dask.array as da
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.checks import checked_weight
@@ -30,6 +29,7 @@ from dkl.data.together.rows import held_rows
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
+from dkl.methods.offered import offered_unless
 from dkl.methods.prediction import Scorer, blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
@@ -424,6 +424,19 @@ class ConformalIntervals(ConformalMixin):
         return ErrorScore(None if posterior is None or not np.all(posterior.noise > 0.0) else posterior)
 
 
+def no_probabilities(model: Any) -> str | None:
+    """Why a classifier has no probabilities, with the remedy; None where it has."""
+    settings = model._settings
+    # of a fit it counts what its held-out rows have found: a model of an older version may have no temperature
+    by_penalty = hasattr(model, "temperature_") if hasattr(model, "linear_") else model._calibrates_by_penalty
+    if settings.calibrate or settings.loss in PROBABLE or by_penalty:
+        return None
+    return (
+        f"loss={settings.loss!r} has no probabilities of its own; fit with calibrate=True, which finds them on "
+        "held-out rows, or with loss='log_loss'"
+    )
+
+
 class ConformalSets(ConformalMixin):
     """`predict_set` of a classifier."""
 
@@ -435,14 +448,14 @@ class ConformalSets(ConformalMixin):
     @property
     def _multiplier(self) -> float | None:
         """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
-        if self._settings.calibrate:
+        if hasattr(self, "temperature_"):
             return 1.0 / self.temperature_
         # Newton steps of the log loss fit the classes together: the probabilities are a softmax of the scores.
         solver, loss = self._settings.solver, self._settings.loss
         is_joint = (solver == "newton" and loss == "log_loss") or loss == "softmax"
         return 1.0 if is_joint and len(self.classes_) > 2 else None
 
-    @available_if(lambda self: self._settings.calibrate or self._settings.loss in PROBABLE)
+    @offered_unless(no_probabilities)
     def predict_set(
         self,
         X: object,
@@ -456,8 +469,7 @@ class ConformalSets(ConformalMixin):
 
         A class is in the set of a row where one minus its probability is at most the ceil((n + 1) coverage)-th smallest
         of the n held-out rows' own. Sets may be empty: then no class is as likely as those of most rows. There is none
-        for a loss other than "log_loss" and "softmax" unless `calibrate` is set, as of `predict_proba`. What the
-        promise is for: `KernelRegressor.predict_interval`.
+        where there is no `predict_proba`. What the promise is for: `KernelRegressor.predict_interval`.
 
         Parameters
         ----------

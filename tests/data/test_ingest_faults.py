@@ -43,7 +43,7 @@ def refused(folder: Path, texts: dict[str, str], kind: type[Exception], message:
         ("\n\n", "a.csv'.*[Ee]mpty"),
         ("x,c,y\n", "a.csv' has a header line and no rows"),
         ("1,2,3\n4,5,6\n", "first line of '.*a.csv' holds only numbers"),
-        ("x,c\n1,a\n", r"target='y' is no column; the columns are \['x', 'c'\]"),
+        ("x,c\n1,a\n", r"target='y' is no column of '.*csv'; the columns are \['x', 'c'\]"),
         ("x,x,y\n1,2,a\n", r"a.csv' has several columns named \['x'\]"),
         ("x,,y\n0,1,a\n1,2,b\n", r"column 2 of '.*a.csv' has no name.*drop=\[''\]"),
         (GOOD + "x,c,y\n1,a,no\n", "a.csv', row 4 after the header, is the header line once more"),
@@ -111,7 +111,7 @@ def test_a_text_far_down_in_a_column_of_numbers_is_named_and_missing(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "z"}, r"target='z' is no column; the columns are \['x', 'c', 'y'\]"),
+        ({"target": "z"}, r"target='z' is no column of '.*csv'; the columns are \['x', 'c', 'y'\]"),
         ({"weight": "z"}, "weight='z' is no column"),
         ({"weight": "c"}, "weight 'c' holds string values"),
         ({"weight": "y"}, r"target, weight, split, group and time are different columns; got \['y', 'y'\]"),

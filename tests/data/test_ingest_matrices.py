@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +270,28 @@ def test_choices_for_tables_are_refused_for_matrices(tmp_path):
         dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr", drop=["x"])
     with pytest.raises(ValueError, match=r"libsvm text carries its target and no other columns; leave out \['y'\]"):
         dkl.ingest(tmp_path / "rows.svm", tmp_path / "rows.zarr", target="y")
+
+
+def with_header(path: Path, shape: object) -> Path:
+    """An archive whose header says that X is of a shape."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    np.savez(path, y=[0, 1, 0, 1])
+    with zipfile.ZipFile(path, "a") as archive:
+        array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(96)
+        archive.writestr("X.npy", array)
+    return path
+
+
+@pytest.mark.parametrize(
+    "shape", [(-1, 3), (4, -3), (True, 3), (4, 2**62), (4, 2**40, 2**40), (4, 0), (1.5, 3), ()], ids=str
+)
+def test_odd_shapes_in_a_header_are_refused_by_the_name_of_the_array(tmp_path: Path, shape: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"array 'X' of '.*odd\.npz' has (no readable header|shape)"):
+        dkl.ingest(with_header(tmp_path / "odd.npz", shape), tmp_path / "rows.zarr")
+
+
+def test_a_row_above_the_limit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "wide.npz", X=np.zeros((2, 16_000_000), dtype=np.float32), y=[0, 1])
+    monkeypatch.setattr(NpzFormat, "read", lambda *given: pytest.fail("rows were read"))
+    with pytest.raises(dkl.errors.MemoryLimitError, match=r"a row of '.*wide\.npz' has 61\.04 MiB"):
+        dkl.ingest(tmp_path / "wide.npz", tmp_path / "rows.zarr", memory_limit="300MiB")

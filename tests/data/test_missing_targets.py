@@ -121,3 +121,18 @@ def test_an_option_without_a_meaning_is_refused(tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(ValueError, match="target names no column"):
         dkl.ingest(tmp_path / "rows.csv", tmp_path / "a.zarr", drop_missing_target=True)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "boolean", "string", "Float64"])
+def test_nullable_arrays_of_pandas_say_which_target_is_missing_or_leave_it_out(dtype):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    values = pd.array([0, 1, None] * 20, dtype="Int64").astype(dtype)
+    machine = dkl.KernelRegressor if dtype == "Float64" else dkl.KernelClassifier
+    model = machine("random", n_features=10, random_state=0)
+    with pytest.raises(ValueError, match=r"y\[2\] is (<NA>|NaN).*drop_missing_target=True"):
+        model.fit(X, values)
+    with pytest.warns(UserWarning, match="20 of 60 rows have no target"):
+        found = model.set_params(drop_missing_target=True).fit(X, values)
+    there = np.arange(60) % 3 < 2
+    expected = machine("random", n_features=10, random_state=0).fit(X[there], values[there])
+    np.testing.assert_array_equal(found.predict(X), expected.predict(X))

@@ -259,3 +259,9 @@ def test_files_that_are_damaged_or_something_else_are_one_error_with_their_name(
     assert name in message
     assert len(str(caught.value)) > 40, "it says what to do"
     assert not (tmp_path / "rows.zarr").exists()
+
+
+def test_more_columns_than_can_be_numbered_are_refused_at_once() -> None:
+    X = sparse.csr_array((np.ones(4), (np.arange(4), np.arange(4) * 2**31)), shape=(4, 2**33))
+    with pytest.raises(ValueError, match=r"X has 8,589,934,592 columns; at most 2,147,483,647"):
+        dkl.KernelClassifier("random", n_features=10).fit(X, [0, 1, 0, 1])

@@ -417,6 +417,8 @@ def held_out_block(block: Block, operands: Operands) -> Sums:
     phi, folds, weights = map_rows(block.X, operands["feature_map"]), operands["folds"](block.row_id), weights_of(block)
     assert block.y is not None
     loss, total = np.zeros((models.shape[0], models.shape[2])), np.zeros(models.shape[2])
+    multipliers = operands.get("multipliers", [])
+    calibrated = {name: np.zeros((*loss.shape, 3, len(multipliers))) for name in ("label", "uniform") if multipliers}
     for i in range(block.n_rows):
         s = weights[i] * (1.0 if targets.class_weight is None else targets.class_weight[block.y[i]])
         for c in range(len(fold)):
@@ -424,23 +426,39 @@ def held_out_block(block: Block, operands: Operands) -> Sums:
                 continue
             total[c] += s
             for v in range(len(models)):
-                each = []
+                each, scores = [], []
                 for k, output in enumerate(targets.models):
                     f = math.fsum(models[v, k, c, :-1] * phi[i]) + models[v, k, c, -1]
                     if targets.n_classes is None:
                         each.append(((block.y[i, output] - targets.center[output]) / targets.scale[output] - f) ** 2)
                     else:
                         each.append(losses.value(1.0 if block.y[i] == output else -1.0, f, "squared_hinge"))
+                    scores.append(f)
                 loss[v, c] += s * math.fsum(each) / len(each)
-    return {"loss": loss, "weight": total}
+                for t, a in enumerate(multipliers):
+                    for name, sums in zip(("label", "uniform"), calibration(scores, block.y[i], a), strict=True):
+                        calibrated[name][v, c, :, t] += s * sums
+    return {"loss": loss, "weight": total, **calibrated}
+
+
+def calibration(scores: list[float], code: int, a: float) -> tuple[np.ndarray, np.ndarray]:
+    """The log loss of softmax(a scores), its slope and its curvature in log a: of a label, and their mean over labels.
+
+    With z = a f and p = softmax(z) the loss of label k is log sum_j exp(z_j) - z_k, its slope sum_j p_j z_j - z_k, and
+    its curvature the slope plus the variance of z under p. One score is that of the second of two classes.
+    """
+    z = [a * score for score in ([0.0, *scores] if len(scores) == 1 else scores)]
+    top = max(z)
+    norm = math.fsum(math.exp(one - top) for one in z)
+    p = [math.exp(one - top) / norm for one in z]
+    mean = math.fsum(share * one for share, one in zip(p, z, strict=True))
+    variance = math.fsum(share * (one - mean) ** 2 for share, one in zip(p, z, strict=True))
+    each = np.array([[top + math.log(norm) - one, mean - one, mean - one + variance] for one in z])
+    return each[code], each.mean(axis=0)
 
 
 def calibration_block(block: Block, operands: Operands) -> Sums:
-    """sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a, for each multiplier a.
-
-    With z = a f and p = softmax(z) the loss of label k is log sum_j exp(z_j) - z_k, its slope sum_j p_j z_j - z_k, and
-    its curvature the slope plus the variance of z under p. "uniform" is their mean over all labels.
-    """
+    """sum_i s_i of the log loss of softmax(a f(x_i)), its slope and its curvature in log a, for each multiplier a."""
     phi, held = map_rows(block.X, operands["feature_map"]), operands["held_out"].mask(block.row_id)
     _, weights = row_values(block, operands["targets"])
     assert block.y is not None
@@ -452,20 +470,9 @@ def calibration_block(block: Block, operands: Operands) -> Sums:
         total += weights[i]
         pairs = zip(operands["coef"], operands["intercept"], strict=True)
         scores = [math.fsum(w * phi[i]) + b for w, b in pairs]
-        scores = [0.0, *scores] if len(scores) == 1 else scores
         for t, a in enumerate(MULTIPLIERS):
-            z = [a * score for score in scores]
-            top = max(z)
-            norm = math.fsum(math.exp(one - top) for one in z)
-            p = [math.exp(one - top) / norm for one in z]
-            mean = math.fsum(share * one for share, one in zip(p, z, strict=True))
-            variance = math.fsum(share * (one - mean) ** 2 for share, one in zip(p, z, strict=True))
-            for k in range(len(z)):
-                slope = mean - z[k]
-                each = weights[i] * np.array([top + math.log(norm) - z[k], slope, slope + variance])
-                uniform[:, t] += each / len(z)
-                if k == block.y[i]:
-                    label[:, t] += each
+            own, mean = calibration(scores, block.y[i], a)
+            label[:, t], uniform[:, t] = label[:, t] + weights[i] * own, uniform[:, t] + weights[i] * mean
     return {"label": label, "uniform": uniform, "weight": np.array([total])}
 
 

@@ -67,5 +67,9 @@ MAPS: dict[str, Callable[[], Any]] = {
 
 
 def assert_agree(found: np.ndarray, expected: np.ndarray, largest: float = 1.0) -> None:
-    """To 1e-5 of the largest value, or of `largest`: what answers of other rows come to, say."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(largest, np.abs(expected).max()))
+    """To 2e-5 of the largest value, or of `largest`: what answers of other rows come to, say.
+
+    Both are in single precision, whose last bits differ by processor; between two knots of a scaling that are near each
+    other, or at a threshold, a scaled value differs by many times as much.
+    """
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * max(largest, np.abs(expected).max()))

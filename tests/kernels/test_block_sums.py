@@ -309,6 +309,7 @@ def judged_candidates(kind: str) -> dict[str, Any]:
         "fold": np.array([0, 1, 0, 1]),
         "loss": {"name": "squared_error" if kind == "targets" else "squared_hinge"},
         "dtype": "float64",
+        "multipliers": [] if kind == "targets" else [0.5, 3.0],
     }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.exceptions import DataConversionWarning, NotFittedError
@@ -27,6 +28,7 @@ from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from tests.kernels.cases import assert_same_rows
 from tests.linear.problems import dataset, rows
@@ -487,6 +489,14 @@ def test_a_finished_checkpoint_returns_and_another_fit_is_refused(tmp_path: Path
         clone(machine).set_params(alpha=0.5).fit(X, codes)
 
 
+def test_a_learner_in_the_checkpoint_folder_of_its_machine_is_the_error_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    features = RandomFeatures(n_features=60, checkpoint=f"{folder}/")
+    with pytest.raises(ValueError, match=r"run' is the folder of KernelClassifier and of its RandomFeatures"):
+        classifier(features=features, checkpoint=str(folder)).fit(SQUARE, TWO)
+    assert not folder.exists()
+
+
 class Interrupted(Exception):
     """What a test raises in the middle of a fit."""
 
@@ -639,8 +649,35 @@ def test_an_exact_head_has_no_partial_fit() -> None:
 def test_there_are_no_probabilities_without_calibration() -> None:
     machine = classifier().fit(SQUARE, TWO)
     assert not hasattr(machine, "predict_proba")
-    with pytest.raises(AttributeError, match="predict_proba"):
+    with pytest.raises(AttributeError, match=r"no attribute 'predict_proba'.*calibrate=True"):
         machine.predict_proba(SQUARE)
+    with pytest.raises(AttributeError, match=r"no attribute 'predict_set'.*calibrate=True"):
+        machine.predict_set(SQUARE)
+
+
+@pytest.mark.parametrize("features", [RandomFeatures(n_features=100), MarginFeatures(n_features=100)])
+@pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
+def test_rows_that_judge_the_penalty_find_the_temperature_in_the_same_passes(
+    tmp_path: Path, loss: str, features: Any
+) -> None:
+    X, Z = (load_digits().data[start::2] / 16.0 for start in (0, 1))
+    y, t = (load_digits().target[start::2] for start in (0, 1))
+    events: dict[Any, list[Any]] = {None: [], False: []}
+    options = {"features": features, "alpha": "auto", "solver": "newton", "loss": loss}
+    machines = {each: classifier(**options, calibrate=each, progress=seen.append) for each, seen in events.items()}
+    assert [hasattr(machine, "predict_proba") for machine in machines.values()] == [True, False]
+    model, plain = (machine.fit(X, y) for machine in machines.values())
+    assert [hasattr(machine, "predict_proba") for machine in (model, plain)] == [True, False]
+    begun, of_plain = ([event.name for event in seen if event.kind == "started"] for seen in events.values())
+    assert begun == of_plain
+    # all rows are fitted, as without probabilities
+    np.testing.assert_array_equal(model.decision_function(Z), plain.decision_function(Z))
+    scores, shares = model.decision_function(Z), model.predict_proba(Z)
+    np.testing.assert_allclose(shares, softmax(scores / model.temperature_, axis=1), atol=1e-12)
+    best = min(log_loss(t, softmax(scores / at, axis=1)) for at in np.geomspace(0.01, 10.0, 60))
+    assert log_loss(t, shares) < 1.1 * best
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict_proba(Z), shares)
 
 
 def test_a_column_of_labels_is_taken_with_a_warning() -> None:

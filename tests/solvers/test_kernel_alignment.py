@@ -143,9 +143,10 @@ def test_scale_sign_and_order_of_the_alignments_do_not_matter() -> None:
 
 def test_a_million_candidates_are_weighed_in_well_under_a_second() -> None:
     v = np.random.default_rng(11).gamma(0.5, size=1_000_000)
-    started = time.perf_counter()
+    # of this process: other work on the machine takes time on the wall
+    started = time.process_time()
     q = alignment.maximise_alignment(v, 5_000.0)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert alignment.effective_features(q) == pytest.approx(1_000_000 / 5_001.0, rel=1e-9)
 
 

@@ -118,6 +118,7 @@ def test_float32_features_change_the_deviation_by_their_rounding() -> None:
     np.testing.assert_allclose(rounded, exact, rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [500])
 def test_deviations_cost_at_most_a_product_and_three_tenths_beside_predict(m: int) -> None:
     rng = np.random.default_rng(0)

@@ -72,12 +72,18 @@ class Buffers:
 
 
 def open_rows(
-    files: list[InputFile], chosen: Format | GivenTable | None, choices: TableChoices, buffers: Buffers
+    files: list[InputFile],
+    chosen: Format | GivenTable | None,
+    choices: TableChoices,
+    buffers: Buffers,
+    memory_limit: int | None = None,
 ) -> TableRows | MatrixRows:
     """The rows of `files` in the chosen format, or in the one that their suffixes tell.
 
     Raises
     ------
+    MemoryLimitError
+        A single row of an archive is more than the limit allows; none was read.
     ValueError
         The format is unknown or mixed, or a choice is made that it has no use for.
     """
@@ -92,6 +98,15 @@ def open_rows(
         raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
+        for file in files:
+            # a row is there as it was read, as it is staged, and as it is sorted
+            needed = buffers.peak_bytes + 3 * reader.row_bytes(file)
+            if memory_limit is not None and needed > memory_limit:
+                raise MemoryLimitError(
+                    f"memory_limit is {format_bytes(memory_limit)}, ingest needs {format_bytes(needed)}: a row of "
+                    f"'{file.name}' has {format_bytes(reader.row_bytes(file))}, and is there three times beside "
+                    "buffers; raise the limit, or save the rows as a sparse matrix"
+                )
     elif choices.beside:
         raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.beside}")
     return MatrixRows(files, reader, task=choices.task, layout=choices.layout)

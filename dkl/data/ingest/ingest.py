@@ -180,7 +180,8 @@ def ingest(
     if splits and not isinstance(splits, str):
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
-    buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    buffers = Buffers.within(limit)
     location = Location.of(store, storage_options)
     # Asked before the input is looked at, which may take long, and with its files once they are known.
     check_output(location, "dataset", overwrite=overwrite)
@@ -188,7 +189,7 @@ def ingest(
     is_given = isinstance(reader, GivenTable)
     check_output(location, "dataset", overwrite=overwrite, inputs=[] if is_given else [file.name for file in files])
     job = _Job(
-        open_rows(files, reader, choices, buffers),
+        open_rows(files, reader, choices, buffers, limit),
         files,
         seed if shuffle else None,
         buffers,

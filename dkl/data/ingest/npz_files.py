@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 import zlib
@@ -57,6 +58,12 @@ class NpzFormat:
         with _archive(file) as archive:
             return sum(member.file_size for member in archive.infolist())
 
+    def row_bytes(self, file: InputFile) -> int:
+        """The bytes of a dense row, by the header of its array; 0 of sparse rows, which differ."""
+        with _archive(file) as archive, ExitStack() as stack:
+            members = _Members(archive, file, stack)
+            return 0 if members.hold_csr else members.get(self.rows, "rows").row_bytes
+
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
         """Batches (X, y, weight), read in order from each array, and how many bytes of the file each covers."""
         with _archive(file) as archive, ExitStack() as stack:
@@ -102,6 +109,8 @@ class _Member:
             self.shape, in_column_order, self.dtype = read(self._stream)
         except ValueError as error:
             raise ValueError(f"{self.place} has no readable header: {error}; write the archive again") from error
+        if any(isinstance(n, bool) or n < 0 for n in self.shape) or self.row_bytes > np.iinfo(np.int64).max:
+            raise ValueError(f"{self.place} has no readable header: its shape is {self.shape}; write the archive again")
         # Objects are stored as pickles, and reading a pickle runs code.
         if self.dtype.hasobject:
             raise TypeError(
@@ -116,7 +125,7 @@ class _Member:
 
     @property
     def row_bytes(self) -> int:
-        return max(1, self.dtype.itemsize * int(np.prod(self.shape[1:])))
+        return max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def take(self, n: int) -> np.ndarray:
         """The next n rows."""
@@ -156,7 +165,7 @@ class _Members:
 
     def dense_rows(self, name: str) -> tuple[int, Iterator[Rows]]:
         member = self.get(name, "rows")
-        if len(member.shape) < 2:
+        if len(member.shape) < 2 or 0 in member.shape[1:]:
             raise ValueError(f"{member.place} has shape {member.shape}; expected (rows, columns)")
         return len(member), self._dense_batches(member)
 

@@ -99,7 +99,7 @@ class TableRows:
         # an index without a name is never read, and may be left out by the name that the file gives it
         unread = {name for probe in probes for name in probe.unnamed_index}
         choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
-        choices = _possible(choices, probes[0].schema.names, self._problems)
+        choices = _possible(choices, probes[0].schema.names, self._problems, f" of '{files[0].name}'" if files else "")
         texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
         self._marks = marks_of(probes, reader)
         # where points may stand between thousands, numbers are read as they are written
@@ -113,7 +113,7 @@ class TableRows:
         )
         if self._problems:
             # rows are read on for what else is wrong, without the columns that cannot be read
-            choices = _possible(choices, self._schema.names, Problems())
+            choices = _possible(choices, self._schema.names, Problems(), "")
         self._files, self._reader, self._choices = [probe.file for probe in probes], reader, choices
         self._probes = probes
         # categories travel as texts, and are names all the same
@@ -347,15 +347,18 @@ def _text_time(name: str | None, probes: list[Probe]) -> str | None:
     return None if kinds in ({("number", None)}, {("date", None)}) else name
 
 
-def _possible(choices: TableChoices, names: list[str], problems: Problems) -> TableChoices:
-    """The choices without what names no column, or one that is taken, which goes to `problems`."""
+def _possible(choices: TableChoices, names: list[str], problems: Problems, where: str) -> TableChoices:
+    """The choices without what names no column, or one that is taken, which goes to `problems`.
+
+    Messages say `where` the columns are, " of 'rows.parquet'", or nothing of rows that have no file.
+    """
     there, found = set(names), spoken_names(names)
     kept: dict[str, Any] = {}
     for role in ("target", "weight", "split", "group", "time"):
         name = getattr(choices, role)
         if name is not None and name not in there:
             meant = did_you_mean(name, names)
-            problems.add(ValueError(f"{role}='{name}' is no column{meant or f'; the columns are {found}'}"))
+            problems.add(ValueError(f"{role}='{name}' is no column{where}{meant or f'; the columns are {found}'}"))
             kept[role] = None
         elif name is not None and name in choices.drop and role != "time":
             problems.add(ValueError(f"{role}='{name}' is also in drop"))
