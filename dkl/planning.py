@@ -449,6 +449,13 @@ def forecast(
         As of `plan`.
     pilot_rows : int or None
         Without a meaning: nothing is fitted any more.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> planned = dkl.plan(dkl.RandomFeatures(n_features=10), [[0.0, 1.0], [1.0, 0.0]])  # in place of dkl.forecast
+    >>> planned.expected_passes
+    1
     """
     warnings.warn(
         "dkl.forecast is dkl.plan, which says what to expect by now: plan(...).expected_seconds, and of more rows and "
