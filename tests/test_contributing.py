@@ -72,6 +72,15 @@ def test_every_round_of_the_page_lowers_the_loss_and_a_plan_names_them(skeleton:
     assert plan(learner, as_dataset(X, y)).n_passes >= 6
 
 
+def test_subscribers_of_the_learner_with_rounds_hear_the_loss_of_each(skeleton: Callable[[str], ModuleType]) -> None:
+    heard: list[Event] = []
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    learner = skeleton("rounds").PursuedFeatures(Gaussian(1.0), n_features=12, random_state=0, progress=heard.append)
+    fitted = learner.fit(X, np.cos(2 * X[:, 0]))
+    rounds = [event.detail for event in heard if event.name == "rounds" and event.kind == "advanced"]
+    assert rounds == [{"loss": loss} for loss in fitted.losses_]
+
+
 def test_a_learner_with_rounds_goes_on_from_its_checkpoint(
     skeleton: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
@@ -22,17 +21,14 @@ from dkl.kernels.normal_equations import (
     newton_tile,
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
-from dkl.solvers.positive_definite import KnownSystems, map_systems, systems_at_once
 from dkl.solvers.secants import known_secants, secant_direction
+from dkl.solvers.systems import PenalisedSystems, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
 _HESSIAN_BYTES = 1 << 26
-# How often one pass halves the step to try shorter ones.
-_BACKTRACKS = 8
-# Armijo's rule: a step is taken if it lowers the objective by this share of what the slope promises.
-_SUFFICIENT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +103,11 @@ class NewtonProblem:
     def table(self) -> Loss:
         """The loss."""
         return newton_loss(self.loss, self.epsilon, self.quantiles)
+
+    @property
+    def hessian_weight(self) -> float:
+        """What summed Hessians are divided by: N over the loss's unit of curvature."""
+        return self.total_weight / self.table.curvature_unit
 
     @property
     def n_models(self) -> int:
@@ -272,7 +273,7 @@ class NewtonDriver:
     """
 
     def __init__(self) -> None:
-        self._known = KnownSystems()
+        self._systems = PenalisedSystems()
 
     def init(self, problem: NewtonProblem) -> NewtonState:
         """All models at the start, nothing read."""
@@ -315,16 +316,17 @@ class NewtonDriver:
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         before = state.coefficients.copy()
-        accepted = np.flatnonzero(
-            [accept_step(problem, state, model, losses) for model, losses in zip(models, sums["loss"], strict=True)]
-        )
-        gradients = set_gradients(problem, state, models[accepted], sums["gradient"][accepted])
+        accepted = take_steps(problem, state, models, sums["loss"])
+        moved = models[accepted]
+        gradients = set_gradients(problem, state, moved, sums["gradient"][accepted])
         if problem.metric is not None:
             if len(accepted) == 0:
                 return state
-            moved = state.coefficients[0] - before[0], gradients[0]
-            return _with_secant_step(problem, state, self._known, *moved)
-        _set_directions(problem, state, models[accepted], (gradients, hessians, hessian_of[accepted]), self._known)
+            move = state.coefficients[0] - before[0]
+            return _with_secant_step(problem, state, self._systems, move, gradients[0])
+        which, alphas = hessian_of[accepted], state.penalties(problem)[moved]
+        steps = self._systems.solve(hessians, problem.hessian_weight, which, alphas, gradients)
+        state.directions[moved], state.slope[moved] = -steps, -np.einsum("gj,gj->g", gradients, steps)
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
         # Shared Hessians are not kept: after this pass the models stand at different points.
@@ -389,8 +391,7 @@ def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
     """One record for each panel of Hessian columns, the first of which sums losses and gradients, too."""
-    steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
-    trial = TrialSteps(state.coefficients[models], state.directions[models], steps)
+    trial = TrialSteps(state.coefficients[models], state.directions[models], trial_lengths(state.steps[models]))
     standing, _ = _sharing(problem, state, models)
     need_hessian = not problem.keeps_hessians or state.hessian is None
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
@@ -473,28 +474,41 @@ class _NewtonCost:
         return Cost(rows * (mapping + scores + hessians), itemsize * (tile + waiting + products))
 
 
-def accept_step(problem: NewtonProblem, state: NewtonState, model: int, losses: np.ndarray) -> bool:
-    """Take the full step of a model if it lowers the objective enough, in `state` (a fresh copy); else shorten it."""
-    steps = state.steps[model] * 0.5 ** np.arange(_BACKTRACKS + 1)
-    weights = state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]
-    objectives = 0.5 * state.penalties(problem)[model] * np.sum(weights**2, axis=1) + losses / problem.total_weight
-    state.counts[model] += 1
+def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """Take the full steps that lower the objective enough, in `state` (a fresh copy), and shorten the others.
+
+    Parameters
+    ----------
+    problem : NewtonProblem
+    state : NewtonState
+    models : ndarray of shape (g,), int
+    losses : ndarray of shape (g, T)
+        Their summed losses at the trial steps.
+
+    Returns
+    -------
+    ndarray of int
+        The places among `models` of those that have taken their full step.
+    """
+    lengths = trial_lengths(state.steps[models])
+    squares = [
+        np.sum((state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]) ** 2, axis=1)
+        for model, steps in zip(models, lengths, strict=True)
+    ]
+    objectives = 0.5 * state.penalties(problem)[models, None] * np.array(squares) + losses / problem.total_weight
     # At the optimum differences of the objective drown in rounding, where the gradient still tells.
-    noise = 1e-12 if problem.exact else 1e-6
-    # a mean exp(f) may overflow at steps that are far too long
-    finite = np.isfinite(objectives)
-    size = abs(objectives[0]) if finite[0] else 0.0
-    bound = state.objective[model] + _SUFFICIENT * steps * state.slope[model] + noise * size
-    good = np.flatnonzero(finite & (objectives <= bound))
-    if len(good) == 0 or good[0] > 0:
-        state.steps[model] = steps[good[0]] if len(good) else steps[-1] / 2
-        state.stalled[model] = state.steps[model] < 1e-10
-        return False
-    # The full step is good enough: the next one starts there, again at full length.
-    state.coefficients[model] += steps[0] * state.directions[model]
-    state.objective[model] = objectives[0]
-    state.steps[model] = 1.0
-    return True
+    rounding = 1e-12 if problem.exact else 1e-6
+    longest = backtracked(lengths, objectives, state.objective[models], state.slope[models], rounding)
+    taken = np.flatnonzero(longest == lengths[:, 0])
+    moved = models[taken]
+    state.coefficients[moved] += lengths[taken, :1] * state.directions[moved]
+    state.objective[moved] = objectives[taken, 0]
+    state.stalled[models] = longest < SHORTEST
+    state.steps[models] = longest
+    # the next direction is tried at full length again
+    state.steps[moved] = 1.0
+    state.counts[models] += 1
+    return taken
 
 
 def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[str, np.ndarray]) -> np.ndarray:
@@ -515,66 +529,21 @@ def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray
     return gradients
 
 
-def _set_directions(
-    problem: NewtonProblem,
-    state: NewtonState,
-    models: np.ndarray,
-    sums: tuple[np.ndarray, np.ndarray, np.ndarray],
-    known: KnownSystems,
-) -> None:
-    """Set the next directions of models in `state`; models with one Hessian and penalty share its factors."""
-    gradients, hessians, hessian_of = sums
-    alphas = state.penalties(problem)[models]
-
-    def solved(system: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
-        those = np.flatnonzero((hessian_of == system[0]) & (alphas == system[1]))
-        return those, _solve(problem, (hessians, known), system, gradients[those], is_only=len(systems) == 1)
-
-    # Each pair of Hessian and penalty is factored once, for all models that have it.
-    systems = sorted(set(zip(hessian_of.tolist(), alphas.tolist(), strict=True)))
-    for those, steps in map_systems(solved, systems, problem.width):
-        state.directions[models[those]] = -steps
-        state.slope[models[those]] = -np.einsum("gj,gj->g", gradients[those], steps)
-
-
 def _with_secant_step(
-    problem: NewtonProblem, state: NewtonState, known: KnownSystems, move: np.ndarray, gradient: np.ndarray
+    problem: NewtonProblem, state: NewtonState, systems: PenalisedSystems, move: np.ndarray, gradient: np.ndarray
 ) -> NewtonState:
     """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
 
     The last `move` has led to this `gradient`.
     """
-    (moves, changes), system = state.secants, (0, float(state.penalties(problem)[0]))
+    moves, changes = state.secants
     if state.last_gradient is not None:
         moves, changes = known_secants(moves, changes, move, gradient - state.last_gradient, most=problem.max_steps)
 
     def solved(right: np.ndarray) -> np.ndarray:
-        return _solve(problem, (problem.metric, known), system, right[None], is_only=True)[0]
+        metric: Any = problem.metric
+        return systems.solve(metric, problem.hessian_weight, 0, state.penalties(problem), right[None])[0]
 
     direction = secant_direction(gradient, moves, changes, solved, scales=False)
     state.directions[0], state.slope[0] = -direction, -gradient @ direction
     return replace(state, moves=moves, changes=changes, last_gradient=gradient)
-
-
-def _solve(
-    problem: NewtonProblem,
-    hessians: tuple[Any, KnownSystems],
-    which: tuple[int, float],
-    gradients: np.ndarray,
-    *,
-    is_only: bool,
-) -> np.ndarray:
-    """(H/N + alpha I)^-1 of each gradient, for the Hessian and the penalty of a system and what is known of it."""
-    (matrices, known), (number, alpha) = hessians, which
-    # The system is multiplied by N over the loss's unit of curvature, which saves a copy of the sums.
-    scale = problem.total_weight / problem.table.curvature_unit
-
-    def system() -> np.ndarray:
-        matrix, _ = lapack.dtpttr(problem.width, matrices[number])
-        diagonal = np.einsum("ii->i", matrix)
-        diagonal[:-1] += scale * alpha
-        # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
-        diagonal[-1] += 1e-12 * diagonal.mean()
-        return matrix
-
-    return known.solve(matrices, which, system, scale * gradients.T, is_only=is_only).T

@@ -8,21 +8,21 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from scipy.linalg import lapack
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import JointLoss, NewtonOptions, NewtonTargets, TrialSteps
 from dkl.linear.newton_driver import NewtonState, newton_record
 from dkl.protocols.records import BlockSum
-from dkl.solvers.positive_definite import KnownSystems
+from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.secants import known_secants, secant_direction
+from dkl.solvers.systems import PenalisedSystems
 
 # The panels of a Gram matrix in one pass are at most 64 MiB, the size to which accumulators are limited.
 _GRAM_BYTES = 1 << 26
-# A pass tries the step and so many halves of it: the step is nearly always taken. It has to gain such a share of what
-# the slope promises (Armijo's rule).
-_BACKTRACKS, _SUFFICIENT = 2, 1e-4
+# Step lengths that one pass tries: fewer than for other losses, since the first is nearly always taken and each costs
+# K exponentials a row.
+_TRIALS = 3
 # With a decrement, steps also end where they promise no more than such a share of what no model at all loses: classes
 # that can be told apart without error have an objective that falls for ever.
 _FLOOR = 5e-6
@@ -100,7 +100,7 @@ class SoftmaxDriver:
     """
 
     def __init__(self) -> None:
-        self._known = KnownSystems()
+        self._systems = PenalisedSystems()
 
     def init(self, problem: SoftmaxProblem) -> NewtonState:
         """The start, nothing read."""
@@ -124,8 +124,8 @@ class SoftmaxDriver:
         """One pass, or None at the end; the first pass has a record for each panel of columns of the Gram matrix."""
         if state.ended or state.converged(problem.tol, problem.decrement)[0] or state.counts[0] >= problem.max_steps:
             return None
-        shape = problem.n_classes, problem.width
-        trial = TrialSteps(state.coefficients.reshape(shape), state.directions.reshape(shape), _trial_steps(state))
+        shape, lengths = (problem.n_classes, problem.width), trial_lengths(state.steps, _TRIALS)
+        trial = TrialSteps(state.coefficients.reshape(shape), state.directions.reshape(shape), lengths)
         is_known, models = state.hessian is not None, np.arange(problem.n_classes)
         panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _GRAM_BYTES))
         options = NewtonOptions(problem.loss, dtype=problem.dtype, exact=problem.exact)
@@ -140,17 +140,15 @@ class SoftmaxDriver:
         if gram is None:
             gram = np.concatenate([result["hessian"] for result in results], axis=1)
             state = replace(state, hessian=gram)
-        sums, steps, counts = results[0], _trial_steps(state)[0], state.counts + 1
-        trials = state.coefficients + steps[:, None] * state.directions
-        penalised = trials.reshape(len(steps), problem.n_classes, problem.width)[..., :-1]
-        objectives = 0.5 * problem.alpha * np.sum(penalised**2, axis=(1, 2)) + sums["loss"][0] / problem.total_weight
+        sums, lengths, counts = results[0], trial_lengths(state.steps, _TRIALS), state.counts + 1
+        trials = state.coefficients + lengths.T * state.directions
+        penalised = trials.reshape(_TRIALS, problem.n_classes, problem.width)[..., :-1]
+        objectives = 0.5 * problem.alpha * np.sum(penalised**2, axis=(1, 2)) + sums["loss"] / problem.total_weight
         # At the optimum differences of the objective drown in rounding, where the gradient still tells.
-        noise = 1e-12 if problem.exact else 1e-7
-        bound = state.objective + _SUFFICIENT * steps * state.slope + noise * abs(objectives[0])
-        good = np.flatnonzero(objectives <= bound)
-        if len(good) == 0 or good[0] > 0:
-            shorter = np.array([steps[good[0]] if len(good) else steps[-1] / 2])
-            return replace(state, steps=shorter, counts=counts, stalled=shorter < 1e-10)
+        rounding = 1e-12 if problem.exact else 1e-7
+        longest = backtracked(lengths, objectives, state.objective, state.slope, rounding)
+        if longest < state.steps:
+            return replace(state, steps=longest, counts=counts, stalled=longest < SHORTEST)
         gradient = sums["gradient"] / problem.total_weight
         gradient[:, :-1] += problem.alpha * penalised[0]
         flat, (moves, changes) = gradient.ravel(), state.secants
@@ -164,7 +162,7 @@ class SoftmaxDriver:
             coefficients=trials[:1],
             directions=direction[None],
             steps=np.ones(1),
-            objective=objectives[:1],
+            objective=objectives[0, :1],
             slope=slope,
             gradient=length,
             first_gradient=np.where(state.fresh, length, state.first_gradient),
@@ -195,22 +193,5 @@ class SoftmaxDriver:
 
     def _solved(self, problem: SoftmaxProblem, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
         """(G / (K N) + alpha I)^-1 of the vectors of all classes, one after the other."""
-        N, K = problem.total_weight, problem.n_classes
-
-        def system() -> np.ndarray:
-            """K N times the system."""
-            matrix, _ = lapack.dtpttr(problem.width, gram[0])
-            diagonal = np.einsum("ii->i", matrix)
-            diagonal[:-1] += K * N * problem.alpha
-            # the intercept has no penalty: a little keeps the system positive definite where features add up to a
-            # constant
-            diagonal[-1] += 1e-12 * diagonal.mean()
-            return matrix
-
-        vectors = K * N * right.reshape(K, problem.width).T
-        return self._known.solve(gram, problem.alpha, system, vectors, is_only=True).T.ravel()
-
-
-def _trial_steps(state: NewtonState) -> np.ndarray:
-    """The steps that a pass tries, (1, T), the longest first."""
-    return state.steps[:, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
+        weight, vectors = problem.n_classes * problem.total_weight, right.reshape(problem.n_classes, problem.width)
+        return self._systems.solve(gram, weight, 0, problem.alpha, vectors).ravel()

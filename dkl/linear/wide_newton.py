@@ -10,16 +10,15 @@ import numpy as np
 
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, curvature_block
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState, accept_step, newton_record, set_gradients
+from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState, newton_record, set_gradients, take_steps
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.line_search import trial_lengths
 from dkl.solvers.losses import loss_of
 
 # Hessians of so many features fill 800 MB each.
 MOST_FEATURES = 10_000
 # A direction is taken when this share of the gradient is left, or after so many products.
 _LEFT, _MOST_PRODUCTS = 1e-2, 60
-# The objective's loss is divided by the loss's curvature, as Hessians are.
-_BACKTRACKS = 8
 
 
 def is_wide(problem: NewtonProblem) -> bool:
@@ -85,9 +84,9 @@ class WideNewtonDriver(NewtonDriver):
         if len(searching):
             _conjugate_step(problem, state, models, sums["product"])
             return state
-        accepted = [accept_step(problem, state, model, loss) for model, loss in zip(models, sums["loss"], strict=True)]
-        moved = models[np.flatnonzero(accepted)]
-        gradients = set_gradients(problem, state, moved, sums["gradient"][np.flatnonzero(accepted)])
+        accepted = take_steps(problem, state, models, sums["loss"])
+        moved = models[accepted]
+        gradients = set_gradients(problem, state, moved, sums["gradient"][accepted])
         slopes, residuals, searches, products = _parts(state)
         slopes[moved], residuals[moved], searches[moved] = gradients, -gradients, -gradients
         state.directions[moved], products[moved] = 0.0, 0
@@ -150,8 +149,7 @@ def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarr
 
 def _point_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> BlockSum:
     """Losses along the directions, and gradients at the full steps."""
-    steps = state.steps[models, None] * 0.5 ** np.arange(_BACKTRACKS + 1)
-    trial = TrialSteps(state.coefficients[models], state.directions[models], steps)
+    trial = TrialSteps(state.coefficients[models], state.directions[models], trial_lengths(state.steps[models]))
     options = NewtonOptions(problem.loss, None, (0,), dtype=problem.dtype, exact=problem.exact)
     return newton_record(problem, trial, models, options)
 

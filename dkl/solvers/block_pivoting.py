@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from dkl.solvers.interior_point import minimise_quadratic
-from dkl.solvers.positive_definite import solve_positive
+from dkl.solvers.systems import solve_positive
 
 __all__ = ["bounded_minimum", "signed_minimum"]
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
 from dkl.solvers.cholesky import inverse_panels
-from dkl.solvers.positive_definite import factor_positive
+from dkl.solvers.systems import factor_positive
 
 
 @dataclass(frozen=True, eq=False)

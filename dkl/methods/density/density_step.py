@@ -11,14 +11,12 @@ from scipy.linalg import blas, lapack, solve_triangular
 
 from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
+from dkl.solvers.line_search import SHORTEST, falls_enough
 
 # What is added to the diagonal, over its mean, where rounding leaves a matrix indefinite in spite of lam.
 _JITTER = 1e-15
-# A step is halved until the objective falls by at least this share of what its slope promises (Armijo's rule).
-_SUFFICIENT = 1e-4
-_SHORTEST = 1e-10
-# Differences of objectives below this, relative to them, are rounding.
-_NOISE = 1e-15
+# Differences of objectives that are rounding, relative to them.
+_ROUNDING = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +182,11 @@ def tuned_density(
         move = penalty.quadratic_minimum(np.asarray(curvature), gradient, u) - u
         slope, length = float(gradient @ move), 1.0
         while True:
-            if length <= _SHORTEST:
+            if length < SHORTEST:
                 return DensityFit(u, points, value + offset, step)
             tried = np.maximum(u + length * move, max(penalty.floor, LEAST_DENSITY))
             tried_points, tried_value = evaluated(tried)
-            if tried_value <= value + _SUFFICIENT * length * slope + _NOISE * abs(value):
+            if falls_enough(tried_value, value, length * slope, _ROUNDING):
                 break
             length *= 0.5
         u, points, value = tried, tried_points, tried_value

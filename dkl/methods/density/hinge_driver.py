@@ -22,6 +22,7 @@ from dkl.methods.density.solution import optimality, ridge_value
 from dkl.methods.density.sums import MarginOptions
 from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import row_fractions
+from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import loss_of
 
 # The width of the smoothed hinge gives way to the next, smaller one when a step has lowered the objective by nearly
@@ -39,12 +40,8 @@ _FOLLOWED_GAP = 0.1
 # A lam below the first of these is come down to by the second, a factor at a time: Newton steps go far on an objective
 # that is strongly convex, and little on one that hardly is.
 _FIRST_LAM, _WEAKER = 1e-4, 0.1
-# A pass tries the step and so many halves of it, and takes the first that lowers the objective by at least the share
-# _SUFFICIENT of what the step promises (Armijo's rule), up to rounding.
-_BACKTRACKS = 7
-_SUFFICIENT = 1e-4
-_SHORTEST = 1e-7
-_NOISE = 1e-12
+# Differences of the objective that are rounding, relative to it.
+_ROUNDING = 1e-12
 # A gap that is as good as none: rows of one class have an objective of 0.
 _ZERO = 1e-12
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
@@ -94,8 +91,7 @@ class HingeDriver:
         """The pass that judges a step and has the derivatives where it leads; None at the end."""
         if state.ended:
             return None
-        steps = np.broadcast_to(trial_steps(state), (problem.n_outputs, _BACKTRACKS + 1))
-        trial = TrialSteps(state.coefficients, state.moves, steps)
+        trial = TrialSteps(state.coefficients, state.moves, np.tile(trial_steps(state), (problem.n_outputs, 1)))
         # with weights 0 the rows' curvature is the same for all models: one Hessian serves them
         hessian_of = (0,) if state.fresh and problem.start is None else tuple(range(problem.n_outputs))
         options = MarginOptions(problem.loss, hessian_of=hessian_of, dtype=problem.product_dtype)
@@ -154,11 +150,11 @@ def from_subsample(problem: TunedProblem, state: TunedState) -> TunedState:
 
 def trial_steps(state: TunedState) -> np.ndarray:
     """The lengths that a pass tries: the step, its halves, and 0, which gives the objective at the accepted point."""
-    return np.append(state.step * 0.5 ** np.arange(_BACKTRACKS), 0.0)
+    return np.append(trial_lengths(state.step), 0.0)
 
 
 def line_search(problem: TunedProblem, state: TunedState, losses: np.ndarray) -> tuple[float, float]:
-    """The longest trial step that lowers the objective enough (0 where none does), and the share of its promise kept.
+    """The step to take or to try next, and the share of its promise that the whole step keeps.
 
     Parameters
     ----------
@@ -174,10 +170,9 @@ def line_search(problem: TunedProblem, state: TunedState, losses: np.ndarray) ->
             for step in steps
         ]
     )
-    bounds = values[-1] + _SUFFICIENT * steps * state.promise + _NOISE * abs(values[-1])
-    good = np.flatnonzero(values[:-1] <= bounds[:-1])
+    length = backtracked(steps[:-1], values[:-1], values[-1], state.promise, _ROUNDING)
     kept = float((values[0] - values[-1]) / state.promise) if state.promise < 0.0 else 1.0
-    return (float(steps[good[0]]) if len(good) else 0.0), kept
+    return float(length), kept
 
 
 def density_after(problem: TunedProblem, state: TunedState, length: float) -> np.ndarray:
@@ -193,8 +188,7 @@ def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarr
 
 def shortened(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
     """The state that looks at a shorter step, with derivatives at the present width; ended where none is left."""
-    length = length or state.step * 0.5**_BACKTRACKS
-    if length < _SHORTEST:
+    if length < SHORTEST:
         return ended(state, "no step lowers the objective any more")
     if state.passes >= problem.max_passes:
         return ended(state, _TOO_MANY)

@@ -42,7 +42,7 @@ from dkl.methods.steps.problem import HISTORY
 from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, search_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
-from dkl.solvers.positive_definite import solve_positive
+from dkl.solvers.systems import solve_positive
 
 # rows of the sample that waves and landmarks are searched on
 SEARCHED_ROWS = 10_000

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from dkl.kernels.device import array_module
 from dkl.protocols.arrays import Array
+from dkl.solvers.line_search import falls_enough
 
 # points u (c, q) to their heights (c,) and gradients (c, q); to the nearest points that are allowed; to other heights
 Gradient = Callable[[Array], tuple[Array, Array]]
 Bounded = Callable[[Array], Array]
 Judge = Callable[[Array], Array]
 
-# pairs of steps and gradients that the quasi-Newton method remembers, the share of the promised gain it asks for, and
-# the least curvature (times step^2) that it divides by
+# pairs of steps and gradients that the quasi-Newton method remembers, and the least curvature (times step^2) that it
+# divides by
 _MEMORY = 6
-_SUFFICIENT = 1e-4
 _LEAST = 1e-30
 # what a gaining and a failing step of plain ascent do to the next one
 _LONGER, _SHORTER = 1.3, 0.5
@@ -155,9 +155,8 @@ def quasi_newton(slope: Slope, u: Array, steps: int, longest: float) -> None:
         trial = slope.bounded(u + share * move)
         height, ahead = slope(trial)
         height, ahead = height * unit[:, 0], ahead * unit
-        # Armijo's condition: a share of what the gradient promises for this step
         promised = (share * move * gradient).sum(axis=1)
-        gains = (height >= v + _SUFFICIENT * promised)[:, None]
+        gains = falls_enough(-height, -v, -promised)[:, None]
         pairs = pairs.joined(xp.where(gains, trial - u, 0), xp.where(gains, gradient - ahead, 0))
         u, gradient = xp.where(gains, trial, u), xp.where(gains, ahead, gradient)
         v = xp.where(gains[:, 0], height, v)

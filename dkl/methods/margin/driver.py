@@ -16,7 +16,7 @@ from dkl.methods.margin.round import most_candidates, round_record, sample_recor
 from dkl.methods.margin.working_model import WorkingSystem, refit
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Record, RowSample
-from dkl.solvers.positive_definite import systems_at_once
+from dkl.solvers.systems import systems_at_once
 
 # operations for each searched row and point: climbing from several starts, and the duals of each round, of features
 # that are kept in memory and of those that are mapped anew

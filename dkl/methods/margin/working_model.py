@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.solvers.losses import Loss
-from dkl.solvers.positive_definite import map_systems, solve_positive
+from dkl.solvers.systems import map_systems, solve_positive
 
 # the curvature of a model among several is taken as its mean times this on all rows: a bound, nearly, that keeps one
 # Gram matrix for all of them (with 2 to 4 ten classes of digits come as far as with a matrix each)

@@ -15,7 +15,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
-from dkl.solvers.positive_definite import solve_positive
+from dkl.solvers.systems import solve_positive
 
 # the ridges that held-out rows choose from, in units of the kernel's own norm
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)

@@ -19,7 +19,7 @@ from dkl.methods.steps.sums import RefitTask, SearchTask, refit_block, row_codes
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
-from dkl.solvers.positive_definite import solve_positive
+from dkl.solvers.systems import solve_positive
 
 State = TypeVar("State", bound=StepState)
 

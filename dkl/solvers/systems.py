@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import lapack
 
 from dkl.kernels.threads import Crew, usable_cores
@@ -52,30 +54,75 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
     return lapack.dpotrs(factor_positive(form), right, lower=0)[0]
 
 
-class KnownSystems:
-    """What was found of systems that are solved again and again: their factors, and what their diagonals wanted.
+class PenalisedSystems:
+    """Solutions x of ``(G / N + penalty I) x = b`` for sums G of mapped rows, with no penalty on the intercept.
 
-    It changes no bit: a system that is new to it is factored as before. Of a single one the factor is kept, of several
-    what had to be added to each of them, so that it is not found out again.
+    Each pair of a matrix and a penalty is factored once a call. A later call with the same matrices starts from what
+    the last one has learned: the factor itself where there was a single system, else what the diagonal of each had to
+    be raised by before its factorisation succeeded. The bits are those of systems that are solved for the first time.
     """
 
     def __init__(self) -> None:
-        self._matrices: object = None
-        self._added: dict[Hashable, float] = {}
-        self._factor: tuple[Hashable, np.ndarray] | None = None
+        self._grams: np.ndarray | None = None
+        self._raised: dict[tuple[int, float], float] = {}
+        self._factor: tuple[tuple[int, float], np.ndarray] | None = None
 
     def solve(
-        self, matrices: object, key: Hashable, form: Callable[[], np.ndarray], right: np.ndarray, *, is_only: bool
+        self, grams: np.ndarray, weight: float, which: ArrayLike, penalties: ArrayLike, right: np.ndarray
     ) -> np.ndarray:
-        """As `solve_positive`, for the system `key` among those that are made of `matrices`."""
-        if matrices is not self._matrices:
-            self._matrices, self._added, self._factor = matrices, {}, None
-        known = self._factor
-        if known is not None and known[0] == key:
-            return lapack.dpotrs(known[1], right, lower=0)[0]
-        R, self._added[key] = _factored(form, self._added.get(key, 0.0))
-        self._factor = (key, R) if is_only else None
-        return lapack.dpotrs(R, right, lower=0)[0]
+        """The solutions for g right sides.
+
+        Parameters
+        ----------
+        grams : ndarray of shape (h, w (w + 1) / 2), float64
+            Upper triangles, packed column by column; the intercept is the last column.
+        weight : float
+            N.
+        which : int or ndarray of shape (g,)
+            The matrix of each right side.
+        penalties : float or ndarray of shape (g,)
+        right : ndarray of shape (g, w)
+
+        Returns
+        -------
+        ndarray of shape (g, w)
+
+        Raises
+        ------
+        ValueError
+            If a matrix is not finite.
+        """
+        if grams is not self._grams:
+            self._grams, self._raised, self._factor = grams, {}, None
+        # the systems are multiplied by N, which saves a copy of the sums
+        penalties, right = weight * np.asarray(penalties), weight * right
+        which, penalties = np.broadcast_to(which, len(right)), np.broadcast_to(penalties, len(right))
+        systems = sorted(set(zip(which.tolist(), penalties.tolist(), strict=True)))
+        solutions, width, known = np.empty(right.shape), right.shape[1], self._factor
+
+        def solve_system(system: tuple[int, float]) -> None:
+            number, penalty = system
+            its_own = np.flatnonzero((which == number) & (penalties == penalty))
+            if known is not None and known[0] == system:
+                factor = known[1]
+            else:
+                form = partial(penalised_system, grams[number], width, penalty)
+                factor, self._raised[system] = _factored(form, self._raised.get(system, 0.0))
+                self._factor = (system, factor) if len(systems) == 1 else None
+            solutions[its_own] = lapack.dpotrs(factor, right[its_own].T, lower=0)[0].T
+
+        map_systems(solve_system, systems, width)
+        return solutions
+
+
+def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray:
+    """G + penalty I but for the intercept, of a packed G: (width, width) in Fortran order, its upper triangle alone."""
+    matrix, _ = lapack.dtpttr(width, gram)
+    diagonal = np.einsum("ii->i", matrix)
+    diagonal[:-1] += penalty
+    # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
+    diagonal[-1] += 1e-12 * diagonal.mean()
+    return matrix
 
 
 def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
