@@ -94,6 +94,11 @@ def without_hints() -> Iterator[None]:
         _HINTS.reset(token)
 
 
+def gives_hints() -> bool:
+    """Whether the fit under way is one that a user calls, and none of a search."""
+    return _HINTS.get()
+
+
 def users_level() -> int:
     """The stack level of the caller's own code, for a warning of the function that calls this one."""
     level, frame = 1, sys._getframe(1)

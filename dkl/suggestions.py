@@ -23,7 +23,7 @@ from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.passes.room import checked_limit
-from dkl.progress import Choice, resolve_progress
+from dkl.progress import Choice, on_one_line, resolve_progress
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ def suggest(
     machine = (KernelClassifier if dataset.task == "classification" else KernelRegressor)(
         effort=effort, random_state=random_state, progress=progress, memory_limit=memory_limit
     )
-    learner, settings = machine._chosen_on(data, y, groups, times)
+    with on_one_line() as conclude:
+        learner, settings = machine._chosen_on(data, y, groups, times)
+        conclude(machine.summary_)
     return Suggestion(
         repr(dataset),
         learner,

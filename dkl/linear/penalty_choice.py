@@ -163,10 +163,13 @@ class Candidates:
 
     def _judging(self, models: np.ndarray, loss: dict[str, Any]) -> BlockSum:
         """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
+        shapes = {"loss": models.shape[::2][:2], "weight": (models.shape[2],)}
+        if self.problem.targets.n_classes is not None:
+            shapes |= {"right": shapes["loss"], "rows": shapes["weight"]}
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"loss": Accumulator(models.shape[::2][:2]), "weight": Accumulator((models.shape[2],))},
+            accumulators={name: Accumulator(shape) for name, shape in shapes.items()},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
@@ -212,9 +215,16 @@ class Candidates:
             # one step leads to the optimum; where it starts is no candidate's
             scores[0] = -np.inf
         best = int(np.argmax(scores.max(axis=0)))
-        version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
+        taken = (scores[1] >= scores[0]).astype(int)
+        version = state.proposal if taken[best] else state.coefficients
+        accuracies = np.zeros(0)
+        if "right" in sums:
+            rows = np.maximum(sums["rows"].reshape(A, F).sum(axis=1), np.finfo(float).tiny)
+            accuracies = sums["right"].reshape(2, A, F).sum(axis=2)[taken, np.arange(A)] / rows
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        return PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
+        return PenaltyChoice(
+            float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths, accuracies
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +243,8 @@ class PenaltyChoice:
         Where the chosen models stand, on the features that penalties were told apart on.
     strengths : ndarray of shape (A,)
         As of `Candidates`; empty where they are not known.
+    accuracies : ndarray of shape (A,)
+        The share of held-out rows that are given their class; empty for targets that are numbers.
     """
 
     alpha: float
@@ -240,6 +252,12 @@ class PenaltyChoice:
     scores: np.ndarray
     start: np.ndarray
     strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    accuracies: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the penalty with the best score; None for targets that are numbers."""
+        return float(self.accuracies[np.argmax(self.scores)]) if len(self.accuracies) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +381,8 @@ def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
     scores = np.mean([choice.scores for choice in choices], axis=0)
     best = int(np.argmax(scores))
-    return replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
+    accuracies = np.mean([choice.accuracies for choice in choices], axis=0)
+    return replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores, accuracies=accuracies)
 
 
 def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:

@@ -152,7 +152,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     Returns
     -------
     dict of ndarray
-        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,).
+        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). Of classes "right" (v, c) and "rows"
+        (c,), too: the rows that are given their class and all rows, whose classes weigh alike.
     """
     folds = operands["folds"](block.held_with)
     # rows of no fold are not even mapped
@@ -162,17 +163,36 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     values, weight = targets(block)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
+    right, counted = np.zeros_like(losses), block.weights[:, None] * (folds[:, None] == operands["fold"])
+    is_of_classes = targets.n_classes is not None
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
-        each = candidate_losses(phi, values[rows], models, **operands["loss"])
+        scores = candidate_scores(phi, models)
+        each = candidate_losses(scores, values[rows], **operands["loss"])
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
-    return {"loss": losses, "weight": judged.sum(axis=0)}
+        if is_of_classes:
+            right += np.einsum("vnc,nc->vc", _are_right(scores, values[rows]), counted[rows])
+    sums = {"loss": losses, "weight": judged.sum(axis=0)}
+    return sums | ({"right": right, "rows": counted.sum(axis=0)} if is_of_classes else {})
+
+
+def candidate_scores(phi: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """The scores (n, v, K, c) of mapped rows (n, m) by models (v, K, c, m + 1)."""
+    return model_scores(phi, models.reshape(-1, models.shape[-1])).reshape(phi.shape[0], *models.shape[:-1])
+
+
+def _are_right(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Which candidates give a row its class, (v, n, c); scores (n, v, K, c) and targets (n, K) of -1 and 1."""
+    if targets.shape[1] == 1:
+        right = (scores[:, :, 0] > 0.0) == (targets[:, :1, None] > 0.0)
+    else:
+        right = np.argmax(scores, axis=2) == np.argmax(targets, axis=1)[:, None, None]
+    return right.transpose(1, 0, 2)
 
 
 def candidate_losses(
-    phi: np.ndarray,
+    scores: np.ndarray,
     targets: np.ndarray,
-    models: np.ndarray,
     *,
     name: str,
     epsilon: float = 0.1,
@@ -185,10 +205,9 @@ def candidate_losses(
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
+    scores : ndarray of shape (n, v, K, c)
     targets : ndarray of shape (n, K)
         For classes 1 at a row's class and -1 elsewhere; one column for two classes.
-    models : ndarray of shape (v, K, c, m + 1)
     name, epsilon, quantiles
         The loss, as of `newton_loss`; "softmax" is that of all classes together.
 
@@ -196,9 +215,6 @@ def candidate_losses(
     -------
     ndarray of shape (v, n, c), float64
     """
-    v, K, c, width = models.shape
-    flat = models.reshape(-1, width)
-    scores = model_scores(phi, flat).reshape(phi.shape[0], v, K, c)
     if name == "softmax":
         own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
         return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)

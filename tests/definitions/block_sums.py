@@ -417,22 +417,28 @@ def held_out_block(block: Block, operands: Operands) -> Sums:
     phi, folds, weights = map_rows(block.X, operands["feature_map"]), operands["folds"](block.row_id), weights_of(block)
     assert block.y is not None
     loss, total = np.zeros((models.shape[0], models.shape[2])), np.zeros(models.shape[2])
+    right, rows = np.zeros_like(loss), np.zeros_like(total)
     for i in range(block.n_rows):
         s = weights[i] * (1.0 if targets.class_weight is None else targets.class_weight[block.y[i]])
         for c in range(len(fold)):
             if folds[i] < 0 or folds[i] != fold[c]:
                 continue
             total[c] += s
+            rows[c] += weights[i]
             for v in range(len(models)):
-                each = []
+                each, scores = [], []
                 for k, output in enumerate(targets.models):
                     f = math.fsum(models[v, k, c, :-1] * phi[i]) + models[v, k, c, -1]
+                    scores.append(f)
                     if targets.n_classes is None:
                         each.append(((block.y[i, output] - targets.center[output]) / targets.scale[output] - f) ** 2)
                     else:
                         each.append(losses.value(1.0 if block.y[i] == output else -1.0, f, "squared_hinge"))
                 loss[v, c] += s * math.fsum(each) / len(each)
-    return {"loss": loss, "weight": total}
+                given = int(scores[0] > 0.0) if len(scores) == 1 else targets.models[int(np.argmax(scores))]
+                right[v, c] += weights[i] * (targets.n_classes is not None and given == block.y[i])
+    of_classes = {} if targets.n_classes is None else {"right": right, "rows": rows}
+    return {"loss": loss, "weight": total, **of_classes}
 
 
 def calibration_block(block: Block, operands: Operands) -> Sums:
