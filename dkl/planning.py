@@ -486,7 +486,8 @@ def _device(wanted: str | None) -> tuple[Device, str]:
         choice = None if wanted is None else choose_device(wanted)
     except RuntimeError as error:
         return "cpu", str(error)
-    return ("cpu", "") if choice is None else (choice.device, str(choice))
+    # without a reason no GPU was in question
+    return ("cpu", "") if choice is None else (choice.device, str(choice) if choice.why else "")
 
 
 def product_rate() -> float:

@@ -377,7 +377,8 @@ class _Notebook:
     """One output of a cell, which is updated in place: text, and the same as HTML; no widget."""
 
     def __init__(self) -> None:
-        self._id, self._shown = "", -_REDRAWN_EVERY_S
+        self._id = ""
+        self._shown = -_REDRAWN_EVERY_S
         self._notes: list[str] = []
 
     def show(self, text: str) -> None:

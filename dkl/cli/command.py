@@ -127,7 +127,8 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
         # Warnings of libraries about their own future are not for the person who runs a command.
         if issubclass(category, UserWarning | RuntimeWarning):
             word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
-            stderr().print(Text.assemble(word, in_the_shell(str(message), options)))
+            said = getattr(message, "in_shell", "") or in_the_shell(str(message), options)
+            stderr().print(Text.assemble(word, said))
 
     with warnings.catch_warnings(), _progress_lines():
         warnings.showwarning = show_warning

@@ -119,12 +119,14 @@ def fit(
         bool, typer.Option("--resume", help="The same, with the folder MODEL.checkpoint beside the model.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, save the model, and score it on held-out rows.
 
     Without options everything is chosen from the rows, as `dkl.KernelClassifier()` does in Python, and what was chosen
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     """
+    from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
@@ -172,8 +174,9 @@ def fit(
         "cache_hits": tally.cache_hits,
         "seconds": round(seconds, 3),
     }
-    table, reasons = facts_table(facts), getattr(estimator, "reasons_", ())
-    chosen = [Text(f"  {reason}") for reason in reasons]
+    table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
+    chosen: list[RenderableType] = [Text(summary)] if summary else []
+    chosen += [reasons_table(reasons)] if reasons and (verbose or not summary) else []
     # The model is saved by now, so that nothing is lost where the score is interrupted.
     test = held_out_beside(store, dataset, held)
     if test is None:
@@ -184,7 +187,12 @@ def fit(
             metrics = scores_of(held_out_answers(estimator, test, exposure=exposure, memory_limit=limit))
         facts["held_out"] = {"split": test.name, "rows": test.n_rows} | metric_facts(metrics)
         said = [Text(f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"), metric_table(metrics)]
-    return Result(facts | {"reasons": list(reasons)}, Group(table, *chosen, *said))
+    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(table, *chosen, *said))
+
+
+def reasons_table(reasons: Sequence[str]) -> RenderableType:
+    """What was decided, and why, in two columns."""
+    return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
 
 
 def features_of(estimator: FeatureLearner | KernelMachine) -> str:

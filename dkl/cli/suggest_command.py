@@ -31,10 +31,12 @@ def suggest(
         Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
     ] = "balanced",
     seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All that was tried, and why.")] = False,
 ) -> Result:
     """Say what `dkl fit` without options chooses on these rows: what it tries, the scores, and the parameters.
 
-    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner.
+    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner;
+    with --verbose the scores and the parameters come before it.
     """
     from dkl.suggestions import suggest as suggest_for
 
@@ -46,6 +48,7 @@ def suggest(
     facts = {
         "rows": suggestion.rows,
         "tried": [asdict(kind) for kind in suggestion.tried],
+        "summary": suggestion.summary,
         "reasons": list(suggestion.reasons),
         "estimator": repr(suggestion.estimator),
     }
@@ -56,4 +59,6 @@ def suggest(
     by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
     where = [store, "model.zarr", *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
-    return Result(facts | {"command": line}, Text.assemble(f"{suggestion!r}\n\n", (line, "bold")))
+    brief = f"For {suggestion.rows}:\n{suggestion.summary}"
+    said = repr(suggestion) if verbose else brief
+    return Result(facts | {"command": line}, Text.assemble(f"{said}\n\n", (line, "bold")))

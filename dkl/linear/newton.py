@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
+from dkl.errors import users_level
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
@@ -116,7 +117,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
     if not state.ended and not state.converged(last.tol, last.decrement).all():
-        warnings.warn(result.message, UserWarning, stacklevel=6)
+        warnings.warn(result.message, UserWarning, stacklevel=users_level())
     return result
 
 

@@ -50,6 +50,8 @@ class Provenance:
     total_weight : float
     task : str
         "classification", "regression", or empty.
+    target : str
+        The column of the files that the targets were read from; empty where it is not known.
     targets : tuple of (str, float)
         Each class with its total weight.
     passes, bytes_read, cache_hits : int
@@ -77,6 +79,7 @@ class Provenance:
     columns: int = 0
     total_weight: float = 0.0
     task: str = ""
+    target: str = ""
     targets: tuple[tuple[str, float], ...] = ()
     passes: int = 0
     bytes_read: int = 0
@@ -217,5 +220,6 @@ def rows_of(dataset: Dataset) -> Provenance:
         columns=dataset.n_columns,
         total_weight=dataset.total_weight,
         task=dataset.task or "",
+        target=str(dataset.schema.provenance.get("target", "")),
         targets=tuple(zip(names, weights, strict=True)),
     )
