@@ -185,61 +185,77 @@ class ChoosingMixin(LossChoosingMixin):
         cut_short : str
             Why some of them were left out, by the clock or by whoever looks on; empty for none.
         """
-        pilots, shape, n_kinds = dict[tuple[int, int], Judged](), self._shape(on[0]), len(race.contenders)
+        pilots, n_kinds = dict[tuple[int, int], Judged](), len(race.contenders)
         clock.start_counting()
         cut_short, asking = "", None
         self._log_loss = "open"
         run = on[2]
         self._tell_of_choice(run, Event("started", "choice"))
-        while (trial := race.next()) is not None:
-            number, fold = trial
-            contender = race.contenders[number]
+        requested = ""
+        while (trial := race.next()) is not None and not requested:
+            number = trial[0]
             work = race.trial_work(number)
-            if race.tried and not clock.allows(work + race.fitting(contender)):
+            if race.tried and not clock.allows(work + race.fitting(race.contenders[number])):
                 race.leave_out(number)
                 cut_short = f"since time_limit={self.time_limit:g} left no time for others"
                 continue
-            if number >= n_kinds and asking is None:
-                best = race.winner
-                plain = [pilots[best, done] for done in range(race.rounds)]
-                asking = self._ask_log_loss(race.contenders[best].learner, plain, folds[: race.rounds], on, dataset)
-                race.spent += asking
-                clock.count(asking)
-                if not race.affords(number):
-                    race.leave_out(number)
-                    continue
-            self._advised = contender.learner
+            loss = self.loss_
             try:
-                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-                known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
-                many = shape.features_of(contender.learner) > MANY_FEATURES
-                near = race.preferred(number) if many else None
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
+                if number >= n_kinds and asking is None:
+                    best = race.winner
+                    plain = [pilots[best, done] for done in range(race.rounds)]
+                    learner = race.contenders[best].learner
+                    asking = self._ask_log_loss(learner, plain, folds[: race.rounds], on, dataset)
+                    race.spent += asking
+                    clock.count(asking)
+                    if not race.affords(number):
+                        race.leave_out(number)
+                        continue
+                self._run_trial(race, trial, pilots, folds, on)
             except KeyboardInterrupt:
                 if race.leader is None or not ends_trials():
                     raise
+                # the losses may have been compared
+                self.loss_ = loss
                 cut_short = f"since Ctrl-C ended the trials after {len(race.tried)}"
-                best = race.contenders[race.leader].name
-                said = f"Ctrl-C ended the trials: the best so far is fitted, {best}. Ctrl-C again stops the fit."
+                best_name = race.contenders[race.leader].name
+                said = f"Ctrl-C ended the trials: the best so far is fitted, {best_name}. Ctrl-C again stops the fit."
                 self._tell_of_choice(run, Event("note", "choice", detail={"message": said}))
                 break
-            except ValueError as error:
-                LOG.info("%s are left out of the choice: %s", contender.name, error)
-                race.tell(number, None)
-                race.why = race.why or str(error)
-            else:
-                race.tell(number, choice, pilot.feature_map_.n_features)
-                pilots[number, fold] = pilot, choice
             clock.count(work)
-            requested = self._tell_of_choice(run, _after_trial(race, number, clock))
-            if requested and race.leader is not None:
-                cut_short = f"since {requested}"
-                break
+            requested = self._tell_of_choice(run, _after_trial(race, number, clock)) if race.leader is not None else ""
+            cut_short = f"since {requested}" if requested else cut_short
         self._tell_of_choice(run, Event("finished", "choice", len(race.tried), len(race.tried), seconds=clock.elapsed))
         if cut_short and asking is not None and max(race.tried) < n_kinds:
             # a fit that is given these trials does not ask either
             race.spent, self._log_loss = race.spent - asking, "open"
         return pilots, cut_short
+
+    def _run_trial(
+        self,
+        race: Race,
+        trial: tuple[int, int],
+        pilots: dict[tuple[int, int], Judged],
+        folds: list[HeldOut],
+        on: On,
+    ) -> None:
+        """Learn a contender's features without the rows of a fold, and tell the race how they do there."""
+        number, fold = trial
+        contender = race.contenders[number]
+        self._advised = contender.learner
+        try:
+            learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+            known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
+            many = self._shape(on[0]).features_of(contender.learner) > MANY_FEATURES
+            near = race.preferred(number) if many else None
+            pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
+        except ValueError as error:
+            LOG.info("%s are left out of the choice: %s", contender.name, error)
+            race.tell(number, None)
+            race.why = race.why or str(error)
+        else:
+            race.tell(number, choice, pilot.feature_map_.n_features)
+            pilots[number, fold] = pilot, choice
 
     def _tell_of_choice(self, run: Run, event: Event) -> str:
         """Publish where the choice is; why a subscriber wants it to end, empty where none does."""
