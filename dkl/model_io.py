@@ -344,7 +344,9 @@ def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dic
 def _fields_of(value: object, path: str) -> dict[str, Any]:
     """What an object is made of: the fields of a dataclass, or parameters and fitted attributes of an estimator."""
     if hasattr(value, "to_json") and hasattr(type(value), "from_json"):
-        return {"json": value.to_json()}
+        # what JSON has no place for: the directions of free text
+        beside = getattr(value, "directions", ())
+        return {"json": value.to_json(), **({"directions": beside} if beside else {})}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {known.name: getattr(value, known.name) for known in dataclasses.fields(value)}
     if isinstance(value, BaseEstimator):
@@ -517,7 +519,8 @@ class _Reader:
         values = {name: self.decode(value) for name, value in fields.items()}
         # Classes with a text form of their own (schemas, encodings) check it when they read it.
         if hasattr(cls, "from_json"):
-            return cls.from_json(values["json"])
+            made = cls.from_json(values["json"])
+            return made.with_directions(values["directions"]) if "directions" in values else made
         if dataclasses.is_dataclass(cls):
             _check_names(name, values, {known.name for known in dataclasses.fields(cls)}.__contains__)
             check_finite(cls, values)

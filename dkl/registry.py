@@ -140,6 +140,8 @@ STORED = {
     "CombinedProjection": "dkl.features.feature_map",
     "Scaler": "dkl.features.scaling",
     "TableEncoding": "dkl.data.ingest.encoding",
+    "TextDirections": "dkl.data.columns.free_text",
+    "WordDirections": "dkl.data.columns.free_text",
     "FittedEncoding": "dkl.encodings.fitted",
     "CoefficientPosterior": "dkl.uncertainty.posterior",
     "HeldOutScores": "dkl.uncertainty.order_statistics",

@@ -113,7 +113,7 @@ CYCLES = {
         }
     ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
     frozenset(
-        {"dkl.encodings.categories", "dkl.linear.fitting", "dkl.linear.incremental"}
+        {"dkl.encodings.categories", "dkl.encodings.texts", "dkl.linear.fitting", "dkl.linear.incremental"}
     ): "BlockIncremental is given tables by users, and fits the minibatches of machines",
 }
 

@@ -170,7 +170,10 @@ def test_whole_numbers_that_may_be_counts_are_said_to_be_classes_for_now(tmp_pat
     assert "task='regression' (in the shell --task)" in dkl_command(*files, "--plan").stdout.replace("\n", " ")
     for command in (files, ("info", tmp_path / "visits.zarr")):
         shown = " ".join(dkl_command(*command).stdout.replace("│", " ").split())
-        assert "visits: classes (if they are counts or sizes: dkl fit --task regression)" in shown
+        assert (
+            "visits: classes (if they are numbers: dkl fit --task regression; if they are counts: dkl fit --loss"
+            in shown
+        )
     numbers = dkl_command(*files, "--task", "regression", "--overwrite").stdout
     assert "visits: numbers" in numbers
     assert "counts" not in numbers

@@ -543,3 +543,31 @@ def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
     assert report.count("data:image/png;base64,") == 2
     assert "How good it is" in report
     assert is_picture(tmp_path / "pictures" / "importance.png")
+
+
+@pytest.mark.parametrize("arm", ["LightGBM 100", "RBFSampler", "Incremental"])
+def test_arms_beyond_memory_learn_the_rows_of_a_store(
+    arm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lines all of them learn most; the rows of blocks are the same however many there are."""
+    if arm.startswith("LightGBM"):
+        pytest.importorskip("lightgbm")
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("benchmarks/beyond_memory.py")
+    store = names["stored"](tmp_path, "lines", 3_000)
+    X, _ = names["rows_of_block"]("lines", 0, 3_000)
+    np.testing.assert_array_equal(names["dkl"].open_dataset(store).X.compute(), X)
+    cell = names["measured"](str(store), arm, "lines", None, 3_000)
+    assert cell["auc"] > 0.65
+    assert cell["clock"] > 0.0
+    assert "s (" in names["shown"](cell)
+
+
+def test_laws_beyond_memory_are_the_same_in_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES / "benchmarks")
+    names = example("benchmarks/beyond_memory.py")
+    for law in names["LAWS"]:
+        (X, y), (other, classes) = (names["rows_of_block"](law, block, 20_000) for block in (0, 5))
+        assert not np.array_equal(X, other)
+        assert abs(y.mean() - classes.mean()) < 0.02
+        assert 0.3 < y.mean() < 0.75

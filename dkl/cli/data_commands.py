@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -67,9 +67,24 @@ def parse_splits(text: str) -> dict[str, float]:
     return shares
 
 
+def _as_typed(options: Any) -> list[str]:
+    """The fields of a group of options that are not as they are without being given, as words of a command line."""
+    words = []
+    for field in fields(options):
+        value, flag = getattr(options, field.name), f"--{field.name.replace('_', '-')}"
+        if value == field.default or value == []:
+            continue
+        words += [flag] if value is True else [word for each in _each(value) for word in (flag, str(each))]
+    return words
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 @dataclass(frozen=True)
-class ColumnOptions:
-    """What the columns of the files are."""
+class RoleOptions:
+    """What the columns of files are."""
 
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
@@ -84,12 +99,10 @@ class ColumnOptions:
     categorical: Annotated[
         list[str] | None, typer.Option(help="Take the values of this column as names. May be repeated.")
     ] = None
-    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
     missing: Annotated[
         Literal["auto", "mean", "error"],
         typer.Option(help="Missing numbers: their mean and a flag column, the mean alone, or an error."),
     ] = "auto"
-
     drop_missing_target: Annotated[
         bool, typer.Option("--drop-missing-target", help="Leave rows out that have no target; they are counted.")
     ] = False
@@ -98,6 +111,18 @@ class ColumnOptions:
         """As `dkl.ingest` takes them."""
         # An option that may be repeated arrives as a list, or as None where it was not given.
         return {**vars(self), "drop": tuple(self.drop or ()), "categorical": tuple(self.categorical or ())}
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, as a shell takes them."""
+        return _as_typed(self)
+
+
+@dataclass(frozen=True)
+class ColumnOptions(RoleOptions):
+    """What the columns of the files are, and what the target is."""
+
+    task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
 
 
 @dataclass(frozen=True)
@@ -120,7 +145,47 @@ class HeldOptions:
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class CsvOptions:
+    """How delimited text is written."""
+
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            help="CSV: what stands between values, a character or 'tab'.", show_default="found from the first lines"
+        ),
+    ] = None
+    decimal: Annotated[
+        Literal[".", ","] | None,
+        typer.Option(help="CSV: the decimal mark of numbers.", show_default="as most values of a column have it"),
+    ] = None
+    na: Annotated[
+        list[str] | None, typer.Option(help="CSV: a text that means missing, beside the usual ones. May be repeated.")
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="CSV: such as latin-1 or cp1252.", show_default="UTF-8, or UTF-16 by its mark")
+    ] = None
+
+    def csv_format(self) -> Any:
+        """What is said of delimited text, as `dkl.CsvFormat`; None where nothing is."""
+        if not self.given:
+            return None
+        from dkl.data.ingest.csv_files import NULL_VALUES, CsvFormat
+
+        delimiter = {"tab": "\t", "\\t": "\t"}.get(self.delimiter or "", self.delimiter)
+        nulls = (*NULL_VALUES, *(self.na or ()))
+        try:
+            return CsvFormat(delimiter, null_values=nulls, decimal=self.decimal, encoding=self.encoding)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, as a shell takes them."""
+        return _as_typed(CsvOptions(self.delimiter, self.decimal, self.na, self.encoding))
+
+
+@dataclass(frozen=True)
+class TextOptions(CsvOptions):
     """How the files are written."""
 
     format: Annotated[FileFormat | None, typer.Option(help="Of files whose suffix does not tell it.")] = None
@@ -131,6 +196,12 @@ class TextOptions:
 
     def chosen(self, sources: list[str]) -> Any:
         """As `dkl.ingest` takes it."""
+        if (csv := self.csv_format()) is not None:
+            if self.format not in (None, "csv"):
+                raise typer.BadParameter(f"{self.given[0]} is for CSV files, and --format says {self.format}")
+            if self.n_columns is not None or self.zero_based is not None:
+                raise typer.BadParameter("--n-columns, --zero-based and --one-based are for libsvm text")
+            return csv
         if self.n_columns is None and self.zero_based is None:
             return self.format
         from dkl.data.ingest.libsvm_files import LibsvmFormat
@@ -248,9 +319,11 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     encoded = "" if width == schema.n_columns else f" ({schema.n_columns} encoded)"
     shown: dict[str, Any] = {"rows": f"{facts['rows']:,}", "columns": f"{width:,}{encoded}"}
     name = facts.get("target")
+    if "written" in schema.provenance:
+        shown["files"] = schema.provenance["written"]
     kind = {"classification": "classes", "regression": "numbers", None: "none"}[schema.task]
     if schema.may_be_counts:
-        kind += " (if they are counts or sizes: dkl fit --task regression)"
+        kind += " (if they are numbers: dkl fit --task regression; if they are counts: dkl fit --loss poisson)"
     shown["target"] = kind if name is None else f"{name}: {kind}"
     weights = facts.get("classes")
     if weights:

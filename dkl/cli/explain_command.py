@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture
-from dkl.cli.model_commands import Model, Store, chosen_split
+from dkl.cli.model_commands import Model, Store, chosen_split, strengths
 from dkl.cli.output_checks import OutputFolder
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def explain(
     pictures, of how the predictions depend on the most important columns, too.
     """
     from dkl.explain.contributions import contributions
-    from dkl.explain.importance import importance
     from dkl.methods.validation import checked_dataset
     from dkl.model_io import load_model
 
@@ -65,7 +64,7 @@ def explain(
     dataset = chosen_split(store, split, "test")
     estimator = load_model(model)
     with computing_on(compute):
-        found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
+        found, ordered, shown = strengths(estimator, dataset, compute, running, most)
         parts = None
         if row is not None:
             (places,) = np.nonzero(np.asarray(dataset.row_id) == row)
@@ -77,20 +76,7 @@ def explain(
             alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()
             parts = contributions(estimator, alone, dataset.thin(_ROWS))
         pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
-    ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
-    facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": dict(ordered)}
-    title = f"change of the prediction on {dataset.n_rows:,} rows"
-    bars = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    bars.add_column("column")
-    bars.add_column("strength", justify="right")
-    bars.add_column("")
-    # The first column is the strongest: its bar is as long as any.
-    largest = ordered[0][1] or 1.0
-    for name, strength in ordered[:most]:
-        bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
-    shown: list[RenderableType] = [bars]
-    if len(ordered) > most:
-        shown.append(Text(f"and {len(ordered) - most} more columns (--most)"))
+    facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": ordered}
     if parts is not None:
         facts["row"], table = _row_facts(parts, row or 0, most)
         shown += [Text(""), table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.data_commands import HeldOptions, ZeroBased
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, ZeroBased
+from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.progress import Tally, listening
@@ -21,9 +23,11 @@ from dkl.progress import Tally, listening
 if TYPE_CHECKING:
     from dkl.data.dataset import Dataset
     from dkl.data.labels import TaskChoice
+    from dkl.explain.importance import Importance
     from dkl.machines.machine import KernelMachine
     from dkl.methods.base import FeatureLearner
     from dkl.model_selection.held_out_scores import Metric
+    from dkl.protocols.estimators import FittedModel
 
 Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
@@ -40,7 +44,7 @@ Exposure = Annotated[
 def register(app: typer.Typer) -> None:
     """Add these commands to the program."""
     command(app, "plan", epilog="Example: [bold]dkl plan rows.zarr --memory-limit '1 GiB'[/bold]")(plan)
-    command(app, "fit", epilog="Example: [bold]dkl fit rows.zarr model.zarr[/bold]")(fit)
+    command(app, "fit", epilog="Example: [bold]dkl fit rows.csv model.zarr --target label[/bold]")(fit)
     command(app, "score", epilog="Example: [bold]dkl score model.zarr rows.zarr --scoring accuracy[/bold]")(score)
     command(
         app,
@@ -95,7 +99,7 @@ def plan(
 
 
 def fit(
-    store: Store,
+    data: Rows,
     model: Annotated[str, typer.Argument(help="Where to write the model.", show_default=False)],
     features: FeatureOptions,
     machine: MachineOptions,
@@ -103,6 +107,8 @@ def fit(
     compute: Compute,
     running: Running,
     *,
+    roles: RoleOptions,
+    text: CsvOptions,
     split: Annotated[str | None, typer.Option(help="Rows to fit (default: train where it is there).")] = None,
     exposure: Exposure = None,
     interval_group: Annotated[
@@ -125,6 +131,7 @@ def fit(
 
     Without options everything is chosen from the rows, as `dkl.KernelClassifier()` does in Python, and what was chosen
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
+    Files are read into a store beside the model first, model.rows.zarr, which is used again while they are unchanged.
     """
     from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
@@ -133,8 +140,12 @@ def fit(
     # A fixed place beside the model, so that the same command line finds it again.
     if checkpoint is None and resume:
         checkpoint = f"{model.rstrip('/')}.checkpoint"
-    check_before(model, "model", overwrite=overwrite, inputs=[store, checkpoint], belongs=is_part_of_a_model)
-    dataset = held.of(chosen_split(store, split, "train", machine.task or "auto"))
+    check_before(model, "model", overwrite=overwrite, inputs=[data, checkpoint], belongs=is_part_of_a_model)
+    task = machine.task or "auto"
+    store, read = store_of(
+        data, model, roles, text, held, compute=compute, running=running, seed=machine.seed, task=task
+    )
+    dataset = held.of(chosen_split(store, split, "train", task))
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The machine hands the checkpoint on to its features, in a folder of their own.
     if checkpoint is not None:
@@ -177,6 +188,15 @@ def fit(
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
     chosen += [reasons_table(reasons)] if reasons and (verbose or not summary) else []
+    first = [Text(read)] if read else []
+    if read and dataset.schema.may_be_counts and machine.task is None:
+        line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"
+        first.append(
+            Text(
+                f"The whole numbers of {roles.target} are taken for classes, as with --task classification. As "
+                f"numbers: {line} --task regression; as counts: {line} --loss poisson"
+            )
+        )
     # The model is saved by now, so that nothing is lost where the score is interrupted.
     test = held_out_beside(store, dataset, held)
     if test is None:
@@ -187,12 +207,39 @@ def fit(
             metrics = scores_of(held_out_answers(estimator, test, exposure=exposure, memory_limit=limit))
         facts["held_out"] = {"split": test.name, "rows": test.n_rows} | metric_facts(metrics)
         said = [Text(f"On the {test.n_rows:,} rows of {test.name}, which the fit has not seen:"), metric_table(metrics)]
-    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(table, *chosen, *said))
+    if read:
+        # whoever hands files over has not seen anything of the rows yet
+        facts |= {"store": store, "read": read}
+        with computing_on(compute):
+            _, facts["importance"], bars = strengths(estimator, dataset if test is None else test, compute, running)
+        said += [Text(""), *bars]
+    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *said))
 
 
 def reasons_table(reasons: Sequence[str]) -> RenderableType:
     """What was decided, and why, in two columns."""
     return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
+
+
+def strengths(
+    estimator: FittedModel, dataset: Dataset, compute: Compute, running: Running, most: int = 20
+) -> tuple[Importance, dict[str, float], list[RenderableType]]:
+    """How much the predictions change with each column, by name, the strongest first; and the first ones as a table."""
+    from dkl.explain.importance import importance
+
+    found = importance(estimator, dataset, progress=running.progress, memory_limit=compute.memory_limit)
+    ordered = [(found.names[g], float(found.strengths[g])) for g in found.order]
+    title = f"change of the prediction on {dataset.n_rows:,} rows"
+    bars = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    bars.add_column("column")
+    bars.add_column("strength", justify="right")
+    bars.add_column("")
+    # The first column is the strongest: its bar is as long as any.
+    largest = ordered[0][1] or 1.0
+    for name, strength in ordered[:most]:
+        bars.add_row(Text(name), f"{strength:.4g}", "█" * round(24 * strength / largest))
+    more = [Text(f"and {len(ordered) - most} more columns (dkl explain --most)")] if len(ordered) > most else []
+    return found, dict(ordered), [bars, *more]
 
 
 def features_of(estimator: FeatureLearner | KernelMachine) -> str:
@@ -267,6 +314,7 @@ def predict(
         str, typer.Argument(help="A store, or CSV, Parquet or libsvm files with raw rows.", show_default=False)
     ],
     output: Annotated[str, typer.Argument(help="predictions.parquet, .csv or .zarr.", show_default=False)],
+    text: CsvOptions,
     compute: Compute,
     running: Running,
     *,
@@ -329,7 +377,8 @@ def predict(
             parts = predict_store(answers, chosen_split(data, split, ""), compute)
         else:
             told = Differences(strict, "--strict")
-            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried)
+            format = text.csv_format()
+            parts = predict_files(answers, data, zero_based=zero_based, told=told, ids=carried, format=format)
         # Parts are written as they come, so that memory does not grow with the number of rows.
         try:
             with open_writer(output, overwrite=overwrite, inputs=[model, data]) as writer:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dkl.data.dataset import Dataset
+    from dkl.data.ingest.csv_files import CsvFormat
     from dkl.uncertainty.order_statistics import HeldOutScores
 
     Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame
@@ -112,16 +113,22 @@ def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
 
 
 def predict_files(
-    answers: Answers, path: str, *, zero_based: bool | None, told: Differences, ids: Sequence[str] = ()
+    answers: Answers,
+    path: str,
+    *,
+    zero_based: bool | None,
+    told: Differences,
+    ids: Sequence[str] = (),
+    format: CsvFormat | None = None,
 ) -> Iterator[Part]:
     """The predictions of raw rows in CSV, Parquet or libsvm files, a few thousand rows at a time.
 
-    Columns that `ids` names go along as they stand in the files. What is unlike the rows of fit in all files goes to
-    `told`, which says it in the end or refuses it at once.
+    Columns that `ids` names go along as they stand in the files; `format` says how delimited text is written. What is
+    unlike the rows of fit in all files goes to `told`, which says it in the end or refuses it at once.
     """
     from dkl.data.ingest.paths import file_format, find_files
 
-    is_libsvm = file_format(find_files(path, None), None) == "libsvm"
+    is_libsvm = format is None and file_format(find_files(path, None), None) == "libsvm"
     beside = [name for name in (answers.exposure, answers.interval_group) if name is not None]
     read = tuple(dict.fromkeys([*ids, *beside]))
     if is_libsvm and read:
@@ -132,7 +139,7 @@ def predict_files(
     parts = (
         ((answer, X, {}) for answer, X in answers.libsvm_rows(path, zero_based))
         if is_libsvm
-        else answers.table_rows(path, told, read)
+        else answers.table_rows(path, told, read, format)
     )
     for answer, X, columns in parts:
         exposure, groups = (
@@ -246,7 +253,7 @@ class Answers:
         return replace(self, estimator=nameless)
 
     def table_rows(
-        self, path: str, told: Differences, ids: Sequence[str]
+        self, path: str, told: Differences, ids: Sequence[str], format: CsvFormat | None = None
     ) -> Iterator[tuple[Answers, Rows, Mapping[str, pa.ChunkedArray]]]:
         """Raw rows as the model takes them: encoded where it has an encoding, else by name where it knows names.
 
@@ -260,9 +267,14 @@ class Answers:
             if encoding
             else set(getattr(self.estimator, "feature_names_in_", ()))
         )
+        # files of texts are read as texts, and columns of plain numbers go along as numbers
+        rules = () if encoding is None or encoding.array_dtype else encoding.rules
+        plain = {rule.name for rule in rules if rule.kind == "number" and not rule.form}
+        kinds: dict[str, pa.DataType] = {}
         start = 0
-        for whole in read_tables(path, encoding=encoding, ids=ids):
+        for whole in read_tables(path, encoding=encoding, ids=ids, format=format):
             carried = {name: whole.column(name) for name in ids}
+            carried |= {name: as_numbers(carried[name], name, kinds) for name in ids if name in plain}
             table = whole.drop_columns([name for name in ids if name not in known])
             if encoding is None or encoding.array_dtype:
                 X = table.to_pandas()
@@ -462,3 +474,24 @@ class _ZarrWriter:
         self._group.attrs[f"{name}_labels"] = known.tolist()
         positions = {label: code for code, label in enumerate(known.tolist())}
         return np.array([positions[str(label)] for label in values], dtype=np.int32)
+
+
+def as_numbers(column: pa.ChunkedArray, name: str, kinds: dict[str, pa.DataType]) -> pa.ChunkedArray:
+    """A column of texts as numbers, where all of its first texts write numbers; `kinds` keeps which ones."""
+    import pyarrow as pa
+
+    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+        return column
+    for kind in [kinds[name]] if name in kinds else [pa.int64(), pa.float64(), column.type]:
+        try:
+            cast = column.cast(kind)
+        except pa.ArrowInvalid as error:
+            if name in kinds:
+                raise ValueError(
+                    f"column {name!r} of --id holds {kind} values in the first rows, and others later ({error}); write "
+                    "them alike, or join the predictions by row_id"
+                ) from None
+        else:
+            kinds[name] = kind
+            return cast
+    return column

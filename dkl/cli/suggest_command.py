@@ -11,17 +11,23 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
-from dkl.cli.data_commands import HeldOptions
-from dkl.cli.model_commands import Store, chosen_split
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.given_files import Rows, store_of
+from dkl.cli.model_commands import chosen_split
+
+# Where the command that is printed writes the model.
+_MODEL = "model.zarr"
 
 
 def register(app: typer.Typer) -> None:
     """Add this command to the program."""
-    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.zarr[/bold]")(suggest)
+    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.csv --target label[/bold]")(suggest)
 
 
 def suggest(
-    store: Store,
+    data: Rows,
+    roles: RoleOptions,
+    text: CsvOptions,
     held: HeldOptions,
     compute: Compute,
     running: Running,
@@ -37,9 +43,11 @@ def suggest(
 
     Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner;
     with --verbose the scores and the parameters come before it.
+    Files are read into the store model.rows.zarr first, which that command uses again while they are unchanged.
     """
     from dkl.suggestions import suggest as suggest_for
 
+    store, read = store_of(data, _MODEL, roles, text, held, compute=compute, running=running, seed=seed)
     dataset = held.of(chosen_split(store, split, "train"))
     with computing_on(compute):
         suggestion = suggest_for(
@@ -57,8 +65,10 @@ def suggest(
         return Result(facts, Text(repr(suggestion)))
     # The line is one that a shell takes as it stands: names with spaces are quoted.
     by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
-    where = [store, "model.zarr", *([] if split is None else ["--split", split]), *by]
+    by += [*(roles.given if read else ()), *(text.given if read else ())]
+    where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
-    brief = f"For {suggestion.rows}:\n{suggestion.summary}"
-    said = repr(suggestion) if verbose else brief
-    return Result(facts | {"command": line}, Text.assemble(f"{said}\n\n", (line, "bold")))
+    said = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
+    return Result(
+        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{said}\n\n", (line, "bold"))
+    )

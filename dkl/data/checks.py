@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
@@ -271,6 +273,18 @@ def spoken_names(names: Sequence[str], most: int = 12) -> str:
     return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
 
 
+def did_you_mean(name: object, names: Iterable[object]) -> str:
+    """The end of a message that nothing has this name: the name that is meant, where one is nearly the same."""
+    known = {_bare(each): str(each) for each in names}
+    near = get_close_matches(_bare(name), known, n=1, cutoff=0.7)
+    return f"; did you mean '{known[near[0]]}'?" if near else ""
+
+
+def _bare(name: object) -> str:
+    """A name as people mix names up: without regard to case, blanks and signs between words."""
+    return re.sub(r"[\W_]+", "", str(name)).lower()
+
+
 def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> np.ndarray | None:
     """Weights as float64 of shape (n,); one number stands for all rows.
 
@@ -301,6 +315,41 @@ def checked_weight(weight: GivenValues, n_rows: int, *, first_row: int = 0) -> n
             f"sample_weight[{first_row + row}] is {spoken(values[row])}; weights must be finite and not negative"
         )
     return values
+
+
+def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
+    """Refuse a series of pandas whose labels are those of a data frame in another order: its rows are not those of X.
+
+    Parameters
+    ----------
+    X : rows as given
+    values : values of rows as given
+    name : str
+        What the caller calls the values.
+
+    Raises
+    ------
+    ValueError
+    """
+    index, other = getattr(X, "index", None), getattr(values, "index", None)
+    if not (hasattr(X, "iloc") and hasattr(values, "iloc")) or index is None or other is None:
+        return
+    if index is other or len(index) != len(other) or index.equals(other):
+        return
+    # Labels that both have, each as often, tell the rows apart; others are numbers that nobody has given.
+    counts = index.value_counts()
+    if (
+        not index.isin(other).all()
+        or (counts.to_numpy() != other.value_counts().reindex(counts.index).to_numpy()).any()
+    ):
+        return
+    place = int(np.argmax(np.asarray(index != other)))
+    align = f"{name} = {name}.loc[X.index]" if index.is_unique else f"X, {name} = X.sort_index(), {name}.sort_index()"
+    raise ValueError(
+        f"{name} has the labels of X in another order: row {place} of X is {spoken(index[place])}, that of {name} "
+        f"is {spoken(other[place])}. Bring both into one order, {align}; or pass {name}.to_numpy() where "
+        "rows go by position"
+    )
 
 
 def check_total_weight(weights: np.ndarray) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from dkl.data.checks import check_order
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
@@ -53,15 +54,18 @@ def as_dataset(
     Raises
     ------
     ValueError
-        NaN or infinity (row and column are named), shapes that do not fit, complex numbers, a single class, a label
-        that is not among `classes`, weights that are negative or all zero, `y` beside a Dataset that has its own, or
-        columns named as categorical that a Dataset holds as numbers.
+        NaN or infinity (row and column are named), shapes that do not fit, complex numbers, a single class, a series
+        whose labels are those of a data frame in another order, a label that is not among `classes`, weights that are
+        negative or all zero, `y` beside a Dataset that has its own, or columns named as categorical that a Dataset
+        holds as numbers.
     TypeError
         Values that are not numbers.
     """
     if task not in ("auto", "classification", "regression"):
         raise ValueError(f"task is {task!r}; expected 'auto', 'classification' or 'regression'")
     X = as_known_rows(X)
+    for name, values in (("y", y), ("sample_weight", sample_weight)):
+        check_order(X, values, name)
     if isinstance(X, Dataset):
         rules = () if X.encoding is None else X.encoding.rules
         known = {rule.name for rule in rules if rule.kind in ("category", "code")}

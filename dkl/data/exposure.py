@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dkl.data.checks import named_place, shown_value, spoken_names
+from dkl.data.checks import check_order, did_you_mean, named_place, shown_value, spoken_names
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
@@ -46,6 +46,7 @@ class Exposure:
     """
 
     def __init__(self, beside: BesideFeatures, given: Any) -> None:
+        check_order(beside.X, given, "exposure")
         self._given = given
         self.name = given if isinstance(given, str) else None if given is None else ""
         if self.name and isinstance(beside.X, Dataset):
@@ -447,4 +448,6 @@ def exposure_beside(values: Any, X: Any, given: Any) -> Any:
 
 def _unknown(name: str, columns: list[Any]) -> str:
     """What to say of a column that there is not."""
-    return f"exposure={name!r} names no column of X; the columns are {spoken_names(columns)}"
+    return (
+        f"exposure={name!r} names no column of X{did_you_mean(name, columns)}; the columns are {spoken_names(columns)}"
+    )

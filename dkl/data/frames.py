@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import dask.array as da
@@ -24,15 +24,17 @@ def is_frame(X: object) -> bool:
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
-def encode_frame(X: GivenRows, categorical: Collection[str] = ()) -> tuple[GivenRows, TableEncoding]:
+def encode_frame(
+    X: GivenRows, categorical: Collection[str] = (), said: list[Callable[[], None]] | None = None
+) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
-    `categorical` names columns whose values are names whatever they look like. A Dask frame is read once for the
-    statistics of its columns, a partition at a time; its rows stay lazy.
+    `categorical` names columns whose values are names whatever they look like; `said` takes warnings. A Dask frame is
+    read once for the statistics of its columns, a partition at a time; its rows stay lazy.
     """
     check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
-    encoding = learn_encoding(parts, categorical=categorical, without="X.drop(columns={})")
+    encoding = learn_encoding(parts, categorical=categorical, without="X.drop(columns={})", said=said)
     return encoded_by(encoding, X), encoding
 
 

@@ -206,6 +206,8 @@ def target_codes(
     ValueError
         NaN or infinity, labels of two dimensions, an unknown label.
     """
+    if y.dtype.kind == "U" and y.ndim == 1 and classes is None and task != "classification":
+        y = written_targets(y, is_asked=task == "regression")
     check_targets(y)
     if task != "auto":
         decided: Task = task
@@ -227,6 +229,46 @@ def target_codes(
             "class of its own: --task regression takes them for numbers",
         )
     return encode_labels(y, labels, weight=weight), labels, decided
+
+
+def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
+    """Texts that write numbers with fractions as these, or any numbers where they are asked for; others as they are.
+
+    Raises
+    ------
+    ValueError
+        A few of the texts write none; the first is named.
+    """
+    # loaded where targets are texts: it brings pyarrow
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from dkl.data.columns.numbers import NumberForm
+    from dkl.data.columns.seen import TextStatistics
+
+    column = pa.chunked_array([pa.array(y.tolist(), pa.string())])
+    seen = TextStatistics.of(column, pc.value_counts(column), 0)
+    reading = seen.reading()
+    if reading is None:
+        are_whole = is_asked and seen.count > 0 and seen.whole == seen.count
+        return NumberForm().numbers(column.chunk(0)) if are_whole else y
+    if reading.kind != "number" or (reading.figures.is_whole and not is_asked):
+        return y
+    written = f" written as {reading.form}" if reading.form else ""
+    if strange := sorted((*reading.named, *seen.marked)):
+        row, text = strange[0]
+        raise ValueError(
+            f"y[{row}] is {text!r}, and the other targets are numbers{written}; correct it, or make it missing and "
+            "pass "
+            "drop_missing_target=True"
+        )
+    if reading.is_open:
+        hint(
+            f"y holds numbers such as {reading.figures.first[1]!r}, which are taken for {reading.form} in place of "
+            "1234.56; "
+            "where their mark is the other one, make numbers of them before: pandas.read_csv(..., decimal=',')"
+        )
+    return (NumberForm.of(reading.form) if reading.form else NumberForm()).numbers(column.chunk(0))
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:

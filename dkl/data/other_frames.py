@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import dask
@@ -37,7 +39,10 @@ def as_known_rows(X: GivenRows) -> Any:
         plain = pa.types.is_dictionary(dtype) or pa.types.is_null(dtype)
         return None if plain else pd.ArrowDtype(dtype)
 
-    return with_plain_texts(table).to_pandas(types_mapper=stored)
+    frame = with_plain_texts(table).to_pandas(types_mapper=stored)
+    coded = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    # what came as categories of texts is names, whatever these look like
+    return frame.astype({name: "category" for name in coded if frame[name].dtype.name != "category"})
 
 
 def is_other_table(X: object) -> bool:
@@ -67,9 +72,12 @@ def arrow_batches(X: Any) -> Any:
     if isinstance(X, pa.Table | pa.RecordBatchReader):
         return X
     if hasattr(X, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(X)
+        with _types_named(X):
+            return pa.RecordBatchReader.from_stream(X)
     if hasattr(X, "collect_batches"):
-        empty = X.head(0).collect().to_arrow()
+        empty = X.head(0).collect()
+        with _types_named(empty):
+            empty = empty.to_arrow()
         return pa.RecordBatchReader.from_batches(
             empty.schema,
             (batch for part in X.collect_batches(maintain_order=True) for batch in part.to_arrow().to_batches()),
@@ -84,19 +92,43 @@ def _arrow_table(X: Any) -> Any:
     import pyarrow as pa
 
     if hasattr(X, "__arrow_c_stream__"):
-        try:
+        with _types_named(X):
             return pa.RecordBatchReader.from_stream(X).read_all()
-        except pa.ArrowInvalid as error:
-            raise TypeError(
-                f"a column is of a type that this pyarrow {pa.__version__} does not have ({error}); cast it to a "
-                "number of 64 bits or to text"
-            ) from error
     if hasattr(X, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(X)])
     import narwhals
 
     known = narwhals.from_native(X)
-    return (known.collect() if isinstance(known, narwhals.LazyFrame) else known).to_arrow()
+    collected = known.collect() if isinstance(known, narwhals.LazyFrame) else known
+    with _types_named(collected.to_native()):
+        return collected.to_arrow()
+
+
+@contextmanager
+def _types_named(X: Any) -> Iterator[None]:
+    """Turn Arrow's refusal of a type into an error that names the columns that have it, and what to do."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        wrong = []
+        for name in getattr(X, "columns", ()):
+            try:
+                pa.RecordBatchReader.from_stream(X[[name]])
+            except pa.ArrowInvalid:
+                wrong.append(
+                    f"column '{name}' holds {X.schema[name]} values" if hasattr(X, "schema") else f"column '{name}'"
+                )
+            except TypeError:
+                # a table that cannot be asked for single columns
+                break
+        named = "; ".join(wrong) or "a column is of a type"
+        raise TypeError(
+            f"{named}, which this pyarrow {pa.__version__} does not have ({error}); cast it to a number of 64 bits, or "
+            "to "
+            "text where the values are names: X.with_columns(pl.col(name).cast(pl.Int64)) in Polars"
+        ) from error
 
 
 def with_plain_texts(table: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -59,20 +59,25 @@ def source_of(
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
     problems, weight, counted = Problems(in_words_of_frames), None, None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
+    said: list[Callable[[], None]] = []
     if in_memory:
         with problems.collected():
             weight = checked_weight(sample_weight, len(X))
             # rows of weight 0 teach no rule
             counted, _ = counted_rows(weight, repeats)
     with problems.collected():
-        rows, encoding = _encoded(X, categorical, counted)
+        rows, encoding = _encoded(X, categorical, counted, said)
     if problems and in_memory:
         with problems.collected():
             if y is not None:
                 target_codes(as_targets(y, len(X)), task, classes, weight)
     problems.raise_all()
     weight = weight if in_memory else sample_weight
-    return _with_rules(*_source_of_arrays(rows, y, weight, counted=counted, **of_targets), encoding)
+    source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)
+    # what is said of columns comes when nothing is wrong with the targets
+    for say in said:
+        say()
+    return _with_rules(source, schema, encoding)
 
 
 def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -98,11 +103,13 @@ def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray |
     return counted, weight[counted]
 
 
-def _encoded(X: GivenRows, categorical: Collection[str], counted: np.ndarray | None) -> tuple[GivenRows, TableEncoding]:
+def _encoded(
+    X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, said: list[Callable[[], None]]
+) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a frame, or of an array with gaps, and their rules: of the rows that count."""
 
     def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
-        return encode_frame(rows, categorical) if is_frame(rows) else encode_array(rows)
+        return encode_frame(rows, categorical, said) if is_frame(rows) else encode_array(rows)
 
     if counted is None:
         return encoded(X)

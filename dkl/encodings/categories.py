@@ -27,6 +27,7 @@ from dkl.encodings.target_means import (
     new_numbers,
     prior_losses,
 )
+from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
@@ -74,6 +75,7 @@ def with_categories(
     Dataset
         Its encoding is a `FittedEncoding`, which knows the codes of new rows.
     """
+    dataset = with_texts(dataset, held_out, run)
     if not dataset.schema.has_codes and not more:
         return dataset
     backend = backend_for(dataset.source, (), "cpu", run.memory_limit)
@@ -93,9 +95,11 @@ def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Bl
     allowed : int
         Bytes that a process may hold.
     """
+    dataset, of_texts = planned_texts(dataset)
     if not dataset.schema.has_codes:
-        return dataset, [], {}, 0
-    return CategoryFit(dataset, CategoryFolds(HeldOut(0.1)), True, allowed, Run()).planned()
+        return dataset, of_texts, {}, 0
+    planned, records, held, in_files = CategoryFit(dataset, CategoryFolds(HeldOut(0.1)), True, allowed, Run()).planned()
+    return planned, [*of_texts, *records], held, in_files
 
 
 @dataclass(frozen=True, eq=False)
@@ -532,6 +536,7 @@ def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
     ValueError
         They hold codes, and those of fit had none, or a column of codes is missing.
     """
+    dataset = texts_like_fit(encoding, dataset)
     is_made = isinstance(encoding, FittedEncoding) and bool(encoding.made)
     if not dataset.schema.has_codes and not (is_made and isinstance(dataset.encoding, TableEncoding)):
         return dataset
@@ -553,10 +558,10 @@ WHY_NO_UPDATE = (
 def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
     """Raise ValueError where columns hold codes of categories, and what is `asking` has no fit that makes numbers."""
     if dataset.schema.has_codes:
-        names = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
+        names = [rule.name for rule in dataset.encoding.rules if rule.kind in ("code", "text")]
         raise ValueError(
-            f"the columns {names} of {dataset.source.place} hold codes of categories, of which {asking} makes no "
-            f"numbers; {remedy}"
+            f"the columns {names} of {dataset.source.place} hold codes of categories, or free text, of which {asking} "
+            f"makes no numbers; {remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sums that numbers of categories are made of: by category and fold, of one block."""
+"""The sums that numbers of categories, and scores of free text, are made of: by fold, of one block."""
 
 from __future__ import annotations
 
@@ -87,3 +87,39 @@ def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
     if n_classes is not None:
         return (y[:, None] == np.arange(1, n_classes)).astype(np.float64)
     return np.asarray(y, np.float64).reshape(len(y), -1)
+
+
+def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Products of the directions of each text with themselves and with the targets, by fold, with a leading 1.
+
+    Parameters
+    ----------
+    block : Block
+    operands : mapping
+        "places": for each text its first column and how many it has, K; "folds": ``folds(held_with)`` and
+        ``folds.count``, F; "n_classes": C or None.
+
+    Returns
+    -------
+    dict
+        "weight" (F,), "targets" and "squares" (T, F); for each text k "gram k" (F, K + 1, K + 1), sum w z z', and
+        "answers k" (F, K + 1, T), sum w z t'. Of C classes target t is 1 for class t + 1, else 0.
+    """
+    fold, count = operands["folds"](block.held_with), operands["folds"].count
+    targets = target_columns(block.y, operands["n_classes"])
+    weighted = block.weights[:, None] * targets
+    sums = {
+        "weight": np.bincount(fold, block.weights, count),
+        "targets": np.array([np.bincount(fold, column, count) for column in weighted.T]),
+        "squares": np.array([np.bincount(fold, column, count) for column in (weighted * targets).T]),
+    }
+    for k, (start, size) in enumerate(operands["places"]):
+        z = np.ones((len(fold), size + 1))
+        z[:, 1:] = dense_columns(block.X, start, start + size)
+        gram, answers = np.empty((count, size + 1, size + 1)), np.empty((count, size + 1, targets.shape[1]))
+        for f in range(count):
+            rows = np.flatnonzero(fold == f)
+            of_fold = z[rows] * block.weights[rows, None]
+            gram[f], answers[f] = of_fold.T @ z[rows], of_fold.T @ targets[rows]
+        sums |= {f"gram {k}": gram, f"answers {k}": answers}
+    return sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from types import ModuleType
@@ -17,10 +17,9 @@ from dkl.data.store.outputs import FileKind, check_file, written_whole
 from dkl.encodings.fitted import FittedEncoding
 from dkl.encodings.keys import CategoryPart, category_parts
 from dkl.export.kernel_columns import graph_columns
-from dkl.export.pipeline import check_no_times
 from dkl.export.predictor import ScoringModel
 from dkl.export.quantiles import with_quantiles
-from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, graph_input, needed
+from dkl.export.symbols import ROWS, Symbol, SymbolNamespace, equal, graph_input, needed
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.generic import mapped
 from dkl.kernels.tiles import checked_dtype
@@ -87,7 +86,8 @@ def to_onnx(
     shared = [symbol.name for symbol in inputs if symbol.name in outputs]
     if shared:
         raise ValueError(f"the column {shared[0]!r} has the name of an output of the graph; rename it and fit again")
-    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset)
+    said = _said_of(getattr(model, "encoding_", None))
+    made = _Writer(onnx, {symbol.serial: name for name, symbol in outputs.items()}).model(inputs, outputs, opset, said)
     made.doc_string = f"{type(model).__name__} of dkl {__version__}"
     if path is not None:
         with written_whole(path, GRAPH) as hidden:
@@ -140,12 +140,12 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if table is None or encoding is None or (takes_columns_as_they_are(table) and not added):
         X = graph_input("X", width, dtype if encoding is None else np.result_type(dtype, encoding.dtype))
         return [X], X
-    check_no_times(table)
+    _check_texts(table)
     # A tensor has one type, so a table of texts and numbers becomes one input a column: texts for a category, double
-    # precision where the column's rule keeps it.
+    # precision where the column's rule keeps it, and for days.
     inputs = []
     for rule in table.rules:
-        number = np.dtype(np.float64) if rule.double else dtype
+        number = np.dtype(np.float64) if rule.double or rule.parts else dtype
         inputs.append(graph_input(rule.name, 1, np.str_ if rule.kind in ("category", "code") else number))
     xp = SymbolNamespace(inputs[0])
     encoded = {
@@ -156,6 +156,70 @@ def _rows(encoding: TableEncoding | FittedEncoding | None, width: int, dtype: np
     if isinstance(encoding, FittedEncoding):
         encoded |= _numbers_of_codes(xp, encoding, inputs, encoded)
     return inputs, xp.concat([part for rule in table.rules for part in encoded[rule.name]], axis=1)
+
+
+def _check_texts(encoding: TableEncoding) -> None:
+    """Raise TypeError for columns of free text, whose n-grams no operation of ONNX makes."""
+    if names := encoding.text_names:
+        raise TypeError(
+            f"the columns {names} hold free text, whose words ONNX has no operation to hash: model.to_sklearn() has "
+            "it, model.predictor() answers rows in this process; or fit without these columns"
+        )
+
+
+def _said_of(encoding: TableEncoding | FittedEncoding | None) -> dict[str, str]:
+    """What inputs hold of columns whose values no graph reads, by name."""
+    said = {}
+    for rule in () if encoding is None else encoding.rules:
+        if rule.kind == "date":
+            said[rule.name] = f"days since 1970-01-01 by the clock of {rule.zone or 'the column'}"
+        elif rule.parts:
+            said[rule.name] = "days" if rule.kind == "duration" else "part of a day since midnight"
+        elif rule.kind == "number" and rule.form:
+            said[rule.name] = f"the number that the text writes as {rule.form} in place of 1234.56"
+    return said
+
+
+def _of_times(xp: SymbolNamespace, rule: ColumnRule, days: Symbol) -> list[Symbol]:
+    """The encoded columns of days on the clock of the rule's zone, NaN where missing: see `encoded_days`."""
+    is_missing = Symbol("IsNaN", [days], days.shape, np.dtype(bool))
+    there = xp.where(is_missing, np.float64(0.0), days)
+    whole, columns = xp.floor(there), []
+    for part in rule.parts:
+        if part == "days":
+            columns.append(days if rule.filling is None else xp.where(is_missing, np.float64(rule.filling), days))
+            continue
+        if part == "hour":
+            turns = there - whole
+        elif part == "weekday":
+            # 1970-01-01 was a Thursday, three days after a Monday
+            weeks = (whole + 3.0) / 7.0
+            turns = weeks - xp.floor(weeks)
+        else:
+            turns = _day_of_year(xp, whole) / 365.25
+        for circle in (xp.cos, xp.sin):
+            # what is missing lies in the middle of the circle
+            columns.append(xp.where(is_missing, np.float64(0.0), circle(turns * (2.0 * np.pi))))
+    return [*columns, xp.asarray(is_missing, np.dtype(np.float64))] if rule.flags_missing else columns
+
+
+def _day_of_year(xp: SymbolNamespace, day: Symbol) -> Symbol:
+    """Whole days since 1970-01-01 as days since 1 January of their year: Hinnant's days_from_civil, turned round.
+
+    Years are counted from 1 March on, so that the day that leap years have comes last, in eras of 400 years.
+    """
+    era = xp.floor((day + 719_468.0) / 146_097.0)
+    of_era = day + 719_468.0 - era * 146_097.0
+    leaps = xp.floor(of_era / 1_460.0) - xp.floor(of_era / 36_524.0) + xp.floor(of_era / 146_096.0)
+    year = xp.floor((of_era - leaps) / 365.0)
+    from_march = of_era - (year * 365.0 + xp.floor(year / 4.0) - xp.floor(year / 100.0))
+    # January and February are of the next year; before March there are 59 days, and one more in a leap year
+    fourth, hundredth = year / 4.0, year / 100.0
+    by_four = xp.asarray(equal(fourth - xp.floor(fourth), 0.0), np.dtype(np.float64))
+    by_hundred = xp.asarray(equal(hundredth - xp.floor(hundredth), 0.0), np.dtype(np.float64))
+    by_era = xp.asarray(equal(year, 0.0), np.dtype(np.float64))
+    is_leap = by_four - by_hundred + by_era
+    return xp.where(from_march >= 306.0, from_march - 306.0, from_march + 59.0 + is_leap)
 
 
 def _numbers_of_codes(
@@ -238,6 +302,8 @@ def _encoded(xp: SymbolNamespace, rule: ColumnRule, column: Symbol, encoding: Ta
         width = len(rule.output_names)
         flat = xp.reshape(ones, (ROWS, len(names)))
         return [xp.asarray(flat if width == len(names) else xp.take(flat, np.arange(width), axis=1), dtype)]
+    if rule.parts:
+        return [xp.asarray(part, dtype) for part in _of_times(xp, rule, column)]
     # A missing number arrives as NaN, as pandas has it.
     is_missing = Symbol("IsNaN", [column], column.shape, np.dtype(bool))
     value = xp.asarray(column, dtype)
@@ -308,24 +374,24 @@ class _Writer:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def model(self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int) -> Any:
-        """The whole graph: the nodes of the outputs in their order, behind the inputs."""
+    def model(self, inputs: Sequence[Symbol], outputs: dict[str, Symbol], opset: int, said: Mapping[str, str]) -> Any:
+        """The whole graph: the nodes of the outputs in their order, behind the inputs, of which `said` says more."""
         helper = self._onnx.helper
         # ONNX wants nodes in an order in which each has its inputs, which is the order in which symbols were made.
         for symbol in needed(list(outputs.values())):
             self.write(symbol)
 
-        def typed(name: str, symbol: Symbol) -> Any:
+        def typed(name: str, symbol: Symbol, said: str = "") -> Any:
             """The name, type and shape of an input or output; the number of rows is left open."""
             shape = ["rows" if size == ROWS else size for size in symbol.shape]
             is_text = symbol.dtype.kind in "OU"
             kind = self._onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(symbol.dtype)
-            return helper.make_tensor_value_info(name, kind, shape)
+            return helper.make_tensor_value_info(name, kind, shape, doc_string=said)
 
         graph = helper.make_graph(
             self.nodes,
             "dkl",
-            [typed(symbol.name, symbol) for symbol in inputs],
+            [typed(symbol.name, symbol, said.get(symbol.name, "")) for symbol in inputs],
             [typed(name, symbol) for name, symbol in outputs.items()],
             initializer=self.constants,
         )

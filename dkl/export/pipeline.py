@@ -25,9 +25,11 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.fitted import FittedEncoding
+from dkl.errors import Problems
 from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
+from dkl.export.raw_steps import complete_text, is_raw, raw_steps
 from dkl.export.step_transformers import affine_scaler, linear_map, step_transformers
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
@@ -241,11 +243,13 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
         For columns that scikit-learn's transformers would encode otherwise, or have nothing for.
     """
     table = encoding.table if isinstance(encoding, FittedEncoding) else encoding
-    check_no_times(table)
+    _check_columns(table)
     fitted = encoding if isinstance(encoding, FittedEncoding) else None
-    transformers = []
+    transformers: list[tuple[str, Any, Any]] = []
     for place, rule in enumerate(table.rules):
-        if rule.kind != "code":
+        if is_raw(rule):
+            transformers.append((f"column {place}", raw_steps(rule), rule.name))
+        elif rule.kind != "code":
             transformer = _column_transformer(rule, strict=table.unknown == "error")
             transformers.append((f"column {place}", transformer, [rule.name]))
         # numbers of categories stand behind those of the column that they belong to, or begin with
@@ -254,13 +258,14 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
                 transformers.append((f"categories {key}", _target_encoder(names, fitted), list(names)))
     # Few rows fit every transformer: a category that is known, and a missing number where missing ones have a flag,
     # since an imputer adds flags only for columns in which it saw one; an encoder of targets wants three classes twice.
-    rows: dict[str, list[Any]] = {
-        rule.name: 3 * ([rule.categories[0]] * 2 if rule.categories else [0.0, np.nan if rule.flags_missing else 0.0])
-        for rule in table.rules
-    }
+    rows: dict[str, list[Any]] = {rule.name: 3 * _two_values(rule) for rule in table.rules}
     # the steps that follow take what rows of the fit were: dense ones, or sparse ones
     threshold = 1.0 if table.is_sparse else 0.0
     columns = ColumnTransformer(transformers, sparse_threshold=threshold).fit(pd.DataFrame(rows), [0, 0, 1, 1, 2, 2])
+    of_texts = {each.name: each for each in table.directions}
+    for place, rule in enumerate(table.rules):
+        if rule.kind == "text":
+            complete_text(columns.named_transformers_[f"column {place}"], of_texts[rule.name])
     if fitted is None:
         return [("columns", columns)]
     for key, numbers in enumerate(fitted.tables):
@@ -278,20 +283,39 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
     return [("columns", columns), ("centring", linear_map(centring, np.zeros(len(centring))))]
 
 
-def check_no_times(encoding: TableEncoding) -> None:
-    """Raise TypeError for columns of dates or times, whose days and cycles other libraries have no operation for."""
-    times = [rule.name for rule in encoding.rules if rule.parts]
-    if times:
-        raise TypeError(
-            f"the columns {times} hold dates or times, which only dkl encodes: model.predictor() answers rows in this "
-            "process; or fit on numbers that you make of them"
-        )
+def _check_columns(encoding: TableEncoding) -> None:
+    """Raise TypeError that lists all columns that scikit-learn's transformers would encode otherwise, or not at all."""
+    problems = Problems()
+    times = [rule.name for rule in encoding.rules if rule.kind == "time"]
+    with problems.collected():
+        if times:
+            raise TypeError(
+                f"the columns {times} hold times of day, which neither pandas nor scikit-learn has an operation for: "
+                "model.predictor() answers rows in this process; or fit on numbers that you make of them"
+            )
+    for rule in encoding.rules:
+        with problems.collected():
+            if rule.kind in ("category", "code"):
+                _check_categories(rule)
+    problems.raise_all()
+
+
+def _two_values(rule: ColumnRule) -> list[Any]:
+    """Two values of a raw column that its transformers can be fitted to, one of them missing where some were."""
+    if rule.kind == "text":
+        return ["", ""]
+    if rule.categories:
+        return [rule.categories[0]] * 2
+    if rule.kind == "date":
+        return [pd.Timestamp(0, tz=rule.zone or None)] * 2
+    if rule.kind == "duration":
+        return [pd.Timedelta(0)] * 2
+    return [0.0, np.nan if rule.flags_missing else 0.0]
 
 
 def _column_transformer(rule: ColumnRule, *, strict: bool) -> Any:
     """What scikit-learn has for a raw column: an encoder of categories, an imputer, or nothing to do."""
     if rule.kind == "category":
-        _check_categories(rule)
         # A missing text that is filled has zeros in all columns, as an unknown one has.
         unknown = "error" if strict and rule.fill is None else "ignore"
         one_hot = OneHotEncoder(categories=[np.array(rule.categories, dtype=object)], handle_unknown=unknown)
@@ -324,7 +348,6 @@ def _target_encoder(names: tuple[str, ...], encoding: FittedEncoding) -> Pipelin
     for name in names:
         rule = rules[name]
         if name not in numbers:
-            _check_categories(rule)
             if rule.kind == "code" and encoding.unknown == "error":
                 raise TypeError(f"column {name!r} has target means, and scikit-learn's encoder takes unknown values")
             before.append([])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -35,7 +35,8 @@ _MANY = 64
 # product.
 _SMALL_PRODUCT = 4096
 
-Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame | pd.Series | Mapping[str, object]
+Row: TypeAlias = pd.Series | Mapping[str, object]
+Rows: TypeAlias = np.ndarray | sparse.csr_array | pd.DataFrame | Row | Sequence[Row]
 """Rows of a service: encoded ones in an array or sparse matrix, raw ones by the names of their columns."""
 
 
@@ -121,7 +122,8 @@ class Predictor:
         Parameters
         ----------
         x : ndarray of shape (d,) or (n, d), scipy sparse matrix, mapping of str to value, Series, or data frame
-            Encoded columns; a mapping or Series is one raw row by the names of its columns, a frame raw rows.
+            Encoded columns; a mapping or Series is one raw row by the names of its columns, a list of these or a frame
+            several.
         return_std : bool
             The deviation of a new number too, as `KernelRegressor.predict` has it: (prediction, std).
 
@@ -177,6 +179,13 @@ class Predictor:
     def _encoded(self, x: Rows) -> Any:
         """Rows as columns of numbers: raw ones by their encoding, others as they come."""
         rows: Any = x
+        first = x[0] if isinstance(x, list | tuple) and x else x
+        if self.raw is None and isinstance(first, Mapping):
+            raise TypeError(
+                "rows are given by the names of their columns, and the model was fitted on arrays, which have none: "
+                "pass "
+                "arrays, or fit on a data frame"
+            )
         if self.raw is not None and not (isinstance(x, np.ndarray) or sparse.issparse(x)):
             rows = self.raw(x)
         check_sound(rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from dkl.data.checks import shown_value, spoken_names
 from dkl.data.frames import is_frame
 from dkl.data.ingest.dates import DATE_KINDS
 from dkl.data.ingest.encoding import TableEncoding
@@ -63,7 +64,7 @@ class RowEncoder:
             start += len(rule.output_names)
 
     def __call__(self, rows: object) -> np.ndarray:
-        """The encoded columns of a mapping or Series, (d,), or of a frame, (n, d); other rows as they come.
+        """The encoded columns of a mapping or Series, (d,), of several or of a frame, (n, d); other rows as they come.
 
         Raises
         ------
@@ -73,11 +74,34 @@ class RowEncoder:
         if isinstance(rows, pd.Series):
             rows = rows.to_dict()
         rows = as_known_rows(rows)
+        if isinstance(rows, list | tuple) and rows and isinstance(rows[0], Mapping | pd.Series):
+            rows = self._frame(rows)
         if isinstance(rows, Mapping):
             encoded = self._row(rows)
             # A table says in its error what is wrong with the row, and takes the few values that need more care.
             return dense(self.encoding.transform(pd.DataFrame([dict(rows)])))[0] if encoded is None else encoded
         return dense(self.encoding.transform(rows)) if is_frame(rows) else np.asarray(rows)
+
+    def _frame(self, rows: Sequence[Any]) -> pd.DataFrame:
+        """Several rows by the names of their columns as a frame.
+
+        Raises
+        ------
+        ValueError, TypeError
+            One lacks a column, or is no row by the names of its columns; the row is named.
+        """
+        known = [rule.name for rule in self._table.rules]
+        plain = [row.to_dict() if isinstance(row, pd.Series) else row for row in rows]
+        for place, row in enumerate(plain):
+            if not isinstance(row, Mapping):
+                raise TypeError(
+                    f"row {place} is {shown_value(row)}; expected a mapping of column names to values, as row 0 is"
+                )
+            if absent := [name for name in known if name not in row]:
+                raise ValueError(
+                    f"row {place} lacks the columns {spoken_names(absent)}; give them, or None where missing"
+                )
+        return pd.DataFrame([dict(row) for row in plain])
 
     def _row(self, row: Mapping[str, Any]) -> np.ndarray | None:
         """The encoded row, or None where it is not plain: the table knows what to do with it, or what to say."""
@@ -95,7 +119,7 @@ class RowEncoder:
 
 def _is_set(out: np.ndarray, rule: _Rule, value: object, is_strict: bool) -> bool:
     """Write the columns of one value; False where it is not plain."""
-    if rule.kind in DATE_KINDS:
+    if rule.kind in DATE_KINDS or rule.kind == "text":
         return False
     # A missing value is None or NaN, the only number that differs from itself.
     if value is None or (isinstance(value, _NUMBERS) and value != value):

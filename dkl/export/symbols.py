@@ -204,6 +204,9 @@ class SymbolNamespace:
     def sin(self, x: Symbol) -> Symbol:
         return _elementwise("Sin", x)
 
+    def floor(self, x: Symbol) -> Symbol:
+        return _elementwise("Floor", x)
+
     def exp(self, x: Symbol) -> Symbol:
         return _elementwise("Exp", x)
 

@@ -221,10 +221,22 @@ def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     return column_sums(block.X, block.weights, operands.get("scaled"))
 
 
-def moments_record(n_columns: int, scaled: np.ndarray | None = None) -> BlockSum:
-    """The record of the pass."""
+def moments_record(n_columns: int, scaled: np.ndarray | None = None, *, is_sparse: bool = False) -> BlockSum:
+    """The record of the pass.
+
+    Parameters
+    ----------
+    n_columns : int
+    scaled : ndarray of shape (d,), bool, or None
+        The columns that count for the norm of a row; None is all of them.
+    is_sparse : bool
+        Whether rows are sparse, whose sums are taken of their entries alone.
+    """
 
     def cost(rows: int, columns: int) -> Cost:
+        if is_sparse:
+            # A dozen arrays of as many numbers as there are columns; copies of the entries are charged with the block.
+            return Cost(flops=16.0 * (rows + columns), scratch_bytes=12 * 8 * columns)
         # Temporaries of one tile, and the seven sums of each tile before they are combined.
         tile = 4 * 8 * max(_TILE_VALUES, columns)
         sums_of_tiles = 7 * 8 * columns * (2 + rows * columns // _TILE_VALUES)

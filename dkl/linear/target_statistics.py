@@ -12,7 +12,7 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
 from dkl.passes.engine import run_pass
-from dkl.protocols.records import Accumulator, BlockSum
+from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.protocols.source import BlockSource
 
 
@@ -88,9 +88,15 @@ def target_record(
     """
     # The moments of the targets are those of any columns, summed by a function that knows classes and held-out rows.
     moments = moments_record(n_columns)
+
+    def cost(rows: int, columns: int) -> Cost:
+        # Of the columns of X none is read: a row has its targets, and their squares.
+        return Cost(flops=8.0 * rows * n_columns, scratch_bytes=8 * 8 * rows * n_columns)
+
     return replace(
         moments,
         name="targets",
+        cost=cost,
         function=target_sums,
         accumulators={**moments.accumulators, "rows": Accumulator(()), "blocks": Accumulator(())},
         operands={"n_classes": n_classes, "class_weight": class_weight, "held_out": held_out},

@@ -113,6 +113,8 @@ class Race:
         Of a kernel in the last fit.
     plan : sequence of int or None
         The numbers of the contenders to try, one a trial, as `tried` was in another race.
+    enough : float
+        The loss up to which nothing is left to gain: no variants are tried.
     """
 
     contenders: list[Contender]
@@ -127,6 +129,7 @@ class Race:
     judging_rows: float = ENOUGH_ROWS
     plan: Sequence[int] | None = None
     most_landmarks: int = 0
+    enough: float = 0.0
     choices: list[list[PenaltyChoice]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     spent: float = 0.0
@@ -338,6 +341,9 @@ class Race:
         if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
         best = self.winner
+        if self.loss(best) <= self.enough:
+            self.ended = "as there is no loss left"
+            return None
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
         found: list[tuple[Contender, tuple[int, ...], set[int]]] = [

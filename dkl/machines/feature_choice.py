@@ -18,6 +18,7 @@ from dkl.data.sources.selected import most_folds
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
+from dkl.encodings.texts import has_scores, with_texts
 from dkl.events import Event, StopRequested
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
@@ -25,6 +26,7 @@ from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
 from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
 from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.columns_ahead import columns_ahead
+from dkl.machines.columns_alone import asked, perfect_columns, planned_columns
 from dkl.machines.contenders import (
     Contender,
     contenders,
@@ -65,6 +67,8 @@ _MOST_NUMBERS = 3
 _LEAST_ROWS = 5
 # Columns are left out where the loss on the newest rows falls by so much without them.
 _CLEARLY = 0.01
+# The loss of labels, relative to that of the best constant, from which on all rows are told right and clearly so.
+_NO_LOSS = 1e-3
 # Crosses have to do so much better: kernels find them, too, with more rows than are tried on.
 _CLEARLY_CROSSED = 0.15
 # Landmarks of the kernel that crosses are judged by.
@@ -162,7 +166,8 @@ class ChoosingMixin(LossChoosingMixin):
         measure = "R^2 of the scores" if loss == "squared error" else f"1 less the mean {loss} loss"
         measure += "" if dataset.classes is None else ", not the share of right rows"
         reasons = *race.reasons(sample.n_rows, won, grown, measure=measure), *of_loss, *advice.reasons[:3]
-        self.reasons_ = (*reasons, *of_categories, *self._suspected, *self._left_out)
+        alone = asked(perfect_columns(sample, run, self.seed_))
+        self.reasons_ = (*reasons, *alone, *of_categories, *self._suspected, *self._left_out)
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
 
@@ -303,7 +308,8 @@ class ChoosingMixin(LossChoosingMixin):
         """The rows with numbers in place of categories."""
         numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run, more)
         # Target means of the rows that judge were left out of the codes of all others: no other rows may judge then.
-        self._judging_seed = None if numbered is dataset else self.seed_
+        is_numbered = numbered is not dataset or has_scores(numbered.encoding)
+        self._judging_seed = self.seed_ if is_numbered else None
         # of several trials the last one counts
         self.encoding_ = numbered.encoding
         record_columns(self, numbered)
@@ -318,6 +324,8 @@ class ChoosingMixin(LossChoosingMixin):
         if self._chooses:
             dataset = self._without_columns_ahead(dataset, weights, run)
         self._suspected, self._own_columns, self._spent_before = (), dataset.n_columns, 0.0
+        if self._chooses:
+            dataset = self._with_gaining_texts(dataset, weights, run)
         if dataset.encoding is not None and not dataset.encoding.array_dtype:
             # a column of classes has many of numbers, most of them 0
             self._own_columns = min(self._own_columns, _MOST_NUMBERS * len(dataset.encoding.rules))
@@ -341,6 +349,41 @@ class ChoosingMixin(LossChoosingMixin):
             return rows
         # what a model knows of its columns is that of the rows that it is fitted to
         return self._numbered(dataset, run, made)
+
+    def _with_gaining_texts(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
+        """The rows with the columns that a fit makes of free text, without texts that held-out rows gain nothing by."""
+        made = with_texts(dataset, self._judging_rows(dataset), run)
+        if made is dataset:
+            return dataset
+        of_texts = {rule.name: rule.output_names for rule in made.encoding.rules if rule.kind == "text"}
+        # what becomes of codes is not known yet
+        codes = [rule.name for rule in made.encoding.rules if rule.kind == "code"]
+        effort = EFFORTS[self.effort]
+        for name, columns in of_texts.items():
+            if made.total_weight < FEWEST_ROWS or len(codes) + len(columns) == made.n_columns:
+                continue
+            scores = [
+                self._plain_score(
+                    *self._gathered_sample(without_columns(made, left_out), effort, run),
+                    weights,
+                    run,
+                    f"text {list(of_texts).index(name)}",
+                    "columns",
+                    stage,
+                )
+                for stage, left_out in (("without", [*codes, *columns]), ("with", codes))
+            ]
+            stays = 1.0 - scores[1] < (1.0 - _CLEARLY) * (1.0 - scores[0])
+            taken = "a score by its words and their directions are columns"
+            taken = taken if stays else "it is left out, since it gains nothing"
+            self._suspected += (
+                f"Text: {name!r} is free text; {taken} (score of a linear model on held-out rows {scores[1]:.4f} with "
+                f"it, {scores[0]:.4f} without).",
+            )
+            made = made if stays else without_columns(made, columns)
+        self.encoding_ = made.encoding
+        record_columns(self, made)
+        return made
 
     def _asks_for_categories(self, dataset: Dataset) -> bool:
         """Whether nobody has said what is categorical, and plain models may tell it for a small share of the work."""
@@ -393,7 +436,8 @@ class ChoosingMixin(LossChoosingMixin):
                 chosen = chosen.changed(f"up to {size:,}", n_features=size)
         self._advised = chosen.learner
         self._spent_before += self._shape(sample).judging(chosen.learner)
-        self._judging_seed = self.seed_ if isinstance(sample.encoding, FittedEncoding) else None
+        is_numbered = isinstance(sample.encoding, FittedEncoding) or has_scores(sample.encoding)
+        self._judging_seed = self.seed_ if is_numbered else None
         _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
         return float(choice.scores.max())
 
@@ -455,6 +499,7 @@ class ChoosingMixin(LossChoosingMixin):
             plan=self.trials,
             spent=self._spent_before + effort.advising(dataset.n_rows),
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
+            enough=_NO_LOSS if sample.classes is not None else 0.0,
         )
 
     def _allowed(self, dataset: Dataset) -> float:
@@ -528,7 +573,9 @@ class ChoosingMixin(LossChoosingMixin):
         passes: list[Any] = planned_suspects(dataset, self.seed_) if self._asks_for_categories(dataset) else []
         looks = bool(passes)
         # for the race, to leave columns out, and before and after each of two kinds of columns that may be better taken
-        passes += planned_gathering(sample, self.seed_) * (3 + (_TRIALS if looks else 0))
+        of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
+        passes += planned_gathering(sample, self.seed_) * (3 + of_texts + (_TRIALS if looks else 0))
+        passes += planned_columns(sample, self.seed_)
         tried = self._all_that_may_be_tried(dataset, sample)
         for place, contender in enumerate(tried):
             self._advised = contender.learner
@@ -537,6 +584,8 @@ class ChoosingMixin(LossChoosingMixin):
             judging = chosen_penalty_passes(problem, sample.n_rows)
             # the plainest kind also says whether columns that run ahead of older rows are left out
             times = len(folds) + (2 if by_time and place == 0 else 0)
+            # and whether free text stays, with it and without
+            times += of_texts if place == 0 else 0
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
             times += _TRIALS if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
             passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]

@@ -139,7 +139,8 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
 def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKind | None, Scaler | None]]:
     """A sample of the rows, and the scalers that may suit them."""
     problem = preparation_problem(dataset, Gaussian(), "quantile", seed)
-    records = RowSample("rows to judge on", problem.sample_rows, seed), moments_record(dataset.n_columns)
+    moments_of_all = moments_record(dataset.n_columns, is_sparse=problem.is_sparse)
+    records = RowSample("rows to judge on", problem.sample_rows, seed), moments_of_all
     settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
     sample, moments = run_pass(dataset.source, records, **settings).results
     if problem.is_sparse:

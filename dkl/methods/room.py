@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import dask
 import numpy as np
 from dask.utils import format_bytes
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.categories import planned_categories
@@ -34,6 +34,8 @@ from dkl.protocols.records import Record
 _USUAL_CALLS = {"newton step": 5, "tuned step": 10, "verification": 1}
 _OF_CLASSES = 2
 _NUMBER = 8
+# coefficients stand so many times at least while a linear model is fitted: with means, steps and gradients
+_COEFFICIENTS = 5
 # a plan may draw that much, and then says the sum of each pass item by item
 _DRAWN = 128 << 20
 # bytes a frequency has where only signs and a length are kept of it
@@ -166,6 +168,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
         return whole, kinds, tables | _held_by_driver(learner, whole), in_files
 
+    _check_coefficients(learner)
     whole, kinds, held, in_files = of_process(sys.maxsize)
     backend = backend_for(whole.source, [records for records, _ in kinds], device, learner.memory_limit)
     try:
@@ -194,6 +197,24 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         for records, _ in kinds
     ]
     return PlannedWork(whole, kinds, memories, room, slots, held, in_files, backend.is_cluster)
+
+
+def _check_coefficients(learner: PlannedLearner) -> None:
+    """Refuse so many features that the coefficients of a linear model on them fill the memory; nothing is allocated."""
+    given: Any = learner.get_params(deep=False) if isinstance(learner, BaseEstimator) else {}
+    inner = given.get("features")
+    inner = inner.get_params(deep=False) if isinstance(inner, BaseEstimator) else {}
+    asked = max((int(size["n_features"]) for size in (given, inner) if _is_count(size.get("n_features"))), default=0)
+    needed, room = _COEFFICIENTS * _NUMBER * asked, own_room(learner.memory_limit)
+    if needed > max(room.nbytes, _DRAWN):
+        raise MemoryLimitError(
+            f"n_features={asked:,} is more than memory holds: the coefficients of a linear model on so many features, "
+            f"their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer features"
+        )
+
+
+def _is_count(size: object) -> bool:
+    return isinstance(size, Integral) and not isinstance(size, bool)
 
 
 def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:

@@ -57,9 +57,11 @@ class SavingMixin:
         onnx.ModelProto
             Inputs: ``X`` of shape (n, d). A model of raw tables with texts or missing values takes one input of shape
             (n, 1) a raw column instead, by its name: texts for categories, numbers for the others; a missing number is
-            NaN, a missing text the empty one. Outputs: ``label`` (n,), ``probabilities`` (n, K) where the model has
-            them, and ``scores`` (n, 1) or (n, K) of a classifier; ``prediction`` of a regressor; ``features`` of a
-            feature learner. A graph checks nothing: rows that `predict` refuses get an answer that means nothing.
+            NaN, a missing text the empty one. Of dates these are days since 1970-01-01 by the clock of their zone, of
+            times of day parts of a day, of texts that write numbers these numbers: the inputs say so. Outputs:
+            ``label`` (n,), ``probabilities`` (n, K) where the model has them, and ``scores`` (n, 1) or (n, K) of a
+            classifier; ``prediction`` of a regressor; ``features`` of a feature learner. A graph checks nothing: rows
+            that `predict` refuses get an answer that means nothing.
 
         Raises
         ------
@@ -71,8 +73,8 @@ class SavingMixin:
             If the opset is too old or not known yet, a column has the name of an output, the graph would be above
             2 GB, or a model has no deviations that it was asked for.
         TypeError
-            If texts of a column cannot be told apart in a graph, or a kernel at landmarks is none of Gaussian,
-            Laplacian and Matern(0.5).
+            If columns hold free text, texts of a column cannot be told apart in a graph, or a kernel at landmarks is
+            none of Gaussian, Laplacian and Matern(0.5).
         """
         from dkl.export.onnx_graph import to_onnx
 

@@ -10,10 +10,10 @@ import dask.array as da
 import numpy as np
 from sklearn.metrics import accuracy_score, d2_pinball_score, r2_score
 
-from dkl.data.checks import check_total_weight, checked_weight, named_place, no_rows, shown_value
+from dkl.data.checks import check_order, check_total_weight, checked_weight, named_place, no_rows, shown_value
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import checked_exposure
-from dkl.data.labels import as_targets, check_targets, numeric_targets
+from dkl.data.labels import as_targets, check_targets, numeric_targets, written_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
 from dkl.solvers.losses import LOG_LINK
 
@@ -215,7 +215,9 @@ def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> t
         if not X.n_rows:
             raise ValueError(f"{X!r} has no rows to score")
         targets, weight = X.y, X.sample_weight
-    elif y is None:
+    elif y is not None:
+        check_order(X, y, "y")
+    else:
         raise ValueError("score requires y to be passed, but the target y is None")
     values: Any = predicted
     if isinstance(values, da.Array) and np.isnan(values.shape[0]):
@@ -248,6 +250,8 @@ def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> t
 
 def _comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
     """Targets that predictions can be compared with: labels of their kind, or as many numbers a row."""
+    if y.dtype.kind == "U" and y.ndim == 1 and predicted.dtype.kind == "f":
+        y = written_targets(y, is_asked=True)
     check_targets(y, first_row=first_row)
     if y.shape[1:] != predicted.shape[1:]:
         raise ValueError(

@@ -161,6 +161,9 @@ class ThreadBackend:
         """Threads do not vanish."""
         return ()
 
+    def endings(self) -> str:
+        return ""
+
     def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
         """Nothing here starts tasks late."""
         return ()
@@ -256,6 +259,9 @@ class ProcessBackend:
         """A process that dies breaks its pool, which ends its tasks."""
         return ()
 
+    def endings(self) -> str:
+        return ""
+
     def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
         """Nothing here starts tasks late."""
         return ()
@@ -299,6 +305,7 @@ class ClusterBackend:
         self._found_waiting: frozenset[str] = frozenset()
         # When there was a worker last.
         self._had_workers = time.monotonic()
+        self._begun = time.time()
         self._numbers = itertools.count()
         self._token = uuid.uuid4().hex
         # Of each task by its key: the workers that were there when it was submitted, or the one that it is pinned to.
@@ -509,6 +516,18 @@ class ClusterBackend:
         """Leave paused workers out of the slots while there are others."""
         self._paused = frozenset(paused)
         self._open_slots = [name for name in self._slots if name not in self._paused] or self._slots
+
+    def endings(self) -> str:
+        topic = partial(self._client.scheduler.events, topic="worker-restart-memory")
+        ended = [event for when, event in self._answer(topic) or () if when >= self._begun]
+        if not ended:
+            return ""
+        said = ", ".join(sorted({f"{event['worker']} at {format_bytes(event['rss'])}" for event in ended}))
+        return (
+            f"Dask ended workers for their memory: {said}. Give each worker a larger limit (memory_limit of the "
+            "cluster, --memory-limit of dask worker), or a pass less: dkl.plan says what it needs, and dask.config "
+            "'dkl.pass-bytes' is the most that it may add"
+        )
 
     def held_up(self, tasks: Collection[ClusterFuture]) -> Sequence[ClusterFuture]:
         """Tasks that were on a paused worker at this look and at the last one, while another worker is not paused.

@@ -208,7 +208,7 @@ class Chain:
     def _restart(self, why: TaskLost) -> None:
         """Begin anew at the state that the driver holds: the same pieces follow in the same order, to the same bits."""
         if not isinstance(why, TaskHeldUp):
-            self._losses = counted_loss(repr(self._session.name), self._losses, why)
+            self._losses = counted_loss(repr(self._session.name), self._losses, why, self._backend.endings)
             self._session.losses += 1
         self._cancel()
         self._begin()

@@ -68,6 +68,10 @@ class Backend(Protocol):
         """
         ...
 
+    def endings(self) -> str:
+        """What is known of how workers ended since the pass began, as a sentence; an empty text where nothing is."""
+        ...
+
     def held_up(self, tasks: Collection[Task]) -> Sequence[Task]:
         """Those of the live `tasks` that wait for a process which starts none for now, while others do."""
         ...
@@ -158,7 +162,7 @@ class Dispatcher:
 
     def _start_again(self, job: Job, losses: int, why: TaskLost) -> None:
         """Submit a lost job once more. It computes the same from the same rows, so no bit of any sum depends on it."""
-        losses = counted_loss(job.label, losses, why)
+        losses = counted_loss(job.label, losses, why, self._backend.endings)
         self.losses += 1
         self._start(job, losses)
 

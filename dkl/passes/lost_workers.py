@@ -35,7 +35,7 @@ class TaskHeldUp(TaskLost):
     """A task waits for a worker that starts none for now; it is submitted again elsewhere, and nothing was lost."""
 
 
-def counted_loss(label: str, losses: int, why: TaskLost) -> int:
+def counted_loss(label: str, losses: int, why: TaskLost, endings: Callable[[], str] = str) -> int:
     """How often something was lost by now, this time included; the caller starts it once more.
 
     A block that kills whatever worker reads it (by its memory, or by a crash in native code) would otherwise take down
@@ -48,6 +48,8 @@ def counted_loss(label: str, losses: int, why: TaskLost) -> int:
     losses : int
         How often it was lost before.
     why : TaskLost
+    endings : callable
+        What is known of how workers ended, as a sentence; an empty text where nothing is.
 
     Raises
     ------
@@ -56,10 +58,10 @@ def counted_loss(label: str, losses: int, why: TaskLost) -> int:
     """
     losses += 1
     if losses > MOST_LOSSES:
-        raise ClusterError(
-            f"{label} was lost {losses} times with the workers that ran it ({why}); their logs say why: most often too "
-            "little memory for a block (see dkl.plan) or a crash in native code"
-        ) from why
+        known = endings() or (
+            "Their logs say why: most often too little memory for a block (see dkl.plan) or a crash in native code"
+        )
+        raise ClusterError(f"{label} was lost {losses} times with the workers that ran it ({why}). {known}") from why
     return losses
 
 

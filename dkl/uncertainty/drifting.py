@@ -143,7 +143,7 @@ def drift(
     records = (
         gram_record(feature_map, (0, feature_map.n_features + 1), dtype),
         counts_record(edges, n_edges),
-        moments_record(samples[0].n_columns),
+        moments_record(samples[0].n_columns, is_sparse=samples[0].source.is_sparse),
         *([] if names is None else [names]),
     )
     sums = [_pass(sample.source, records, run) for sample in samples]

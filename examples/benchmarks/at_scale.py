@@ -11,13 +11,12 @@ wanted, all different and of a real kind, and there is no more to learn from the
 other fifth, as it is, judges: will a flight be late by a quarter of an hour or more?
 
 "plain 300" is a squared hinge on 300 random features, "searched 50" one on 50 features that `MarginFeatures` searches
-for, both by Newton steps with a given penalty. Each fit runs in a process of its own. Seconds are those of the
-processor, over all threads; memory is the most that the process held above imports. A run that was broken off goes on
-where it was (`--output`).
+for, both by Newton steps with a given penalty. Each fit runs in a process of its own. Seconds are those of the clock,
+and of the processor over all threads; memory is the most that the process held above imports. A run that was broken off
+goes on where it was (`--output`).
 
-`--billion` fits nothing to the end: `dkl.forecast` times the passes of a fit to 300,000 rows, and the simulated cluster
-of `deploy/simulate_scale.py` (a real scheduler, threads for workers, blocks on which nothing is done) says what the
-driver spends on a task. From both follow the time and the core-hours of a billion rows on 1, 16 and 256 workers.
+`--billion` fits nothing: `dkl.plan` times the passes on a few of the rows, and its `at` says what a billion rows take
+on 1, 16 and 256 cores.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).resolve().parents[1] / "papers"), str(Path(__file__).resolve().parents[2] / "deploy")]
+sys.path += [str(Path(__file__).resolve().parents[1] / "papers")]
 
 import dask
 import dask.array as da
@@ -42,7 +39,6 @@ from cells import Cell, Cells, circumstances, markdown, measured_when
 from dask.utils import format_bytes
 from rich.console import Console
 from sets import rows_of
-from simulate_scale import cluster, measure
 from sklearn.metrics import roc_auc_score
 
 import dkl
@@ -53,7 +49,7 @@ from dkl.passes.memory import peak_bytes
 LATE = 15
 NOISE = 0.05
 ROWS_A_CHUNK = 65_536
-MANY_ROWS, WORKERS = 10**9, (1, 16, 256)
+MANY_ROWS, CORES = 10**9, (1, 16, 256)
 
 
 def real_flights(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -123,9 +119,7 @@ def measured(folder: str, n_rows: int, fit: str) -> Cell:
     few = tiny()
     machine(features, 20).fit(few.X, few.y)  # code is compiled before the clock starts
     rows, test = (dkl.open_dataset(Path(folder, f"{name}.zarr")) for name in (f"rows-{n_rows}", "test"))
-    clock = time.process_time()
-    expected = dkl.forecast(machine(features, int(size)), rows)
-    forecast = {"expected": expected.processor_seconds, "pilot": time.process_time() - clock}
+    planned = dkl.plan(machine(features, int(size)), rows)
     decoded = passes = 0
 
     def watch(event: Event) -> None:
@@ -140,7 +134,8 @@ def measured(folder: str, n_rows: int, fit: str) -> Cell:
     taken = {"processor": time.process_time() - processor, "clock": time.perf_counter() - clock}
     taken |= {"bytes": peak_bytes() - held, "decoded": decoded, "passes": passes}
     scores = model.decision_function(test.X.compute())
-    return {**taken, **forecast, "n_rows": n_rows, "auc": roc_auc_score(test.y.compute(), scores), **circumstances()}
+    taken |= {"expected": planned.expected_seconds, "n_slots": planned.slots}
+    return {**taken, "n_rows": n_rows, "auc": roc_auc_score(test.y.compute(), scores), **circumstances()}
 
 
 def run(folder: Path, flights: tuple[np.ndarray, np.ndarray, np.ndarray], sizes: list[int], fits: list[str]) -> str:
@@ -156,40 +151,28 @@ def run(folder: Path, flights: tuple[np.ndarray, np.ndarray, np.ndarray], sizes:
         for n_rows in sizes
     }
     found = Cells(folder / "cells").fill(wanted)
-    heads = ["fit and rows", "processor seconds", "expected", "passes", "decoded", "memory", "AUC"]
+    heads = ["fit and rows", "seconds", "expected", "processor seconds", "passes", "decoded", "memory", "AUC"]
     text = markdown(heads, [[name, *shown(cell)] for name, cell in found.items()])
     (folder / "at_scale.md").write_text(text + "\n")
     return text
 
 
-def driver_seconds(workers: int) -> float:
-    """Processor seconds of the driver for each task of a pass over the blocks of many rows, on simulated workers."""
-    kind = "block sums of a store"
-    with cluster(workers) as (client, scheduler):
-        measure(kind, 1_000, client, scheduler)  # connections, and modules that load
-        cost = measure(kind, -(-MANY_ROWS // ROWS_A_CHUNK), client, scheduler)
-    return cost.driver_cpu_s / cost.tasks
-
-
-def of_many_rows(store: Path, fits: list[str], seconds_a_task: Mapping[int, float]) -> str:
-    """What fits of a billion rows are expected to take, by the number of workers; one works in the driver's process."""
+def of_many_rows(store: Path, fits: list[str]) -> str:
+    """What fits of a billion rows are expected to take, by the number of cores."""
     lines = []
     for fit in fits:
         features, size = fit.split()
-        expected = dkl.forecast(machine(features, int(size)), dkl.open_dataset(store)).at(MANY_ROWS)
-        for workers in WORKERS:
-            a_task = seconds_a_task.get(workers, expected.rates.seconds_a_task)
-            there = replace(expected, rates=replace(expected.rates, seconds_a_task=a_task))
-            driver = f"{there.serial_seconds:,.1f} s, {1e3 * a_task:.2f} ms a task"
-            elapsed = f"{there.elapsed_seconds(workers) / 60:,.2f} min"
-            lines.append([fit, f"{workers}", driver, elapsed, f"{there.core_hours(workers):,.2f}"])
-    return markdown(["fit", "workers", "the driver alone", "all", "core-hours"], lines)
+        planned = dkl.plan(machine(features, int(size)), dkl.open_dataset(store))
+        for cores in CORES:
+            seconds = planned.at(MANY_ROWS, cores).expected_seconds
+            lines.append([fit, f"{cores}", f"{seconds / 60:,.1f} min", f"{cores * seconds / 3_600:,.2f}"])
+    return markdown(["fit", "cores", "expected", "core-hours"], lines)
 
 
 def shown(cell: Cell) -> list[str]:
     if "auc" not in cell:
         return [cell["error"]]
-    seconds = [f"{cell[name]:,.1f}" for name in ("processor", "expected")]
+    seconds = [f"{cell[name]:,.1f}" for name in ("clock", "expected", "processor")]
     return [
         *seconds,
         str(cell["passes"]),
@@ -203,7 +186,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with flights_3m.npz; without it, rows of a windmill")
     parser.add_argument("--rows", type=int, nargs="*", default=[10**6, 10**7, 10**8])
     parser.add_argument("--fits", default="plain 300,searched 50")
-    parser.add_argument("--billion", action="store_true", help="forecast 1e9 rows from the first of --rows")
+    parser.add_argument("--billion", action="store_true", help="plan 1e9 rows by the first of --rows")
     parser.add_argument("--quick", action="store_true", help="few rows, to see that all run")
     parser.add_argument("--output", type=Path, default=Path("at_scale"))
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -222,8 +205,7 @@ def main() -> None:
     if options.billion:
         X, y, held_out = flights
         store = drawn_store(options.output, (X[~held_out], y[~held_out]), sizes[0])
-        on_workers = {workers: driver_seconds(workers) for workers in WORKERS[1:]}
-        text = f"{of_many_rows(store, fits, on_workers)}\n\n{measured_when([circumstances()])}"
+        text = f"{of_many_rows(store, fits)}\n\n{measured_when([circumstances()])}"
         Console().print(text, markup=False, soft_wrap=True)
         return
     Console().print(run(options.output, flights, sizes, fits), markup=False, soft_wrap=True)

@@ -81,8 +81,9 @@ def test_dates_are_the_same_in_every_type_and_text(name):
     expected = learn_encoding([pd.DataFrame({"d": forms()["datetime64"]})])
     frame = pd.DataFrame({"d": forms()[name]})
     encoding = learn_encoding([frame[:7], frame[7:]])
-    assert encoding == expected
-    np.testing.assert_array_equal(expected.transform(frame), expected.transform(pd.DataFrame({"d": forms()["dates"]})))
+    zone = "Europe/Berlin" if name == "local" else ""
+    assert encoding == replace(expected, rules=(replace(expected.rules[0], zone=zone),))
+    np.testing.assert_array_equal(encoding.transform(frame), expected.transform(pd.DataFrame({"d": forms()["dates"]})))
 
 
 def test_times_of_day_and_lengths_of_time_have_one_part_each():
@@ -141,9 +142,8 @@ def test_frames_files_and_stores_give_the_same_model(tmp_path):
     for suffix in ("csv", "parquet"):
         ds = dkl.ingest(tmp_path / f"rows.{suffix}", tmp_path / f"{suffix}.zarr", target="y", shuffle=False)
         np.testing.assert_array_equal(machine.fit(ds).predict(X), expected)
-    for export in (machine.to_onnx, machine.to_sklearn):
-        with pytest.raises(TypeError, match=r"columns \['at'\] hold dates"):
-            export()
+    # days since 1970 are rounded to a thousandth in single precision, and pandas has double precision
+    np.testing.assert_allclose(machine.to_sklearn().predict(X), expected, atol=2e-3)
 
 
 def written(moments: pd.DatetimeIndex, form: str) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -271,13 +270,11 @@ def test_a_column_that_changes_its_kind_between_pieces_is_refused():
         learn_encoding([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": ["a", "b"]})])
 
 
-def test_texts_of_numbers_are_suspected_aloud():
+def test_texts_of_numbers_are_numbers_and_whole_ones_alone_are_names():
     texts = [f"{k / 8:.3f}" for k in range(80)] * 2
     frame = pd.DataFrame({"f": [*texts[:-1], "?"]})
-    with pytest.warns(UserWarning, match=r"holds texts that read as numbers \('0\.125'\).*pandas\.to_numeric"):
-        learn_encoding([frame])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        learn_encoding([frame], categorical=["f"])
-        # whole numbers are ids as often as not
-        learn_encoding([pd.DataFrame({"zip": [f"{10_000 + k}" for k in range(80)] * 2})])
+    (rule,) = learn_encoding([frame]).rules
+    assert (rule.kind, rule.missing, rule.unread) == ("number", 1, 0)
+    assert learn_encoding([frame], categorical=["f"]).rules[0].kind == "code"
+    # whole numbers are ids as often as not
+    assert learn_encoding([pd.DataFrame({"zip": [f"{10_000 + k}" for k in range(80)] * 2})]).rules[0].kind == "code"

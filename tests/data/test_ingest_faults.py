@@ -45,7 +45,8 @@ def refused(folder: Path, texts: dict[str, str], kind: type[Exception], message:
         ("1,2,3\n4,5,6\n", "first line of '.*a.csv' holds only numbers"),
         ("x,c\n1,a\n", r"target='y' is no column; the columns are \['x', 'c'\]"),
         ("x,x,y\n1,2,a\n", r"a.csv' has several columns named \['x'\]"),
-        (",x,y\n0,1,a\n1,2,b\n", r"column 1 of '.*a.csv' has no name.*drop=\[''\]"),
+        ("x,,y\n0,1,a\n1,2,b\n", r"column 2 of '.*a.csv' has no name.*drop=\[''\]"),
+        (GOOD + "x,c,y\n1,a,no\n", "a.csv', row 4 after the header, is the header line once more"),
         (GOOD + "4,a\n", "a.csv', row 4 after the header: expected 3 columns and found 2"),
         (GOOD + "4,a,no,1\n", "a.csv', row 4 after the header: expected 3 columns and found 4"),
         (GOOD + "inf,a,no\n", "column 'x' is inf in row 3; numbers must be finite"),
@@ -68,18 +69,21 @@ def test_a_file_that_cannot_be_learned_from_says_why(tmp_path, text, message):
     [
         ("x,y\n1,a\n", ValueError, r"b.csv' lacks the columns \['c'\], unlike '.*a.csv'"),
         ("x,c,z,y\n1,a,1,a\n", ValueError, r"b.csv' has columns of its own: \['z'\]"),
-        (
-            "x,c,y\none,a,no\n",
-            TypeError,
-            r"column 'x' holds texts in '.*b.csv' and numbers in '.*a.csv'.*categorical=\[",
-        ),
-        ("x,c,y\ntrue,a,no\n", TypeError, "column 'x' holds booleans in '.*b.csv' and numbers in"),
-        ("x,c,y\n1,2,no\n", TypeError, "column 'c' holds numbers in '.*b.csv' and texts in '.*a.csv'"),
         ("x,c,y\n1,a,no\n2,b\n", ValueError, "b.csv', row 2 after the header: expected 3 columns"),
     ],
 )
 def test_files_that_differ_are_refused_by_file_and_column(tmp_path, second, kind, message):
     refused(tmp_path, {"a.csv": GOOD, "b.csv": second}, kind, message)
+
+
+@pytest.mark.parametrize("row", ["one,a,no\n", "true,a,no\n", "1,2,no\n"])
+def test_columns_of_another_kind_in_a_second_file_are_those_of_one_file_of_all_rows(tmp_path, row):
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "b.csv").write_text("x,c,y\n" + row)
+    (tmp_path / "whole.txt").write_text(GOOD + row)
+    parts = dkl.ingest(tmp_path / "*.csv", tmp_path / "parts.zarr", target="y")
+    whole = dkl.ingest(tmp_path / "whole.txt", tmp_path / "whole.zarr", target="y", format="csv")
+    assert parts.encoding.rules == whole.encoding.rules
 
 
 def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
@@ -92,15 +96,16 @@ def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
         dkl.ingest(tmp_path / "*.parquet", tmp_path / "rows.zarr", target="y")
 
 
-def test_a_text_far_down_in_a_column_of_numbers_is_named(tmp_path):
+def test_a_text_far_down_in_a_column_of_numbers_is_named_and_missing(tmp_path):
     rows = [f"{i % 7},a,no\n" for i in range(300_000)]
     rows[250_000] = "seven,a,yes\n"
-    refused(
-        tmp_path,
-        {"a.csv": "x,c,y\n" + "".join(rows)},
-        ValueError,
-        r"row 250001 after the header: column 'x' holds 'seven'.*null_values.*categorical=\['x'\].*drop=\['x'\]",
-    )
+    (tmp_path / "a.csv").write_text("x,c,y\n" + "".join(rows))
+    with pytest.warns(
+        UserWarning, match=r"column 'x' is taken for numbers, and 1 of its 300,000.*'seven' in row 250000"
+    ):
+        ds = dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", shuffle=False)
+    assert (ds.encoding.rules[0].kind, ds.encoding.rules[0].missing) == ("number", 1)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(

@@ -564,6 +564,34 @@ def category_sums(block: Block, operands: Operands) -> Sums:
     return sums
 
 
+def text_sums(block: Block, operands: Operands) -> Sums:
+    """sum_i w_i z_i z_i' and sum_i w_i z_i t_i' over the rows of each fold, z = (1, the directions of a text)."""
+    folds, K = operands["folds"], operands["n_classes"]
+    fold, weights, rows = folds(block.held_with), weights_of(block), rows_of(block.X)
+    assert block.y is not None
+    T = 1 if K is None and np.ndim(block.y) == 1 else np.shape(block.y)[1] if K is None else K - 1
+    sums: Sums = {"weight": np.zeros(folds.count)}
+    sums |= {name: np.zeros((T, folds.count)) for name in ("targets", "squares")}
+    for k, (_, size) in enumerate(operands["places"]):
+        sums[f"gram {k}"] = np.zeros((folds.count, size + 1, size + 1))
+        sums[f"answers {k}"] = np.zeros((folds.count, size + 1, T))
+    for i in range(block.n_rows):
+        f, w = fold[i], weights[i]
+        sums["weight"][f] += w
+        targets = [np.atleast_1d(block.y[i])[t] if K is None else float(block.y[i] == t + 1) for t in range(T)]
+        for t, target in enumerate(targets):
+            sums["targets"][t, f] += w * target
+            sums["squares"][t, f] += w * target**2
+        for k, (start, size) in enumerate(operands["places"]):
+            z = [1.0, *rows[i][start : start + size]]
+            for a, one in enumerate(z):
+                for b, other in enumerate(z):
+                    sums[f"gram {k}"][f, a, b] += w * one * other
+                for t, target in enumerate(targets):
+                    sums[f"answers {k}"][f, a, t] += w * one * target
+    return sums
+
+
 def curvature_block(block: Block, operands: Operands) -> Sums:
     """The Hessian of each model at its point, over the loss's curvature, times a vector."""
     values, weights = newton_targets(block, operands["targets"])

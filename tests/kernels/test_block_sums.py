@@ -464,6 +464,11 @@ CASES: dict[tuple[str, str], Any] = {
         "folds": CategoryFolds(HeldOut(0.2, 3)),
         "n_classes": None if kind == "targets" else int(kind),
     },
+    ("dkl.encodings.sums", "text_sums"): lambda kind: {
+        "places": ((0, 2), (3, 1)),
+        "folds": CategoryFolds(HeldOut(0.2, 3)),
+        "n_classes": None if kind == "targets" else int(kind),
+    },
     ("dkl.explain.sums", "factor_sums"): lambda _: {
         "factors": some_steps(column_bins(holey_rows(N, D_IN), np.ones(N), 5)).take(np.array([1, 3]))
     },

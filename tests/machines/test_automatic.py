@@ -271,7 +271,7 @@ def looked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dkl.machines.stopping._in_terminal", lambda: True)
 
 
-@pytest.mark.parametrize("n_trials", [1, 4, 8])
+@pytest.mark.parametrize("n_trials", [1, 4, 6])
 def test_ctrl_c_in_the_choice_fits_the_best_so_far_and_trials_pins_the_same_bits(
     n_trials: int, looked_on: None
 ) -> None:

@@ -111,10 +111,10 @@ def test_kinds_that_fail_are_left_out_and_nobody_wins_where_all_do() -> None:
     race = race_of(2)
     run(race, lambda number, fold: (None, 0.1)[number])
     assert race.winner == 1
-    assert "0 failed" in race.reasons(10)[0]
+    assert "0 failed" in race.reasons(10, measure="R^2")[0]
     race = race_of(2)
     run(race, lambda number, fold: None)
-    with pytest.raises(ValueError, match="give `features`, to see why it fails"):
+    with pytest.raises(ValueError, match="no kind of features could be fitted to these rows"):
         _ = race.winner
 
 
@@ -217,7 +217,7 @@ def test_a_kernel_that_gained_with_landmarks_has_in_the_end_as_many_as_there_is_
     assert race.spent + race.fitting(grown) <= race.allowed < race.spent + 1.12 * race.fitting(grown)
     race.most_landmarks = 450
     assert race.settled()[1].learner.n_features == 450
-    assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, won, grown)[2]
+    assert f"Fit: kernel (up to {grown.learner.n_features:,})" in race.reasons(10, won, grown, measure="R^2")[2]
     # no gain, no growth, and so for one that is worth nothing
     assert race_of_kernels({0: 0.5, 1: 0.5}).settled() == (0, None, 1.0)
     slow = race_of_kernels({0: 0.5, 1: 0.504, 2: 0.5041})
@@ -237,7 +237,7 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     assert race.winner == 1
     won, grown, _ = race.settled()
     assert (won, grown.learner.n_features) == (2, 1_600)
-    assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown)[0]
+    assert "nearly the best score, and gain with more landmarks" in race.reasons(10, won, grown, measure="R^2")[0]
     race.most_landmarks = 400
     assert race.settled() == (1, None, 1.0)
 
@@ -387,13 +387,13 @@ def test_a_variant_is_begun_only_where_all_folds_of_the_others_can_follow() -> N
     run(dear, lambda number, fold: (0.5, 0.51, 0.6)[number])
     # one fold of it would still have been within what is allowed
     assert dear.tried == [0, 1, 0, 1]
-    assert "not tried, since that takes more work: 1 (up to 50)" in dear.reasons(10)[0]
+    assert "not tried, since that takes more work: 1 (up to 50)" in dear.reasons(10, measure="R^2")[0]
 
 
 def test_a_score_on_fewer_folds_says_so() -> None:
     race = race_of(3, folds=2)
     run(race, lambda number, fold: (0.9, 0.8, 0.89)[number])
-    told = race.reasons(10)[0]
+    told = race.reasons(10, measure="R^2")[0]
     assert "1 0.8000 in the first 1" in told
     assert "in 2 folds" in told
 

@@ -47,6 +47,9 @@ class SlowNetwork:
                 here()
         return stranded
 
+    def endings(self) -> str:
+        return ""
+
     def held_up(self, tasks: Collection[Task]) -> list[Task]:
         return []
 
@@ -134,6 +137,9 @@ class Paused(SlowNetwork):
     def bring(self, task: Task, here: Callable[[], None]) -> None:
         if task.value not in self.held:
             super().bring(task, here)
+
+    def endings(self) -> str:
+        return ""
 
     def held_up(self, tasks: Collection[Task]) -> list[Task]:
         waiting = [task for task in tasks if task.value in self.held]

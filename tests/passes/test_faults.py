@@ -21,6 +21,7 @@ from dkl.kernels.blas import threads_at_work
 from dkl.passes.backends import ClusterBackend
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
+from dkl.protocols.records import Accumulator, BlockSum
 from tests.passes.conftest import bring_two_workers
 from tests.passes.faults import (
     BROKEN,
@@ -133,6 +134,34 @@ def test_a_block_that_kills_every_worker_ends_in_a_clear_error(tmp_path):
         pytest.raises(ClusterError, match=r"block \d of 'rows.zarr' was lost 6 times with the workers"),
     ):
         run_pass(source, (moments(),))
+
+
+def hold_too_much(block, operands):
+    """Twice the limit of the worker, for as long as Dask takes to look."""
+    held = [np.ones(1 << 22) for _ in range(12)]
+    time.sleep(5.0)
+    return {"sum": np.array([held[0][0]])}
+
+
+@pytest.mark.slow
+def test_workers_that_dask_ends_for_their_memory_are_told_from_those_that_die():
+    from distributed import Client, LocalCluster
+
+    record = BlockSum("too much", hold_too_much, {"sum": Accumulator((1,))})
+    settings = {
+        "distributed.scheduler.allowed-failures": 0,
+        "distributed.worker.memory.pause": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.target": False,
+        "dkl.local-bytes": 0,
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit="400 MB") as cluster,
+        Client(cluster),
+        pytest.raises(ClusterError, match=r"lost 6 times .* Dask ended workers for their memory: tcp://\S+ at \d+"),
+    ):
+        run_pass(Source((5,) * 4), (record,))
 
 
 def chaos(mortal, trial: int) -> None:

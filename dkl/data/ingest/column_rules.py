@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from heapq import nsmallest
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from dkl.data.checks import reads_as_number
 from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of, spoken_form
 from dkl.data.ingest.statistics import ColumnStatistics
 
@@ -19,11 +17,10 @@ FEW_CATEGORIES = 20
 """So few distinct texts are categories however few the rows are."""
 MOST_ONE_HOT = 32
 """Columns with more values are kept as one column of codes, of which fit makes numbers."""
-# Texts in that share of the rows differ (almost) everywhere; that share of texts which read as numbers is worth a word.
-_DIFFERENT = 0.9
-_READ = 0.9
 
 MISSING = "<missing>"
+DIRECTION = "direction "
+"""How the numbers of free text are called, which are counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +30,13 @@ class ColumnRule:
     Parameters
     ----------
     name : str
-    kind : {"number", "boolean", "category", "code", "date", "time", "duration"}
+    kind : {"number", "boolean", "category", "code", "date", "time", "duration", "text"}
         Numbers keep their value, booleans become 0 and 1, categories become one-hot columns. A column of codes holds
         one plus the place of each value in `categories`, and 0 for values that are missing or unknown; a fit replaces
-        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs.
+        it by numbers (`dkl.encodings`). Of times come days, and cosine and sine of what recurs; of free text numbers
+        along directions (`dkl.data.columns.free_text`).
     categories : tuple of str
-        Sorted; one column each, or one code each.
+        Sorted; one column each, or one code each. Of free text what its numbers are called.
     fill : float or None
         What a missing value becomes (a missing category has no column set); None: it is an error.
     missing : int
@@ -50,14 +48,23 @@ class ColumnRule:
     parts : tuple of {"days", "hour", "weekday", "yearday"}
         What is kept of times.
     form : str
-        How texts write the dates of the column, where not in ISO 8601: "m/d/y".
+        How texts write the dates of the column, where not in ISO 8601: "m/d/y". How they write its numbers, where with
+        marks of their own: the number 1234.56, as in "1.234,56 €" (`dkl.data.columns.numbers.NumberForm`).
     unforeseen : float or None
         What a missing value becomes where none was missing when the rule was made (a category has no column set); None:
         it is an error.
+    zone : str or None
+        Of dates: the time zone of points in time, to which later ones are converted; empty for those of a clock without
+        a zone, None where it is not known (rules of older releases).
+    unread : int
+        How many of the missing values were texts that write no number, or no date, of the form; later ones are missing,
+        too. They are errors where there was none.
+    why : str
+        Why texts that look like numbers are names.
     """
 
     name: str
-    kind: Literal["number", "boolean", "category", "code"] | DateKind
+    kind: Literal["number", "boolean", "category", "code", "text"] | DateKind
     categories: tuple[str, ...] = ()
     fill: float | None = None
     missing: int = 0
@@ -66,6 +73,9 @@ class ColumnRule:
     parts: tuple[DatePart, ...] = ()
     unforeseen: float | None = None
     form: str = ""
+    zone: str | None = None
+    unread: int = 0
+    why: str = ""
 
     @property
     def flags_missing(self) -> bool:
@@ -74,7 +84,7 @@ class ColumnRule:
     @property
     def n_values(self) -> int:
         """Encoded columns without the flag."""
-        if self.kind == "category":
+        if self.kind in ("category", "text"):
             return len(self.categories)
         if self.parts:
             return len(names_of(self.name, self.parts))
@@ -82,7 +92,9 @@ class ColumnRule:
 
     @property
     def entries(self) -> int:
-        """How many of the encoded columns, without the flag, a row can set: one of the one-hot ones, all of a time."""
+        """How many of the encoded columns, without the flag, a row can set: all of a time or a text, else one."""
+        if self.kind == "text":
+            return len(self.categories)
         return len(names_of(self.name, self.parts)) if self.parts else 1
 
     @property
@@ -90,8 +102,9 @@ class ColumnRule:
         if self.kind == "code":
             return list(self.outputs) or [self.name]
         values = names_of(self.name, self.parts) if self.parts else [self.name]
-        if self.kind == "category":
-            values = [f"{self.name}={text}" for text in self.categories]
+        if self.kind in ("category", "text"):
+            sign = "=" if self.kind == "category" else ": "
+            values = [f"{self.name}{sign}{text}" for text in self.categories]
         return [*values, *([f"{self.name}={MISSING}"] if self.flags_missing else []), *self.outputs]
 
     @property
@@ -108,15 +121,23 @@ class ColumnRule:
     @property
     def treatment(self) -> str:
         """The rule in words, without the name of the column."""
+        if self.kind == "text":
+            made = [name for name in self.categories if not name.startswith(DIRECTION)]
+            kept = f"{len(self.categories) - len(made)} directions of its words"
+            text = f"free text as {' and '.join([*([', '.join(made)] if made else []), kept])}"
+            return f"{text}; {self.missing} missing, all zeros" if self.missing else text
+        names = f" ({self.why})" if self.why else ""
         if self.kind == "code":
-            return f"codes of {len(self.categories):,} values, of which fit makes target means and counts"
+            return f"codes of {len(self.categories):,} values{names}, of which fit makes target means and counts"
         if self.kind == "category":
-            text = f"one-hot, {len(self.categories)} categories"
+            text = f"one-hot, {len(self.categories)} categories{names}"
         else:
             text = {"number": "number", "boolean": "0 or 1"}.get(self.kind) or self._kept_of_times
+            text += f" written as {self.form}" if self.form and self.kind == "number" else ""
             text += f", kept in double precision because {self.double}" if self.double else ""
         if self.flags_missing:
-            text += f"; {self.missing} missing, {self._filled} and flagged in '{self.output_names[-1]}'"
+            otherwise = f" ({self.unread} of them written otherwise)" if self.unread else ""
+            text += f"; {self.missing} missing{otherwise}, {self._filled} and flagged in '{self.output_names[-1]}'"
         elif self.fill is None and self.unforeseen is None:
             text += "; a missing value is an error"
         else:
@@ -131,6 +152,7 @@ class ColumnRule:
         cycles = ", ".join(SPOKEN[part] for part in self.parts if part != "days")
         kept = [SPOKEN["days"]] if "days" in self.parts else []
         written = f" written {spoken_form(self.form)}" if self.form else ""
+        written += f" in the zone {self.zone}" if self.zone else ""
         return (
             f"{self.kind}{written} as {', and '.join([*kept, *([f'cosine and sine of {cycles}'] if cycles else [])])}"
         )
@@ -152,8 +174,9 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
 
     Texts and categorical columns are one-hot when they have at most 32 values and no more than half as many as rows (20
     are always allowed), and codes above, up to a million. `chosen` says that the user named the column as categorical:
-    it is then used however many of its values differ, see `differs_in_every_row`.
-    Texts that are all dates, in ISO 8601 or in one of `dkl.data.ingest.dates.FORMS` alone, are dates, of which
+    it is then used however many of its values differ, see
+    `dkl.data.columns.deciding.differs_in_every_row`.
+    Texts that write numbers or dates have the statistics of these, see `dkl.data.columns.seen`. Of dates
     `dkl.data.ingest.dates.parts_of` says what is kept.
     Missing values: with "auto" the mean takes their place, and a later one is told of when none was missing here;
     "mean" and a number fill in any case; "error" never. A flag column says where values were missing.
@@ -180,8 +203,6 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
             f"column '{stats.name}' has {stats.missing} missing values in {stats.rows} rows and missing='error'; fill "
             f"them, or use missing='auto' (the mean, and a flag column)"
         )
-    if stats.dates is not None:
-        return replace(decide_rule(stats.dates, missing, double), form=str(stats.form))
     if stats.kind == "category":
         if stats.categories is None:
             raise ValueError(
@@ -212,43 +233,7 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
         parts = parts_of(stats.kind, stats.minimum, stats.maximum, has_times=not stats.is_whole)
     # Ten digits of the mean: the rule does not depend on the order in which pieces of the rows were added up.
     unforeseen = float(f"{stats.mean:.10g}") if missing == "auto" and filled is None else None
-    return ColumnRule(stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen)
-
-
-def why_no_dates(stats: ColumnStatistics) -> str:
-    """What to say of texts that are taken as names though all of them look like dates; empty where they do not."""
-    if len(stats.written) < 2 or stats.missing == stats.rows or not stats.categories:
-        return ""
-    example = next(iter(stats.categories))
-    return (
-        f"column '{stats.name}' looks like dates in which no day is beyond 12 ({example!r}), so that it cannot be told "
-        f"from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a frame: "
-        f"pandas.to_datetime with a format), or say that they are names: categorical=['{stats.name}']"
+    zone = stats.zone if stats.kind == "date" else None
+    return ColumnRule(
+        stats.name, stats.kind, (), filled, stats.missing, double, parts=parts, unforeseen=unforeseen, zone=zone
     )
-
-
-def why_no_numbers(stats: ColumnStatistics) -> str:
-    """What to say of many texts that are taken as names though almost all of them read as numbers with fractions."""
-    if stats.kind != "category" or stats.dates is not None or len(stats.categories or ()) <= MOST_ONE_HOT:
-        return ""
-    # the first of them, in an order that is the same in every process
-    looked_at = nsmallest(1_000, stats.categories or ())
-    read = [text for text in looked_at if reads_as_number(text) and np.isfinite(float(text))]
-    fractions = [text for text in read if not float(text).is_integer()]
-    if not fractions or len(read) < _READ * len(looked_at):
-        return ""
-    return (
-        f"column '{stats.name}' holds texts that read as numbers ({fractions[0]!r}), and they are taken as names. Make "
-        "numbers of them (of a frame: pandas.to_numeric with errors='coerce'; of a file: leave empty what is none), "
-        f"or say that they are names: categorical=['{stats.name}']"
-    )
-
-
-def differs_in_every_row(stats: ColumnStatistics) -> bool:
-    """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
-    if stats.kind != "category" or stats.dates is not None:
-        return False
-    if stats.categories is None:
-        return True
-    there = stats.rows - stats.missing
-    return len(stats.categories) > max(FEW_CATEGORIES, _DIFFERENT * there)

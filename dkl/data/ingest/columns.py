@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.given import GivenRows
-from dkl.data.ingest.dates import date_kind, days, staged, staged_type
+from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
 from dkl.data.other_frames import as_known_rows
 
@@ -176,7 +176,7 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
 def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
     """The one type in which values of `dtype` travel.
 
-    Text, bool, microseconds, or the smaller of float32 and float64 to hold it.
+    Text, bool, microseconds (of points in time with their zone), or the smaller of float32 and float64 to hold it.
     """
     kind = column_kind(dtype)
     if kind == "category" or as_text:
@@ -184,7 +184,7 @@ def plain_type(dtype: pa.DataType, *, as_text: bool = False) -> pa.DataType:
     if kind in ("boolean", "empty"):
         return dtype
     if kind in ("date", "time", "duration"):
-        return staged_type(kind)
+        return staged_type(kind, zone_of(dtype))
     return pa.float32() if dtype in _NARROW else pa.float64()
 
 
@@ -236,5 +236,5 @@ def plain(column: pa.ChunkedArray, field: pa.Field, first_row: int = 0) -> pa.Ch
         check_exact(field.name, column, first_row)
         return pa.chunked_array([pa.array(numbers(column), field.type, from_pandas=True)])
     if date_kind(column.type) is not None:
-        return staged(column)
+        return staged(column, zone_of(field.type))
     return column.cast(field.type)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +16,29 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from dkl.data.checks import reads_as_number
-from dkl.data.ingest.columns import plain_type, why_inexact
+from dkl.data.columns.dialect import (
+    SPOKEN,
+    Transcoded,
+    checked_encoding,
+    columns_with_leading_zeros,
+    delimiter_of,
+    encoding_of,
+    excel_delimiter,
+)
+from dkl.data.columns.first_rows import FirstRows, is_no, is_zero_padded
+from dkl.data.columns.numbers import Mark
+from dkl.data.ingest.columns import plain_type, repeated, why_inexact
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
-from dkl.data.ingest.tables import Probe
+from dkl.data.ingest.tables import NoRowsError, Probe, Retyped
 from dkl.data.ingest.text_chunks import in_order, text_chunks
 
 _PROBE_BYTES = 2**20
-NULL_VALUES = tuple(pyarrow.csv.ConvertOptions().null_values)
+# The first lines, which tell the delimiter.
+_FIRST_BYTES = 2**16
+# What Arrow takes for missing, and how PostgreSQL and MySQL write it.
+NULL_VALUES = (*pyarrow.csv.ConvertOptions().null_values, r"\N")
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,8 @@ class CsvFormat:
     Parameters
     ----------
     delimiter : str or None
-        None: a tab in ``.tsv`` files, else a comma.
+        None: the one of comma, semicolon, tab and vertical bar that cuts the first lines into as many values as the
+        header has.
     column_names : sequence of str or None
         The names of the columns when the files have no header line.
     null_values : sequence of str
@@ -43,6 +59,11 @@ class CsvFormat:
     longest_text : int
         Bytes that a quoted value with line ends may have; a longer one is refused, since a quote that was left open
         takes the rows after it for one value.
+    decimal : {".", ","} or None
+        The decimal mark of numbers; the other one then stands between thousands. None: as most values of a column have
+        it; a comma that may be either is a decimal mark where semicolons delimit the values, else a thousands mark.
+    encoding : str or None
+        As Python calls it: "utf-8", "latin-1", "cp1252". None: UTF-8, or UTF-16 where the text begins so.
 
     Examples
     --------
@@ -64,15 +85,24 @@ class CsvFormat:
     chunk_bytes: int = 4 * 2**20
     threads: int = 2
     longest_text: int = LONGEST_TEXT
+    decimal: Mark | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise ValueError(f"decimal is {self.decimal!r}; expected '.' or ','")
+        if self.encoding is not None:
+            checked_encoding(self.encoding)
+        if isinstance(self.null_values, str):
+            raise TypeError(f"null_values is the text {self.null_values!r}; expected texts in a list")
         if self.delimiter is not None and not (len(self.delimiter) == 1 and self.delimiter.isascii()):
             raise ValueError(f"delimiter is {self.delimiter!r}; expected one ASCII character, such as ';' or '\\t'")
 
     def probe(self, file: InputFile) -> Probe:
         """The columns of a file and the types that its first megabyte suggests."""
-        with file.open() as stream:
-            names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES)
+        dialect = self._dialect(file)
+        with self._opened(file, dialect) as stream:
+            names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES, dialect)
             text = next(chunks, b"")
         if self.column_names is None and names and all(reads_as_number(name) for name in names):
             raise ValueError(
@@ -80,31 +110,67 @@ class CsvFormat:
                 "files without a header line pass format=dkl.CsvFormat(column_names=[...])"
             )
         if not text:
-            raise ValueError(f"'{file.name}' has a header line and no rows")
+            raise NoRowsError(f"'{file.name}' has a header line and no rows")
         try:
-            table = self._parse(file, text, names, None)
+            table = self._parse(text, names, None, dialect)
+            written = self._parse(text, names, pa.schema([(name, pa.string()) for name in names]), dialect)
         except pa.ArrowInvalid as error:
             raise ValueError(_explained(error, file, 0, names)) from error
+        # a column without a name is the row index of a data frame, or what follows a delimiter at the end of all lines
+        unnamed = [place for place, name in enumerate(names) if not name]
+        left_out = [place for place in unnamed if place == 0 or pa.types.is_null(table.column(place).type)]
+        kept = [place for place in range(len(names)) if place not in left_out]
+        if repeated(names[place] for place in kept):
+            # such columns are refused by their names, once those of all files are known
+            return Probe(file, table.select(kept).schema, 0)
+        found = FirstRows(table.select(kept), written.select(kept))
+        commas = self.decimal is None and dialect.delimiter == ";" and found.has_decimal_commas
+        either_mark = found.either_mark() if dialect.delimiter == ";" or self.decimal == "," else []
+        schema = found.schema(as_text=(*found.with_zeros, *(either_mark if commas or self.decimal == "," else ())))
         # Numbers are staged in the smaller type that holds them, which is not the one that the parser chose.
-        plain_types = [plain_type(column.type) for column in table.columns]
+        plain_types = [plain_type(dtype) for dtype in schema.types]
         plain_bytes = [
             len(column) * (dtype.bit_width // 8) if pa.types.is_floating(dtype) else column.nbytes
-            for column, dtype in zip(table.columns, plain_types, strict=True)
+            for column, dtype in zip(table.select(kept).columns, plain_types, strict=True)
         ]
-        staged_bytes = sum(plain_bytes) / len(text) * file.unpacked_size
-        return Probe(file, table.schema, int(staged_bytes))
+        return Probe(
+            file,
+            schema,
+            int(sum(plain_bytes) / len(text) * file.unpacked_size),
+            ("",) if left_out else (),
+            twice=found.twice,
+            usual="," if commas else ";" if dialect.delimiter == ";" else ".",
+            either_mark=() if commas or self.decimal is not None else tuple(either_mark),
+            said=dialect.said(file, self, bool(left_out)),
+        )
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-        """Tables in the order of the file, and how many bytes of the file each covers."""
-        with file.open() as stream, ThreadPoolExecutor(self.threads) as pool:
+        """Tables in the order of the file, and how many bytes of the file each covers.
+
+        Raises
+        ------
+        Retyped
+            Columns hold values that their types have no place for, and are to be read as texts.
+        """
+        dialect = self._dialect(file)
+        with self._opened(file, dialect) as stream, ThreadPoolExecutor(self.threads) as pool:
             # The compressed bytes that a chunk stands for are its share of the file, which is what progress is counted
             # in.
-            names, chunks = self._header_and_rows(file, stream, self.chunk_bytes)
+            names, chunks = self._header_and_rows(file, stream, self.chunk_bytes, dialect)
             packed = file.size / file.unpacked_size
+            typed = {name for name, dtype in zip(schema.names, schema.types, strict=True) if dtype != pa.string()}
+            header = self._repeated_header(names, dialect)
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
-                table = self._parse(file, chunk, names, schema)
-                self._check_exact(file, chunk, names, table)
+                if header is not None and (place := _line_of(chunk, header)) is not None:
+                    raise _RepeatedHeader(self._parse(chunk[:place], names, None, dialect).num_rows if place else 0)
+                try:
+                    table = self._parse(chunk, names, schema, dialect)
+                except pa.ArrowInvalid as error:
+                    raise self._retyped(error, chunk, names, schema, dialect) from error
+                if typed and (zeros := self._with_leading_zeros(chunk, names, typed, dialect)):
+                    raise _Misfits(zeros)
+                self._check_exact(chunk, names, table, dialect)
                 return table, int(len(chunk) * packed)
 
             rows = 0
@@ -114,12 +180,81 @@ class CsvFormat:
                     yield table, n_bytes
             except pa.ArrowInvalid as error:
                 raise ValueError(_explained(error, file, rows, names)) from error
+            except _Misfits as misfits:
+                raise _as_texts(misfits, file, rows) from misfits
+            except _RepeatedHeader as repeated:
+                raise ValueError(
+                    f"'{file.name}', row {rows + repeated.row + 1} after the header, is the header line once more, as "
+                    "where files were joined; remove the line"
+                ) from None
             except _InexactNumber as error:
                 name, value, row = error.args
                 place = f"in row {rows + row + 1} after the header of '{file.name}'"
                 raise ValueError(why_inexact(name, value, place)) from None
 
-    def _check_exact(self, file: InputFile, text: bytes, names: Sequence[str], table: pa.Table) -> None:
+    def _dialect(self, file: InputFile) -> _Dialect:
+        """How the text of a file is written, as far as nobody has said it."""
+        with file.open() as stream:
+            start = _first_bytes(stream)
+        encoding = encoding_of(start) if self.encoding is None else checked_encoding(self.encoding)
+        text = start.decode(encoding or "utf-8", errors="replace").lstrip("\ufeff")
+        is_whole = len(start) < _FIRST_BYTES
+        told = excel_delimiter(text)
+        if told is not None:
+            return _Dialect(self.delimiter or told, encoding, skips_first_line=True)
+        usual = "\t" if file.suffix == ".tsv" else ","
+        delimiter = self.delimiter or delimiter_of(text, usual, self.column_names, is_whole=is_whole)
+        return _Dialect(delimiter, encoding)
+
+    @contextmanager
+    def _opened(self, file: InputFile, dialect: _Dialect) -> Iterator[IO[bytes]]:
+        """The text of a file in UTF-8."""
+        with file.open() as stream:
+            is_utf8 = dialect.encoding in ("", "utf-8", "ascii", "utf-8-sig")
+            other: Any = stream if is_utf8 else Transcoded(stream, dialect.encoding, file.name)
+            yield other
+
+    def _repeated_header(self, names: Sequence[str], dialect: _Dialect) -> bytes | None:
+        """A line of the names of all columns; None where one is no sign of files that were joined."""
+        if self.column_names is not None or len(names) < 2:
+            return None
+        return dialect.delimiter.join(names).encode()
+
+    def _with_leading_zeros(
+        self, chunk: bytes, names: Sequence[str], typed: set[str], dialect: _Dialect
+    ) -> dict[str, tuple[int, str]]:
+        """The columns of numbers that hold whole numbers such as 0123, with the row of the first and its text."""
+        places = columns_with_leading_zeros(chunk, dialect.delimiter, len(names))
+        suspects = typed if places is None else typed & {names[place] for place in places.tolist()}
+        return {} if not suspects else self._misfits(chunk, names, dict.fromkeys(suspects), dialect)
+
+    def _retyped(
+        self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
+    ) -> Exception:
+        """The columns that a chunk has other values for than their types, or the error itself."""
+        if "CSV conversion error" not in str(error) or "UTF8" in str(error):
+            return error
+        typed = {field.name: field.type for field in schema if field.type != pa.string()}
+        misfits = self._misfits(chunk, names, typed, dialect)
+        return _Misfits(misfits) if misfits else error
+
+    def _misfits(
+        self, chunk: bytes, names: Sequence[str], typed: Mapping[str, pa.DataType | None], dialect: _Dialect
+    ) -> dict[str, tuple[int, str]]:
+        """Typed columns with values that are none of their type, with the row of the first and its text.
+
+        Without a type: those with whole numbers that have a superfluous zero in front.
+        """
+        written = self._parse(chunk, names, pa.schema([(name, pa.string()) for name in typed]), dialect)
+        found = {}
+        for name, dtype in typed.items():
+            texts = pa.concat_arrays(written.column(name).chunks)
+            wrong = is_zero_padded(texts) if dtype is None else is_no(texts, dtype)
+            if len(rows := np.flatnonzero(wrong)):
+                found[name] = int(rows[0]), texts[int(rows[0])].as_py()
+        return found
+
+    def _check_exact(self, text: bytes, names: Sequence[str], table: pa.Table, dialect: _Dialect) -> None:
         """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
         large = []
         for name in table.column_names:
@@ -130,7 +265,7 @@ class CsvFormat:
         if not large:
             return
         # The parser has rounded by now, so the texts of these columns are read once more, as texts.
-        written = self._parse(file, text, names, pa.schema([(name, pa.string()) for name in large]))
+        written = self._parse(text, names, pa.schema([(name, pa.string()) for name in large]), dialect)
         for name in large:
             # Sixteen digits or more, and nothing else: fractions may be rounded, whole numbers may not.
             whole = pc.fill_null(pc.match_substring_regex(written.column(name), r"^[+-]?[0-9]{16,}$"), False)
@@ -140,42 +275,41 @@ class CsvFormat:
                     raise _InexactNumber(name, value, row)
 
     def _header_and_rows(
-        self, file: InputFile, stream: IO[bytes], chunk_bytes: int
+        self, file: InputFile, stream: IO[bytes], chunk_bytes: int, dialect: _Dialect
     ) -> tuple[list[str], Iterator[bytes]]:
         """The names of the columns, and the text of the rows in pieces of whole rows that are not empty."""
         # Chunks end where rows do, and a line end within quotes ends no row.
-        rules = QuoteRules(self._delimiter(file).encode(), self.longest_text)
+        rules = QuoteRules(dialect.delimiter.encode(), self.longest_text)
         chunks = text_chunks(stream, chunk_bytes, name=file.name, quotes=rules)
         first = next(chunks, b"")
+        if dialect.skips_first_line:
+            first = first[QuotedText(first, rules).first_row_end() :] or next(chunks, b"")
         if not first:
             raise ValueError(f"'{file.name}' is empty: all of its lines are blank; leave it out or write it again")
         if self.column_names is not None:
             names, start = list(self.column_names), 0
         else:
             start = QuotedText(first, rules).first_row_end() or len(first)
-            names = self._header(file, first[:start])
+            names = self._header(file, first[:start], dialect)
         return names, (chunk for chunk in chain([first[start:]], chunks) if chunk.strip(b"\r\n"))
 
-    def _header(self, file: InputFile, line: bytes) -> list[str]:
+    def _header(self, file: InputFile, line: bytes, dialect: _Dialect) -> list[str]:
         try:
             # Arrow would name the byte, and neither the file nor what to do about it.
             line.decode()
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"the header of '{file.name}' holds a byte that is not UTF-8 text, {line[error.start]:#04x} after "
-                f"{line[: error.start].decode()[-20:]!r}; save the file as UTF-8 (iconv -f latin1 -t utf-8)"
+                f"{line[: error.start].decode()[-20:]!r}; {_OTHER_ENCODING}"
             ) from error
-        return self._parse(file, line, None, None).column_names
+        return self._parse(line, None, None, dialect).column_names
 
-    def _delimiter(self, file: InputFile) -> str:
-        return self.delimiter or ("\t" if file.suffix == ".tsv" else ",")
-
-    def _parse(self, file: InputFile, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None) -> pa.Table:
+    def _parse(self, text: bytes, names: Sequence[str] | None, schema: pa.Schema | None, dialect: _Dialect) -> pa.Table:
         return pyarrow.csv.read_csv(
             pa.BufferReader(text),
             # One thread and one block a call: then rows are counted in its errors. Calls run side by side instead.
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=schema,
                 include_columns=None if schema is None else schema.names,
@@ -183,6 +317,86 @@ class CsvFormat:
                 strings_can_be_null=True,
             ),
         )
+
+
+_OTHER_ENCODING = (
+    "save the file as UTF-8 (iconv -f latin1 -t utf-8), or say what it is written in: encoding='cp1252' (Windows) or "
+    "encoding='latin-1', arguments of dkl.CsvFormat"
+)
+
+
+@dataclass(frozen=True)
+class _Dialect:
+    """How the text of one file is written.
+
+    Parameters
+    ----------
+    delimiter : str
+    encoding : str
+        Empty for UTF-8.
+    skips_first_line : bool
+        The first line says the delimiter, as Excel writes it.
+    """
+
+    delimiter: str
+    encoding: str
+    skips_first_line: bool = False
+
+    def said(self, file: InputFile, chosen: CsvFormat, has_index: bool) -> str:
+        """What was found of it, in words; empty where it is as usual, or nobody was asked."""
+        parts = []
+        if chosen.delimiter is None and self.delimiter != ("\t" if file.suffix == ".tsv" else ","):
+            parts.append(f"values between {SPOKEN.get(self.delimiter, repr(self.delimiter))}")
+        if chosen.encoding is None and self.encoding:
+            parts.append(f"in {self.encoding.upper()}")
+        if has_index:
+            parts.append("a column without a name is left out, as row numbers are")
+        return ", ".join(parts)
+
+
+def _first_bytes(stream: IO[bytes]) -> bytes:
+    """The beginning of a stream, as far as it tells how a text is written."""
+    start = b""
+    while len(start) < _FIRST_BYTES and (data := stream.read(_FIRST_BYTES - len(start))):
+        start += data
+    return start
+
+
+def _line_of(chunk: bytes, line: bytes) -> int | None:
+    """Where a line stands in whole lines; None where it does not."""
+    place = 0 if chunk.startswith(line) else chunk.find(b"\n" + line) + 1
+    if place == 0 and not chunk.startswith(line):
+        return None
+    end = chunk[place + len(line) : place + len(line) + 1]
+    return place if end in (b"", b"\n", b"\r") else None
+
+
+class _Misfits(Exception):
+    """Typed columns of a chunk that hold other values: the row of the first, and its text, by column."""
+
+    def __init__(self, columns: dict[str, tuple[int, str]]) -> None:
+        super().__init__(columns)
+        self.columns = columns
+
+
+class _RepeatedHeader(Exception):
+    """A row of a chunk that is the header line."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+def _as_texts(misfits: _Misfits, file: InputFile, rows_before: int) -> Retyped:
+    """The columns to be read as texts, and what to say where that cannot be done."""
+    name, (row, text) = min(misfits.columns.items(), key=lambda item: item[1][0])
+    sentence = (
+        f"'{file.name}', row {rows_before + row + 1} after the header: column '{name}' holds {text!r}, and other rows "
+        "hold another type; correct it, add the text to format=CsvFormat(null_values=...) if it means missing, take "
+        "the "
+        f"values as names (categorical=['{name}']), or leave it out (drop=['{name}'])"
+    )
+    return Retyped(sentence, tuple(misfits.columns))
 
 
 class _InexactNumber(ValueError):
@@ -206,8 +420,8 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
         name = names[int(column[1])]
         if "UTF8" in text:
             return (
-                f"{place}: column '{name}' holds bytes that are not UTF-8 text; save the file as UTF-8 "
-                f"(iconv -f latin1 -t utf-8), or leave the column out (drop=['{name}'])"
+                f"{place}: column '{name}' holds bytes that are not UTF-8 text; {_OTHER_ENCODING}; or leave the column "
+                f"out (drop=['{name}'])"
             )
         # The first megabyte suggested a type that a later value does not have.
         value = text.split("invalid value ")[-1]

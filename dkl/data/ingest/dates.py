@@ -29,16 +29,15 @@ _STAGED: dict[DateKind, pa.DataType] = {
     "time": pa.time64("us"),
     "duration": pa.duration("us"),
 }
-# ISO 8601 as CSV files have it, whose readers take it for a date: a date, a date with a time, a time.
-_ISO = (
-    (r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?$", "date", pa.timestamp("us")),
-    (r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})$", "date", pa.timestamp("us", "UTC")),
-    (r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$", "time", pa.time64("us")),
-)
-
 FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y")
 """How texts write dates beside ISO 8601. Nobody puts the month first before dots."""
-_CLOCK = r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d{1,6})?))?(?: ?(?P<half>[AaPp][Mm]))?)?"
+NAIVE, ZONED, CLOCK = "", "+", "t"
+"""What texts write beside dates in a form of `FORMS`: dates in ISO 8601 without a zone, with one, and times of day."""
+_TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
+_ISO_DAY = r"(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})"
+# The zone as databases, JavaScript, Java and Python write it: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].
+_OFFSET = r" ?(?:[Zz]|UTC|GMT|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?)(?:\[[\w/+-]+\])?"
+_DIGITS = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
 
 
 def date_kind(dtype: pa.DataType) -> DateKind | None:
@@ -50,98 +49,151 @@ def date_kind(dtype: pa.DataType) -> DateKind | None:
     return "duration" if pa.types.is_duration(dtype) else None
 
 
-def staged_type(kind: DateKind) -> pa.DataType:
-    """The one type in which times of a kind travel: microseconds, dates as the clock on the wall shows them."""
-    return _STAGED[kind]
+def staged_type(kind: DateKind, zone: str | None = None) -> pa.DataType:
+    """The one type in which times of a kind travel: microseconds; points in time keep their zone."""
+    return pa.timestamp("us", zone) if zone else _STAGED[kind]
 
 
-def staged(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A column of times in its `staged_type`: a time zone is taken for where its clock hangs, and left out."""
+def zone_of(dtype: pa.DataType) -> str:
+    """The time zone of a type of Arrow: "" where it has none."""
+    return (dtype.tz or "") if pa.types.is_timestamp(dtype) else ""
+
+
+def staged(column: pa.Array | pa.ChunkedArray, zone: str = "") -> pa.Array | pa.ChunkedArray:
+    """A column of times in its `staged_type`; a point in time without a zone is one of the clock in `zone`.
+
+    A clock that is put forward skips times, which are taken for the ones after them.
+    """
     kind = date_kind(column.type)
     if kind is None:
         raise TypeError(f"a column of {column.type} holds no dates or times")
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = pc.local_timestamp(column)
+    own = zone_of(column.type)
     # Fractions of a microsecond are cut off.
-    return column.cast(_STAGED[kind], safe=False)
+    column = column.cast(staged_type(kind, own), safe=False)
+    if not zone or kind != "date":
+        return column
+    if own:
+        return column.cast(staged_type(kind, zone))
+    return pc.assume_timezone(column, zone, ambiguous="earliest", nonexistent="latest")
 
 
-def days(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Times as float64 days (n,), NaN where missing: dates since 1970-01-01, times since midnight."""
-    counts = staged(column).cast(pa.int64()).cast(pa.float64(), safe=False)
+def days(column: pa.Array | pa.ChunkedArray, zone: str = "") -> np.ndarray:
+    """Times as float64 days (n,), NaN where missing: dates since 1970-01-01 by their clock, times since midnight.
+
+    The clock is that of the column's own zone, or of `zone` where the column has one, too.
+    """
+    times = staged(column)
+    if zone_of(times.type):
+        times = pc.local_timestamp(times if not zone else times.cast(staged_type("date", zone)))
+    counts = times.cast(pa.int64()).cast(pa.float64(), safe=False)
     return np.asarray(counts.to_numpy(zero_copy_only=False), np.float64) / _DAY
 
 
-def dates_in_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
-    """Texts as the dates or times that all of them write in ISO 8601; None where one of them is something else.
+def written_times(texts: pa.Array) -> dict[str, pa.Array]:
+    """The dates or times of day that texts write, by form; null where a text writes none in it.
 
-    A column without any value is one of missing dates.
+    A form has the order of day, month and year and what stands between them ("m/d/y"). `NAIVE`, `ZONED` and `CLOCK`
+    stand for ISO 8601; points in time with a zone are in UTC. Texts of which no day is beyond 12 have two forms.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array of texts
+        Some may be missing.
     """
-    there = column.drop_null()
-    for pattern, kind, dtype in _ISO:
-        # The first few tell of most columns that their texts are no dates.
-        few = there.slice(0, 16)
-        if not all(pc.all(pc.match_substring_regex(part, pattern)).as_py() is not False for part in (few, there)):
-            continue
-        try:
-            # A month 13 and a 30 February look like dates to the pattern.
-            plain = column.cast(pa.string())
-            if kind == "time":
-                # Arrow reads points in time alone: these are those of one day.
-                plain = pc.binary_join_element_wise("1970-01-01", plain, " ").cast(pa.timestamp("us"))
-            return staged(plain.cast(dtype))
-        except pa.ArrowInvalid:
-            return None
-    return None
+    plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+    found: dict[str, pa.Array] = {}
+    # Texts begin as dates in few ways: only these are taken apart.
+    for form in (NAIVE, ZONED, CLOCK, *FORMS):
+        start = {CLOCK: r"^\d{2}:\d{2}"}.get(form) or (r"^\d{4}-\d{2}-" if form in (NAIVE, ZONED) else _start(form))
+        may_be = pc.fill_null(pc.match_substring_regex(plain, start), False)
+        if pc.any(may_be).as_py():
+            found[form] = times_in_form(texts, form)
+    return {form: times for form, times in found.items() if times.null_count < len(times)}
 
 
-def written_dates(column: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The dates or times that texts may write, by the form in which all of them do; none where one is something else.
+def times_in_form(texts: pa.Array, form: str) -> pa.Array:
+    """Texts as the dates or times that they write in a form; null where one writes none."""
+    plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+    if form in (NAIVE, ZONED):
+        pattern = rf"^{_ISO_DAY}[T ]{_TIME}{_OFFSET}$" if form == ZONED else rf"^{_ISO_DAY}(?:[T ]{_TIME})?$"
+    elif form == CLOCK:
+        pattern = rf"^{_TIME}$"
+    else:
+        written = re.escape(form[1]).join(f"(?P<{part}>{_DIGITS[part]})" for part in form[::2])
+        pattern = rf"^{written}(?:[ T]{_TIME}(?: ?(?P<half>[AaPp][Mm]))?)?$"
+    fields = _Fields(pc.extract_regex(plain, pattern))
+    clock, is_time = fields.clock()
+    if form == CLOCK:
+        return pa.array(clock, pa.time64("us"), mask=~(fields.matched & is_time))
+    day, is_day = fields.day()
+    moment = day * _DAY + clock - fields.offset()
+    dtype = pa.timestamp("us", "UTC") if form == ZONED else pa.timestamp("us")
+    return pa.array(moment, pa.int64(), mask=~(fields.matched & is_time & is_day)).cast(dtype)
 
-    A form has the order of day, month and year and what stands between them ("m/d/y"); that of ISO 8601 is empty.
-    Texts of which no day is beyond 12 have two forms.
+
+def _start(form: str) -> str:
+    """How texts of a form begin."""
+    first, second = (_DIGITS[part] for part in form[:3:2])
+    return rf"^{first}{re.escape(form[1])}{second}{re.escape(form[1])}"
+
+
+class _Fields:
+    """The parts of texts that were matched by a pattern, as whole numbers.
+
+    Parameters
+    ----------
+    found : pyarrow.StructArray of n
+        Null where a text was not matched.
     """
-    if (iso := dates_in_texts(column)) is not None:
-        return {"": iso}
-    first = next((value for value in column.slice(0, 16).to_pylist() if value is not None), None)
-    if first is None:
-        first = next((value.as_py() for value in column if value.is_valid), None)
-    separator = re.match(r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}(?!\d)", first or "")
-    forms = [] if separator is None else [form for form in FORMS if form[1:2] == separator.group(1)]
-    found = {form: dates_in_form(column, form) for form in forms}
-    return {form: dates for form, dates in found.items() if dates is not None}
+
+    def __init__(self, found: pa.StructArray) -> None:
+        self._found = found
+        self._names = {found.type.field(place).name for place in range(found.type.num_fields)}
+        self.matched = np.asarray(found.is_valid().to_numpy(zero_copy_only=False))
+
+    def texts(self, name: str) -> pa.Array:
+        return pc.fill_null(pc.struct_field(self._found, name), "")
+
+    def number(self, name: str, digits: int = 0) -> np.ndarray:
+        """A part as int64, 0 where it is not there; of fractions the first `digits`."""
+        if name not in self._names:
+            return np.zeros(len(self._found), np.int64)
+        texts = self.texts(name)
+        if digits:
+            texts = pc.utf8_slice_codeunits(pc.utf8_rpad(texts, digits, "0"), 0, digits)
+        return pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64()).to_numpy()
+
+    def clock(self) -> tuple[np.ndarray, np.ndarray]:
+        """Microseconds since midnight, and whether a clock shows such a time."""
+        hour, minute, second = (self.number(name) for name in ("hour", "minute", "second"))
+        is_time = (hour < 24) & (minute < 60) & (second < 60)
+        if "half" in self._names:
+            half = pc.utf8_upper(self.texts("half"))
+            has_half, is_later = (np.asarray(test.to_numpy(zero_copy_only=False)) for test in _halves(half))
+            # 12 AM is midnight and 12 PM is noon
+            is_time &= ~has_half | ((hour >= 1) & (hour <= 12))
+            hour = np.where(has_half, hour % 12 + 12 * is_later, hour)
+        return ((hour * 60 + minute) * 60 + second) * 1_000_000 + self.number("fraction", 6), is_time
+
+    def day(self) -> tuple[np.ndarray, np.ndarray]:
+        """Days since 1970-01-01, and whether a calendar has such a day."""
+        year, month, day = (self.number(name) for name in ("y", "m", "d"))
+        months = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("M8[M]")
+        days = months.astype("M8[D]") + (day - 1)
+        is_day = (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (days.astype("M8[M]") == months)
+        return days.astype(np.int64), is_day
+
+    def offset(self) -> np.ndarray:
+        """Microseconds by which the clock is ahead of UTC."""
+        ahead = (self.number("hours") * 60 + self.number("minutes")) * 60_000_000
+        if "sign" not in self._names:
+            return ahead
+        return np.where(np.asarray(pc.equal(self.texts("sign"), "-").to_numpy(zero_copy_only=False)), -ahead, ahead)
 
 
-def dates_in_form(column: pa.Array | pa.ChunkedArray, form: str) -> pa.Array | pa.ChunkedArray | None:
-    """Texts as the dates that all of them write in a form, with or without a time of day; None where one does not."""
-    if not form:
-        return dates_in_texts(column)
-    order, separator = form[::2], re.escape(form[1])
-    digits = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
-    pattern = rf"^{separator.join(f'(?P<{part}>{digits[part]})' for part in order)}{_CLOCK}$"
-    there = column.drop_null()
-    for part in (there.slice(0, 16), there):
-        if pc.all(pc.match_substring_regex(part, pattern)).as_py() is False:
-            return None
-    found = pc.extract_regex(column.cast(pa.string()), pattern)
-    fields = {name: pc.struct_field(found, name) for name in ("y", "m", "d", "hour", "minute", "second", "half")}
-    clock = {name: pc.if_else(pc.equal(fields[name], ""), "0", fields[name]) for name in ("hour", "minute", "second")}
-    hour = clock["hour"].cast(pa.int64())
-    half = pc.utf8_upper(fields["half"])
-    # 12 AM is midnight and 12 PM is noon.
-    twelve = pc.if_else(pc.equal(hour, 12), 0, hour)
-    hour = pc.if_else(pc.equal(half, ""), hour, pc.if_else(pc.equal(half, "PM"), pc.add(twelve, 12), twelve))
-    padded = [pc.utf8_lpad(text, width=2, padding="0") for text in (fields["m"], fields["d"], hour.cast(pa.string()))]
-    second = pc.if_else(pc.equal(clock["second"], "0"), "00", clock["second"])
-    day = pc.binary_join_element_wise(fields["y"], padded[0], padded[1], "-")
-    minute = pc.utf8_lpad(clock["minute"], width=2, padding="0")
-    try:
-        # A month 13, a 30 February and a 25th hour are none.
-        return pc.binary_join_element_wise(day, pc.binary_join_element_wise(padded[2], minute, second, ":"), " ").cast(
-            pa.timestamp("us")
-        )
-    except pa.ArrowInvalid:
-        return None
+def _halves(half: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Whether AM or PM is said, and whether it is PM."""
+    return pc.not_equal(half, ""), pc.equal(half, "PM")
 
 
 def spoken_form(form: str) -> str:

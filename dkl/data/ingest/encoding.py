@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from scipy import sparse
 
-from dkl.data.checks import no_rows, reads_as_number, spoken_names
+from dkl.data.checks import did_you_mean, no_rows, spoken_names
+from dkl.data.columns.deciding import Marks, decided_columns
+from dkl.data.columns.encoded import Encoded, encoded
+from dkl.data.columns.free_text import TextDirections
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
-from dkl.data.ingest.column_rules import (
-    ColumnRule,
-    Missing,
-    decide_rule,
-    differs_in_every_row,
-    why_no_dates,
-    why_no_numbers,
-)
-from dkl.data.ingest.columns import (
-    array_table,
-    as_table,
-    check_exact,
-    check_kinds,
-    column_kind,
-    names_of_columns,
-    numbers,
-    texts,
-    why_unusable,
-)
-from dkl.data.ingest.dates import (
-    DATE_KINDS,
-    date_kind,
-    dates_in_form,
-    dates_in_texts,
-    days,
-    encoded_days,
-    spoken_form,
-    written_dates,
-)
+from dkl.data.ingest.column_rules import DIRECTION, ColumnRule, Missing
+from dkl.data.ingest.columns import array_table, as_table, check_kinds, column_kind, names_of_columns
+from dkl.data.ingest.dates import staged, zone_of
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.data.other_frames import as_known_rows
 from dkl.errors import Problems
@@ -82,6 +57,8 @@ class TableEncoding:
         Columns that a table may have beside the encoded ones (targets, weights, columns left out).
     array_dtype : str
         The dtype of the arrays that it was learned from, whose columns are found by position; empty for tables.
+    directions : tuple of TextDirections
+        Of the columns of free text, in their order.
 
     Examples
     --------
@@ -101,6 +78,7 @@ class TableEncoding:
     unknown: Literal["zeros", "error"] = "zeros"
     ignored: tuple[str, ...] = ()
     array_dtype: str = ""
+    directions: tuple[TextDirections, ...] = ()
 
     @cached_property
     def column_names(self) -> list[str]:
@@ -113,8 +91,18 @@ class TableEncoding:
 
     @property
     def has_codes(self) -> bool:
-        """Whether some of the encoded columns hold codes of categories rather than numbers."""
-        return any(rule.kind == "code" for rule in self.rules)
+        """Whether a fit makes other columns of some: of codes of categories, and of directions of free text."""
+        return any(rule.kind == "code" for rule in self.rules) or self.has_texts
+
+    @property
+    def text_names(self) -> list[str]:
+        """The columns of free text, in the order of `directions`."""
+        return [rule.name for rule in self.rules if rule.kind == "text"]
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether there is free text of which no fit has made anything yet."""
+        return any(rule.kind == "text" and rule.categories[0].startswith(DIRECTION) for rule in self.rules)
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -174,10 +162,13 @@ class TableEncoding:
             self._check_names(names_of_columns(frame), told)
         # Columns that are missing were named above; what is wrong with the others is said in the same message.
         there = set(table.column_names)
+        of_texts = {each.name: each for each in self.directions}
         for rule in self.rules:
             with problems.collected():
                 if rule.name in there:
-                    values.append(_encode(rule, table.column(rule.name), self.unknown, first_row, told))
+                    column = table.column(rule.name)
+                    of_text = of_texts.get(rule.name)
+                    values.append(encoded(rule, column, told, of_text, unknown=self.unknown, first_row=first_row))
         problems.raise_all()
         if differences is None or told.strict:
             told.say()
@@ -194,6 +185,20 @@ class TableEncoding:
             )
         told.add_names(known, names, self.ignored)
 
+    def with_directions(self, directions: Sequence[TextDirections]) -> TableEncoding:
+        """The encoding that `from_json` made, with what JSON has no place for.
+
+        Raises
+        ------
+        ValueError
+            They are not those of its columns of free text.
+        """
+        widths = {rule.name: len(rule.categories) for rule in self.rules if rule.kind == "text"}
+        given = {each.name: each.n_columns for each in directions}
+        if list(widths.items()) != list(given.items()):
+            raise ValueError(f"the directions of free text are of {given}; the rules ask for {widths}")
+        return replace(self, directions=tuple(directions))
+
     def describe(self) -> str:
         """The rules, a line for neighbouring columns that share one, and the layout that follows."""
         runs = [(text, [rule.name for rule in run]) for text, run in groupby(self.rules, attrgetter("treatment"))]
@@ -209,12 +214,13 @@ class TableEncoding:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding."""
+        """Plain lists, texts and numbers, from which `from_json` makes an equal encoding, but for `directions`."""
         rules = [asdict(rule) | {"categories": list(rule.categories), "parts": list(rule.parts)} for rule in self.rules]
         for rule in rules:
             # Written so by the releases that knew neither float64, codes nor dates: equal rules have equal texts.
-            for name, usual in (("double", ""), ("outputs", ()), ("parts", []), ("unforeseen", None), ("form", "")):
-                if rule[name] == usual:
+            for name in ("double", "outputs", "parts", "unforeseen", "form", "zone", "unread", "why"):
+                # those that are not None, which is a zone that is not known, and an empty one is a clock
+                if not rule[name] and (name, rule[name]) != ("zone", "") and (name, rule[name]) != ("unforeseen", 0.0):
                     del rule[name]
         plain = {"rules": rules, "is_sparse": self.is_sparse, "unknown": self.unknown, "ignored": list(self.ignored)}
         return plain | ({"array_dtype": self.array_dtype} if self.array_dtype else {})
@@ -231,8 +237,8 @@ class TableEncoding:
 
 
 def takes_columns_as_they_are(encoding: TableEncoding) -> bool:
-    """Whether raw columns are the encoded ones: all of them numbers, and none filled in."""
-    return all(rule.kind in ("number", "boolean") and rule.fill is None for rule in encoding.rules)
+    """Whether raw columns are the encoded ones: all of them numbers, none of them in texts, and none filled in."""
+    return all(rule.kind in ("number", "boolean") and rule.fill is None and not rule.form for rule in encoding.rules)
 
 
 def learn_encoding(
@@ -244,16 +250,19 @@ def learn_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
+    said: list[Callable[[], None]] | None = None,
 ) -> TableEncoding:
     """Learn the encoding of tables that come in pieces (Arrow tables, pandas frames), read once.
 
-    See `decide_encoding` for the rules and the errors; `without` is how the caller leaves columns out.
+    See `decide_encoding` for the rules, the errors, `without` and `said`.
     """
     names = set(ignored)
     parts: list[TableStatistics] = []
     row, problems = 0, Problems()
+    zones: dict[str, str] = {}
     # Statistics of pieces are merged in their order, so that sums do not depend on how many pieces were in memory.
     for table in map(as_table, frames):
+        table = _in_zones(table, zones)
         features = table.select([name for name in table.column_names if name not in names])
         if not row:
             with problems.collected():
@@ -277,9 +286,19 @@ def learn_encoding(
             layout=layout,
             ignored=ignored,
             without=without,
+            said=said,
         )
     problems.raise_all()
     return encoding
+
+
+def _in_zones(table: pa.Table, zones: dict[str, str]) -> pa.Table:
+    """A table whose points in time have the zones of the tables before it, which are noted in `zones`."""
+    for place, field in enumerate(table.schema):
+        zone = zone_of(field.type)
+        if zone and zones.setdefault(field.name, zone) != zone:
+            table = table.set_column(place, field.name, staged(table.column(place), zones[field.name]))
+    return table
 
 
 def decide_encoding(
@@ -291,10 +310,13 @@ def decide_encoding(
     layout: Layout = "auto",
     ignored: Collection[str] = (),
     without: str = "drop={}",
+    marks: Marks | None = None,
+    said: list[Callable[[], None]] | None = None,
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
 
-    `without` is how the caller leaves columns out, for a warning.
+    `without` is how the caller leaves columns out, for a warning; `marks` how the texts write numbers; `said` takes the
+    warnings, for the caller to give them once nothing else is wrong.
 
     Raises
     ------
@@ -302,217 +324,64 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
-    rules, problems = [], Problems()
+    problems = Problems()
     absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
         names = [column.name for column in statistics.columns]
         problems.add(
-            ValueError(f"categorical={absent} names columns that are not there; the columns are {spoken_names(names)}")
+            ValueError(
+                f"categorical={absent} names columns that are not "
+                f"there{''.join(did_you_mean(n, names) for n in absent)}"
+                f"; the columns are {spoken_names(names)}"
+            )
         )
     if not statistics.columns:
         problems.add(ValueError("no column is left to learn from"))
         problems.raise_all()
-    # The user's own choice keeps even a column of texts that differ in every row.
-    aside = [c for c in statistics.columns if c.name not in categorical and differs_in_every_row(c)]
-    names_aside = [column.name for column in aside]
-    for place, column in enumerate(statistics.columns):
-        if column.name not in names_aside:
-            with problems.collected():
-                chosen = column.name in categorical
-                rules.append(decide_rule(column, missing, statistics.why_double(place), chosen=chosen))
+    decided = decided_columns(statistics, categorical, missing, marks or Marks(), problems)
     problems.raise_all()
-    for column in statistics.columns:
-        for sentence in (why_no_dates(column), why_no_numbers(column)) if column.name not in categorical else ():
-            if sentence:
-                warnings.warn(sentence, UserWarning, stacklevel=3)
-    if not rules:
+    if not decided.rules:
         raise ValueError(
-            f"no column is left to learn from: the texts of {spoken_names(names_aside)} differ in (almost) every row; "
-            f"to use them all the same, name them: categorical={names_aside}"
+            f"no column is left to learn from: the texts of {spoken_names(decided.aside)} differ in (almost) every "
+            f"row; to use them all the same, name them: categorical={decided.aside}"
         )
-    if aside:
-        warnings.warn(
-            f"{spoken_names(names_aside)} set aside: texts that differ in (almost) every row are names of rows, from "
-            f"which nothing can be learned. Leave them out, {without.format(names_aside)}, to hear no more of it; to "
-            f"use them all the same, name them: categorical={names_aside}",
-            UserWarning,
-            stacklevel=3,
-        )
+    if said is None:
+        decided.say(without)
+    else:
+        said.append(partial(decided.say, without))
+    rules = decided.rules
     # In a row each raw column sets one encoded column, and its flag where the value is missing; every number is taken
     # for one that is not zero.
     width = sum(len(rule.output_names) for rule in rules)
     set_a_row = sum(rule.entries for rule in rules) + sum(rule.missing for rule in rules) / statistics.rows
     is_sparse = layout == "sparse" or (layout == "auto" and worth_sparse(width, set_a_row / width))
-    return TableEncoding(tuple(rules), is_sparse, unknown, (*ignored, *names_aside))
-
-
-@dataclass(frozen=True, eq=False)
-class _Encoded:
-    """One raw column after its rule: for each row the encoded column that it sets (-1: none), its value, its flag.
-
-    Of times the values are those of all encoded columns, (n, k).
-    """
-
-    column: np.ndarray | int
-    values: np.ndarray | float
-    missing: np.ndarray | None
-
-
-_HELD = {"number": "numbers", "boolean": "booleans", "category": "texts", "code": "texts"}
-_HELD |= {kind: f"{kind}s" for kind in DATE_KINDS}
-
-
-def _encode(rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences) -> _Encoded:
-    if column_kind(column.type) is None:
-        raise TypeError(f"{why_unusable(rule.name, column.type).split(': ')[0]}, and held {_HELD[rule.kind]} before")
-    if rule.kind == "category":
-        return _encode_category(rule, column, unknown, first_row, told)
-    if rule.kind == "code":
-        codes = _encode_category(replace(rule, fill=0.0), column, unknown, first_row, told).column
-        return _Encoded(0, np.asarray(codes) + 1.0, None)
-    if rule.kind in DATE_KINDS:
-        return _encode_times(rule, column, first_row, told)
-    return _encode_number(rule, column, first_row, told)
-
-
-def _encode_category(
-    rule: ColumnRule, column: pa.ChunkedArray, unknown: str, first_row: int, told: Differences
-) -> _Encoded:
-    """The number of each row's category; -1, which sets no column, where it is missing or was never seen."""
-    names = texts(column)
-    missing = np.asarray(names.is_null().to_numpy())
-    _check_missing(rule, missing, first_row, told)
-    places = pc.index_in(names, value_set=pa.array(rule.categories, pa.string()), skip_nulls=True)
-    codes = np.asarray(places.fill_null(-1).to_numpy())
-    strange = np.flatnonzero((codes < 0) & ~missing)
-    kind = column_kind(column.type)
-    # Numbers or booleans where none of the categories looks like one: another column, most likely, under this name.
-    was_of_texts = kind in ("number", "boolean", *DATE_KINDS) and not any(
-        text in ("true", "false") or reads_as_number(text) or written_dates(pa.array([text]))
-        for text in rule.categories
-    )
-    if len(strange) and (unknown == "error" or was_of_texts):
-        what = "a category that was not there before" if kind == "category" else f"a {kind}, and held texts before"
-        raise ValueError(
-            f"column '{rule.name}' is '{names[int(strange[0])]}' in row {first_row + strange[0]}, {what}; known are "
-            f"{list(rule.categories[:20])}"
-        )
-    if len(strange):
-        example = names[int(strange[0])].as_py()
-        told.add(rule.name, strange, first_row, f"holds categories that were not there, such as {example!r}", "unseen")
-    return _Encoded(codes, 1.0, missing if rule.flags_missing else None)
-
-
-def _encode_times(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:
-    """The days and the cycles of a column that held times, or texts of them."""
-    kind, times = column_kind(column.type), column
-    if column.null_count == len(column):
-        times = pa.nulls(len(column), pa.timestamp("us"))
-    elif kind == "category":
-        written = _dates_of(rule, texts(column))
-        times = column if written is None else written
-        if written is None:
-            for row, value in enumerate(texts(column)):
-                if value.is_valid and _dates_of(rule, pa.array([value])) is None:
-                    form = f" as {spoken_form(rule.form)}, or" if rule.form else ""
-                    raise ValueError(
-                        f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
-                        f"before; write it{form} as 2026-11-22 or 2026-11-22 17:30, or leave it empty"
-                    )
-    if date_kind(times.type) != rule.kind and times.null_count < len(times):
-        raise TypeError(f"column '{rule.name}' holds {times.type} values, and held {rule.kind}s before")
-    values = days(times)
-    missing = np.isnan(values)
-    _check_missing(rule, missing, first_row, told)
-    return _Encoded(0, encoded_days(values, rule.parts, rule.filling), missing if rule.flags_missing else None)
-
-
-def _dates_of(rule: ColumnRule, written: pa.Array | pa.ChunkedArray) -> Any:
-    """Texts as dates, in the form of the rule or in ISO 8601; None where one of them is none."""
-    dates = dates_in_form(written, rule.form)
-    return dates_in_texts(written) if dates is None else dates
-
-
-def _encode_number(rule: ColumnRule, column: pa.ChunkedArray, first_row: int, told: Differences) -> _Encoded:
-    """The numbers of a column that held numbers or booleans, filled where they are missing."""
-    if date_kind(column.type) is not None:
-        raise TypeError(f"column '{rule.name}' holds dates or times ({column.type}), and held {rule.kind}s before")
-    check_exact(rule.name, column, first_row)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    try:
-        # Texts that are numbers, read whole, are taken for them.
-        values = numbers(column)
-    except pa.ArrowInvalid:
-        # Arrow names the value, but not its row: each is tried by itself up to the first that is no number.
-        for row, value in enumerate(column):
-            try:
-                value.cast(pa.float64())
-            except pa.ArrowInvalid:
-                raise ValueError(
-                    f"column '{rule.name}' is {value.as_py()!r} in row {first_row + row}, and held {rule.kind}s "
-                    "before; correct it, or leave it empty where missing values are allowed"
-                ) from None
-        raise
-    missing = np.isnan(values)
-    _check_missing(rule, missing, first_row, told)
-    with np.errstate(over="ignore"):
-        # A number beyond float32 becomes infinite there, and would be refused by the kernels without its column's name.
-        infinite = np.flatnonzero(np.isinf(values.astype(np.float32)))
-    if len(infinite):
-        raise ValueError(
-            f"column '{rule.name}' is {values[infinite[0]]:g} in row {first_row + infinite[0]}; numbers must be finite "
-            f"and within float32"
-        )
-    # Another number in a column of booleans is most likely another column under this name.
-    strange = np.flatnonzero((values != 0) & (values != 1) & ~missing)
-    if rule.kind == "boolean" and len(strange):
-        raise ValueError(
-            f"column '{rule.name}' is {values[strange[0]]:g} in row {first_row + strange[0]}, and held booleans "
-            "before; expected true or false, or 1 or 0"
-        )
-    if rule.filling is not None:
-        values = np.where(missing, rule.filling, values)
-    return _Encoded(0, values, missing if rule.flags_missing else None)
-
-
-def _check_missing(rule: ColumnRule, missing: np.ndarray, first_row: int, told: Differences) -> None:
-    """Tell of missing values where the encoding was learned without any, or refuse them where nothing fills them."""
-    if rule.fill is None and rule.unforeseen is not None and missing.any():
-        filled = "all of its columns are 0" if rule.kind == "category" else f"filled with {rule.unforeseen:.6g}"
-        what = f"is missing, and never was ({filled})"
-        told.add(rule.name, np.flatnonzero(missing), first_row, what, "missing")
-    if rule.filling is None and missing.any():
-        row = first_row + int(np.flatnonzero(missing)[0])
-        raise ValueError(
-            f"column '{rule.name}' is missing (NaN) in row {row}, and no value of it was missing when the encoding was "
-            f"learned; fill it, or learn with missing='mean'"
-        )
+    ignored = (*ignored, *decided.aside)
+    return TableEncoding(tuple(rules), is_sparse, unknown, ignored, directions=tuple(decided.directions))
 
 
 def _dense_rows(
-    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
+    values: list[Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> np.ndarray:
     """Dense rows: each raw column fills the encoded columns that are its own, which lie side by side."""
     X = np.zeros(shape, dtype)
     start = 0
-    for encoded, rule in zip(values, rules, strict=True):
-        if isinstance(encoded.column, np.ndarray):
+    for value, rule in zip(values, rules, strict=True):
+        if isinstance(value.column, np.ndarray):
             # Each row sets one of the one-hot columns; those of missing and unknown categories set none.
-            rows = np.flatnonzero(encoded.column >= 0)
-            X[rows, start + encoded.column[rows]] = 1.0
-        elif isinstance(encoded.values, np.ndarray) and encoded.values.ndim == 2:
-            X[:, start : start + rule.n_values] = encoded.values
+            rows = np.flatnonzero(value.column >= 0)
+            X[rows, start + value.column[rows]] = 1.0
+        elif isinstance(value.values, np.ndarray) and value.values.ndim == 2:
+            X[:, start : start + rule.n_values] = value.values
         else:
-            X[:, start] = encoded.values
-        if encoded.missing is not None:
-            X[:, start + rule.n_values] = encoded.missing
+            X[:, start] = value.values
+        if value.missing is not None:
+            X[:, start + rule.n_values] = value.missing
         start += len(rule.output_names)
     return X
 
 
 def _sparse_rows(
-    values: list[_Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
+    values: list[Encoded], rules: tuple[ColumnRule, ...], shape: tuple[int, int], dtype: np.dtype
 ) -> sparse.csr_array:
     """CSR rows: every raw column offers one entry a row, and one for its flag; those that are zero are left out."""
     n_rows, n_slots = shape[0], sum(rule.entries + rule.flags_missing for rule in rules)
@@ -521,18 +390,18 @@ def _sparse_rows(
     columns = np.empty((n_rows, n_slots), np.int32)
     data = np.empty((n_rows, n_slots), dtype)
     start = slot = 0
-    for encoded, rule in zip(values, rules, strict=True):
+    for value, rule in zip(values, rules, strict=True):
         if rule.entries > 1:
             columns[:, slot : slot + rule.entries] = start + np.arange(rule.entries)
-            data[:, slot : slot + rule.entries] = encoded.values
+            data[:, slot : slot + rule.entries] = value.values
         else:
-            columns[:, slot] = start + encoded.column
-            values_there = np.ravel(encoded.values)
-            data[:, slot] = np.where(np.asarray(encoded.column) >= 0, values_there, 0.0)
+            columns[:, slot] = start + value.column
+            values_there = np.ravel(value.values)
+            data[:, slot] = np.where(np.asarray(value.column) >= 0, values_there, 0.0)
         slot += rule.entries
-        if encoded.missing is not None:
+        if value.missing is not None:
             columns[:, slot] = start + rule.n_values
-            data[:, slot] = encoded.missing
+            data[:, slot] = value.missing
             slot += 1
         start += len(rule.output_names)
     # Slots come in the order of the columns, so that what is left of them is CSR with sorted indices.

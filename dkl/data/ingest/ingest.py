@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
+from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import Layout, TableEncoding
 from dkl.data.ingest.formats import Buffers, Format, open_rows, table_reader
 from dkl.data.ingest.matrix_rows import MatrixRows
@@ -22,17 +26,19 @@ from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.staging import Stage
 from dkl.data.ingest.table_rows import TableChoices, TableRows
-from dkl.data.ingest.tables import common_schema, file_tables, probed
+from dkl.data.ingest.tables import Retyped, common_schema, file_tables, probed
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
-from dkl.data.store.location import Location
+from dkl.data.store.location import Location, is_store
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.table_input import GivenTable, given_table, is_table
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
+from dkl.errors import StoreError
 from dkl.events import Event, Kind, Subscriber
 from dkl.progress import resolve_progress
+from dkl.version import __version__
 
 _UNKNOWN_BYTES = 16 * 2**30
 """What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
@@ -70,7 +76,8 @@ def ingest(
 ) -> Dataset:
     """Write the rows of files or of a table into a dataset, once, in bounded memory; it is visible when it is complete.
 
-    The input is read once. Their rows go to temporary disk while the columns are looked at; then the rules for
+    The input is read once, files of texts once more where a column turns out to be none of the type that its first
+    megabyte shows. The rows go to temporary disk while the columns are looked at; then the rules for
     encoding are decided, shown and stored, and the rows are encoded in their final order. Columns of tables: numbers
     stay (float32), booleans become 0 and 1, texts and categories of up to 32 values become one column a value, those
     of more become codes, of which a fit makes target means; missing values are filled and flagged. Dates and times
@@ -154,27 +161,25 @@ def ingest(
     >>> import dkl
     >>> ds = dkl.ingest("part-*.csv", "rows.zarr", target="label")  # doctest: +SKIP
     """
-    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
-    # A text names the column that says which split a row is in; a mapping gives shares.
-    column = splits if isinstance(splits, str) else None
+    choices, splits = _chosen(
+        by_group,
+        by_time,
+        splits,
+        target=target,
+        weight=weight,
+        drop=drop,
+        task=task,
+        categorical=categorical,
+        missing=missing,
+        unknown=unknown,
+        layout=layout,
+        group=group,
+        time=time,
+        drop_missing_target=drop_missing_target,
+    )
     if splits and not isinstance(splits, str):
         # Refused now, if at all: the splits are drawn when everything is written.
         by_fractions(splits, seed=seed, n_classes=None)
-    choices = TableChoices(
-        target,
-        weight,
-        drop,
-        task,
-        categorical,
-        missing,
-        unknown,
-        layout,
-        column,
-        group,
-        time,
-        held_by,
-        drop_missing_target=drop_missing_target,
-    )
     buffers = Buffers.within(None if memory_limit is None else parse_bytes(memory_limit))
     location = Location.of(store, storage_options)
     # Asked before the input is looked at, which may take long, and with its files once they are known.
@@ -188,17 +193,14 @@ def ingest(
         seed if shuffle else None,
         buffers,
         resolve_progress(progress),
+        "" if is_given else _inputs(files, reader, choices, splits, seed, shuffle),
     )
     directory = temporary_directory
     if directory is None and location.is_local:
         # The disk of the store has room for the rows in any case, and its folder may still have to be made.
         directory = next(folder for folder in location.path.parents if folder.is_dir())
     with scratch_folder(directory, name=location.url.rpartition("/")[2]) as folder:
-        check_free_space(folder, job.rows.staged_bytes, "ingest")
-        stage = Stage(
-            folder, seed=job.seed, n_bytes=job.rows.staged_bytes or _UNKNOWN_BYTES, buffer_bytes=buffers.stage_bytes
-        )
-        schema = job.read(stage)
+        job, stage, schema = job.staged(folder)
         # Splits that would be empty are refused while nothing is written yet.
         for name, share in splits.items() if isinstance(splits, Mapping) else ():
             if share * stage.n_rows < 1:
@@ -213,6 +215,51 @@ def ingest(
     # The codes were gathered in the final order of the rows, as they were written.
     given = job.rows.split.masks() if isinstance(job.rows, TableRows) and job.rows.split is not None else splits
     return dataset.split(given, seed=seed) if given else dataset
+
+
+def stored_before(
+    store: PathLike,
+    paths: PathLike | Iterable[PathLike],
+    *,
+    by_group: str | None = None,
+    by_time: str | None = None,
+    splits: Mapping[str, float] | str | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    format: Format | None = None,
+    **columns: Any,
+) -> Dataset | None:
+    """The store that `ingest` with these arguments wrote, where the files are unchanged since; else None."""
+    if not is_store(store):
+        return None
+    choices, splits = _chosen(by_group, by_time, splits, **columns)
+    inputs = _inputs(find_files(paths, None), format, choices, splits, seed, shuffle)
+    try:
+        dataset = open_dataset(store)
+    except StoreError:
+        # one that is damaged, half-written or of a newer release is written again
+        return None
+    return dataset if dataset.schema.provenance.get("inputs") == inputs else None
+
+
+def _inputs(
+    files: Sequence[InputFile], format: Any, choices: TableChoices, splits: Any, seed: int, shuffle: bool
+) -> str:
+    """Equal for equal states of files, and equal choices of what becomes of them."""
+    states = [(file.name, file.state) for file in files]
+    of_columns = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(choices).items()}
+    text = json.dumps([__version__, states, of_columns, repr(format), splits, seed if shuffle else None], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _chosen(
+    by_group: str | None, by_time: str | None, splits: Any, *, group: str | None, time: str | None, **columns: Any
+) -> tuple[TableChoices, Any]:
+    """What becomes of the columns, and the splits."""
+    held_by, group, time, splits = _held_by(group, time, by_group, by_time, splits)
+    # A text names the column that says which split a row is in; a mapping gives shares.
+    column = splits if isinstance(splits, str) else None
+    return TableChoices(split=column, group=group, time=time, held_by=held_by, **columns), splits
 
 
 def _found(
@@ -282,12 +329,19 @@ def plan_ingest(
     """
     files, reader = _found(paths, format, source_options)
     rows = open_rows(files, reader, choices or TableChoices(), Buffers())
-    n_rows = 0
-    with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
-        for table, n_bytes in rows.tables():
-            n_rows += table.num_rows
-            counted.advance(n_bytes, table.num_rows, n_bytes)
-    return IngestPlan(rows.decide(), n_rows, rows.staged_bytes)
+    while True:
+        n_rows = 0
+        try:
+            with _Counted(resolve_progress(progress), "reading", sum(file.size for file in files)) as counted:
+                for table, n_bytes in rows.tables():
+                    n_rows += table.num_rows
+                    counted.advance(n_bytes, table.num_rows, n_bytes)
+        except Retyped as found:
+            if not isinstance(rows, TableRows):
+                raise
+            rows = rows.with_texts(found.names)
+        else:
+            return IngestPlan(rows.decide(), n_rows, rows.staged_bytes)
 
 
 def read_tables(
@@ -313,9 +367,12 @@ def read_tables(
         If the files lack a column of `ids`, or what else `find_files` and the reader refuse.
     """
     files = find_files(paths, source_options)
-    # A postcode that looks like a number in these files was a text in those that the encoding was learned from.
-    names = [rule.name for rule in encoding.rules if rule.kind in ("category", "code")] if encoding else []
+    # A postcode that looks like a number in these files was a text in those that the encoding was learned from; files
+    # of texts say nothing of types, so that the rules of the encoding read all of their values.
     reader = table_reader(files, format)
+    is_text = isinstance(reader, CsvFormat)
+    known = () if encoding is None or encoding.array_dtype else encoding.rules
+    names = [rule.name for rule in known if is_text or rule.kind in ("category", "code")]
     probes = probed(files, reader)
     lacking = [name for name in ids if name not in probes[0].schema.names]
     if lacking:
@@ -328,8 +385,8 @@ def read_tables(
     # Columns that are no features may hold anything.
     unused = {field.name for probe in probes for field in probe.schema if column_kind(field.type) is None}
     unused -= {rule.name for rule in encoding.rules} if encoding else unused
-    schema = common_schema(probes, drop=unused, as_text=names)
-    for table, _ in file_tables(files, reader, schema):
+    schema = common_schema(probes, drop=unused, as_text=names, are_texts=is_text)
+    for table, _ in file_tables([probe.file for probe in probes], reader, schema):
         yield table
 
 
@@ -339,7 +396,10 @@ def described(schema: Schema) -> str:
         labels = ", ".join(map(str, schema.classes[:10].tolist())) + (", ..." if len(schema.classes) > 10 else "")
         target = f"{len(schema.classes)} classes: {labels}"
         if schema.may_be_counts:
-            target += "; if these are counts or sizes, task='regression' (in the shell --task) takes them so"
+            target += (
+                "; if these are numbers, task='regression' (in the shell --task) takes them so, and for counts there "
+                "is loss='poisson' in the fit"
+            )
     else:
         target = schema.task or "no target"
     if schema.encoding is not None:
@@ -392,6 +452,26 @@ class _Job:
     seed: int | None
     buffers: Buffers
     publish: Subscriber
+    inputs: str = ""
+
+    def staged(self, folder: Path) -> tuple[_Job, Stage, Schema]:
+        """All rows on temporary disk, and what they are to become.
+
+        They are read once more where columns that looked like numbers or dates turn out to hold something else, which
+        are texts then: what these are is decided on all of their values.
+        """
+        job = self
+        while True:
+            check_free_space(folder, job.rows.staged_bytes, "ingest")
+            n_bytes = job.rows.staged_bytes or _UNKNOWN_BYTES
+            stage = Stage(folder, seed=job.seed, n_bytes=n_bytes, buffer_bytes=job.buffers.stage_bytes)
+            try:
+                return job, stage, job.read(stage)
+            except Retyped as found:
+                if not isinstance(job.rows, TableRows):
+                    raise
+                stage.clear()
+                job = replace(job, rows=job.rows.with_texts(found.names))
 
     def read(self, stage: Stage) -> Schema:
         """Move all rows to the stage, and show and return what they are to become."""
@@ -401,10 +481,15 @@ class _Job:
                 counted.advance(n_bytes, table.num_rows, n_bytes)
         names = [file.name for file in self.files]
         provenance = {"from": names[:100], "n_files": len(names), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        if self.inputs:
+            provenance["inputs"] = self.inputs
         if self.rows.target_name:
             provenance["target"] = self.rows.target_name
+        said = self.rows.said if isinstance(self.rows, TableRows) else []
+        if said:
+            provenance["written"] = "; ".join(said)
         schema = replace(self.rows.decide(), provenance=provenance, shuffle_seed=self.seed)
-        self.publish(Event("note", "ingest", detail={"message": described(schema)}))
+        self.publish(Event("note", "ingest", detail={"message": "\n".join([*said, described(schema)])}))
         return schema
 
     def write(self, stage: Stage, writer: DatasetWriter) -> None:

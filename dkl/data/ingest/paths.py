@@ -81,6 +81,14 @@ class InputFile:
         return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(self._path)
 
     @property
+    def state(self) -> str:
+        """Another one when the file has been written since."""
+        if not isinstance(self._fs, LocalFileSystem):
+            return str(self._fs.ukey(self._path))
+        status = os.stat(self._path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    @property
     def unpacked_size(self) -> int:
         """About how many bytes the file holds decompressed."""
         return self.size if self.compression is None else _COMPRESSION_RATIO * self.size
@@ -159,6 +167,9 @@ def find_files(paths: PathLike | Iterable[PathLike], storage_options: Mapping[st
     ]
     if not files:
         raise ValueError("no input files: paths is empty")
+    # Programs that write in parts leave empty ones; a file that was named by itself is meant to hold rows.
+    found = {file.name for of_path, base in expanded if base is not None for file in of_path if not file.size}
+    files = [file for file in files if file.name not in found] or files
     for file in files:
         if not file.size:
             raise ValueError(f"'{file.name}' is empty (0 bytes); leave it out or write it again")

@@ -63,6 +63,13 @@ class Stage:
         if self._pending_bytes >= self._buffer_bytes:
             self._write_run()
 
+    def clear(self) -> None:
+        """Forget all rows, and remove what was written of them."""
+        for run in self._runs:
+            run.unlink()
+        self._runs, self._pending = [], []
+        self.n_rows = self.n_bytes = self._pending_bytes = 0
+
     def _write_run(self) -> None:
         # One copy in one piece: sorting a column that is in many pieces costs several times as much.
         table = pa.concat_tables(self._pending).combine_chunks()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkl.data.columns.seen import Reading, TextStatistics, loose_numbers
 from dkl.data.ingest.columns import ColumnKind, check_exact, check_kinds, column_kind, numbers, plain_type, texts
-from dkl.data.ingest.dates import DATE_KINDS, FORMS, written_dates
+from dkl.data.ingest.dates import DATE_KINDS, zone_of
 from dkl.data.ingest.precision import EXACT, EXACT_FLOAT32, NumberSample, why_double
 
 MAX_CATEGORIES = 1_000_000
 """So many different values of one column are told apart: each takes some 100 bytes while rows are read."""
+# Of a column whose values hold several words and are different for the most part, which is free text.
+_MOST_DIFFERENT_TEXTS = 100_000
 # So many values are looked at before all others.
 _FEW = 32
 
@@ -35,9 +38,10 @@ class ColumnStatistics:
         The first row that holds an infinite value, and that value.
     is_whole, fits_float32 : bool
         All numbers are whole (and none is beyond 2**53); float32 holds each of them exactly.
-    written : mapping of str to ColumnStatistics
-        Those of the dates that all texts of the column may write, by their form (`written_dates`): two where the day
-        cannot be told from the month, none where a text is no date.
+    zone : str or None
+        Of dates: the time zone whose clock the days are of, empty where they have none.
+    texts : TextStatistics or None
+        Of texts that nobody has called names: what they look like.
     """
 
     name: str
@@ -52,17 +56,8 @@ class ColumnStatistics:
     infinite: tuple[int, float] | None = None
     is_whole: bool = True
     fits_float32: bool = True
-    written: Mapping[str, ColumnStatistics] = field(default_factory=dict)
-
-    @property
-    def form(self) -> str | None:
-        """The one form in which all texts write dates; None where they are no dates, or may be dates of two forms."""
-        return next(iter(self.written)) if len(self.written) == 1 and self.missing < self.rows else None
-
-    @property
-    def dates(self) -> ColumnStatistics | None:
-        """The statistics of the dates that the texts write, where they do in one form."""
-        return None if self.form is None else self.written[self.form]
+    zone: str | None = None
+    texts: TextStatistics | None = None
 
     @property
     def mean(self) -> float:
@@ -78,9 +73,8 @@ class ColumnStatistics:
         """
         if self.kind == "empty" or other.kind == "empty":
             # A stretch without any value says nothing of the kind.
-            known, nothing = (other, self) if self.kind == "empty" else (self, other)
-            written = {form: dates.merge(nothing) for form, dates in known.written.items()}
-            return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing, written=written)
+            known = other if self.kind == "empty" else self
+            return replace(known, rows=self.rows + other.rows, missing=self.missing + other.missing)
         if self.kind != other.kind:
             raise TypeError(
                 f"column '{self.name}' holds {self.kind} values in some rows and {other.kind} values in others; make "
@@ -97,15 +91,24 @@ class ColumnStatistics:
             infinite=self.infinite or other.infinite,
             is_whole=self.is_whole and other.is_whole,
             fits_float32=self.fits_float32 and other.fits_float32,
-            written=self._merged_dates(other),
+            texts=self.texts.merge(other.texts) if self.texts is not None and other.texts is not None else None,
         )
 
-    def _merged_dates(self, other: ColumnStatistics) -> dict[str, ColumnStatistics]:
-        both = [(form, mine, other.written[form]) for form, mine in self.written.items() if form in other.written]
-        # Texts that are dates here and times there are texts.
-        return {
-            form: mine.merge(theirs) for form, mine, theirs in both if len({mine.kind, theirs.kind} - {"empty"}) <= 1
-        }
+    def read_as(self, reading: Reading) -> ColumnStatistics:
+        """The statistics of the numbers or dates that the texts of the column write."""
+        figures = reading.figures
+        return ColumnStatistics(
+            self.name,
+            reading.kind,
+            self.rows,
+            self.rows - figures.count,
+            figures.total,
+            figures.minimum,
+            figures.maximum,
+            is_whole=figures.is_whole,
+            fits_float32=figures.fits_float32,
+            zone=reading.zone,
+        )
 
     def _merged_categories(self, other: ColumnStatistics) -> dict[str, int] | None:
         # Too many in one stretch are too many in both: their names were not kept.
@@ -114,7 +117,10 @@ class ColumnStatistics:
         counts = dict(self.categories)
         for text, count in other.categories.items():
             counts[text] = counts.get(text, 0) + count
-        return counts if len(counts) <= self.max_categories else None
+        most = self.max_categories
+        if self.texts is not None and self.texts.holds_words and 2 * len(counts) > sum(counts.values()):
+            most = min(most, _MOST_DIFFERENT_TEXTS)
+        return counts if len(counts) <= most else None
 
 
 @dataclass(frozen=True)
@@ -131,22 +137,28 @@ class TableStatistics:
         columns = tuple(mine.merge(theirs) for mine, theirs in pairs)
         return TableStatistics(columns, self.rows + other.rows, self.sample.merge(other.sample))
 
-    def why_double(self, place: int) -> str:
-        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it."""
-        column = self.columns[place].dates or self.columns[place]
+    def why_double(self, place: int, column: ColumnStatistics) -> str:
+        """Why column number `place` needs float64, in words; an empty text where float32 holds what matters of it.
+
+        `column` has its statistics, as numbers where it holds texts of them.
+        """
         # One value in all rows needs no precision: it says nothing that could be learned.
         if column.kind not in ("number", *DATE_KINDS) or column.fits_float32 or column.minimum == column.maximum:
             return ""
         return why_double(self.sample.values[:, place], rounds_whole_numbers=column.is_whole)
 
 
-def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), first_row: int = 0) -> TableStatistics:
+def table_statistics(
+    table: pa.Table, *, categorical: Collection[str] = (), names: Collection[str] = (), first_row: int = 0
+) -> TableStatistics:
     """The statistics of one table.
 
     Parameters
     ----------
     categorical : collection of str
         Columns whose values are names, whatever their type.
+    names : collection of str
+        Columns of texts that came as categories: they are names, whatever they look like.
     first_row : int
         The number of the table's first row in the input, for messages.
 
@@ -158,12 +170,12 @@ def table_statistics(table: pa.Table, *, categorical: Collection[str] = (), firs
         A number is whole and not held exactly by float64; the message has the column and the row.
     """
     check_kinds(table.schema.remove_metadata())
-    named = set(categorical)
+    named, categories = set(categorical), set(names)
     keys, rows = NumberSample.rows_of(first_row, table.num_rows)
     # A column at a time is written, so the values of one lie side by side.
     sampled = np.full((table.num_columns, len(rows)), np.nan).T
     columns = [
-        _column(name, table.column(name), named, first_row, rows, sampled[:, place])
+        _column(name, table.column(name), (named, categories), first_row, rows, sampled[:, place])
         for place, name in enumerate(table.column_names)
     ]
     return TableStatistics(tuple(columns), table.num_rows, NumberSample(keys, sampled))
@@ -177,13 +189,17 @@ def merged(parts: Collection[TableStatistics]) -> TableStatistics:
 def _column(
     name: str,
     column: pa.ChunkedArray,
-    categorical: Collection[str],
+    names: tuple[set[str], set[str]],
     first_row: int,
     rows: np.ndarray,
     sampled: np.ndarray,
 ) -> ColumnStatistics:
-    """The statistics of one column; its numbers in `rows` go to `sampled`."""
+    """The statistics of one column; its numbers in `rows` go to `sampled`.
+
+    `names` are the columns that the user calls categorical, and those of texts that came as categories.
+    """
     kind = column_kind(column.type)
+    categorical, categories_of_type = names
     if kind == "empty":
         return ColumnStatistics(name, "empty", len(column), len(column))
     if kind == "category" or name in categorical:
@@ -194,20 +210,17 @@ def _column(
         if len(counted) <= MAX_CATEGORIES:
             labels, counts = (counted.field(key).to_pylist() for key in ("values", "counts"))
             categories = dict(zip(labels, counts, strict=True))
-        return ColumnStatistics(
-            name,
-            "category",
-            len(values),
-            values.null_count,
-            categories=categories,
-            # Whoever names a column as categorical has names, whatever they look like.
-            written={}
-            if name in categorical or pa.types.is_dictionary(column.type)
-            else _written_dates(name, values, first_row, rows, sampled),
-        )
+        # Whoever names a column as categorical has names, whatever they look like.
+        is_named = name in categorical | categories_of_type or pa.types.is_dictionary(column.type)
+        seen = None if is_named else TextStatistics.of(values, counted, first_row)
+        if seen is not None:
+            sampled[:] = loose_numbers(pa.concat_arrays(values.take(pa.array(rows)).chunks))
+        return ColumnStatistics(name, "category", len(values), values.null_count, categories=categories, texts=seen)
     check_exact(name, column, first_row)
     values = numbers(column)
     statistics = _number(name, "number" if kind is None else kind, values, first_row)
+    if kind == "date":
+        statistics = replace(statistics, zone=zone_of(column.type))
     if kind == "boolean" or plain_type(column.type) == pa.float32() or statistics.missing == statistics.rows:
         return statistics
     sampled[:] = values[rows]
@@ -222,16 +235,6 @@ def _column(
     with np.errstate(over="ignore"):
         fits = (is_whole and largest <= EXACT_FLOAT32) or is_unchanged(lambda part: part.astype(np.float32))
     return replace(statistics, is_whole=is_whole, fits_float32=fits)
-
-
-def _written_dates(
-    name: str, values: pa.ChunkedArray, first_row: int, rows: np.ndarray, sampled: np.ndarray
-) -> dict[str, ColumnStatistics]:
-    """The statistics of the dates that all texts may write, by form; of no kind where there is no text at all."""
-    if values.null_count == len(values):
-        return {form: ColumnStatistics(name, "empty", len(values), len(values)) for form in ("", *FORMS)}
-    written = written_dates(values)
-    return {form: _column(name, dates, (), first_row, rows, sampled) for form, dates in written.items()}
 
 
 def _number(name: str, kind: ColumnKind, values: np.ndarray, first_row: int) -> ColumnStatistics:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,20 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import did_you_mean, spoken_names
+from dkl.data.columns.deciding import Marks, written_twice
 from dkl.data.ingest.column_rules import Missing, decide_rule
 from dkl.data.ingest.columns import column_kind
+from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import Layout, TableEncoding, decide_encoding
 from dkl.data.ingest.packing import NumberPacking
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
-from dkl.data.ingest.tables import Probe, TableFormat, common_schema, file_tables, probed
+from dkl.data.ingest.tables import Probe, Retyped, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.together.table_column import TogetherColumn
-from dkl.errors import Problems
+from dkl.errors import Problems, users_level
 
 _FURTHER_BYTES = 64 * 2**20
 """Once something is wrong, so many bytes of further rows are looked at for what else is."""
@@ -83,32 +86,44 @@ class TableRows:
     files : list of InputFile
     reader : TableFormat
     choices : TableChoices
+    as_text : tuple of str
+        Columns that are read as texts, whatever their first rows look like.
     """
 
-    def __init__(self, files: list[InputFile], reader: TableFormat, choices: TableChoices) -> None:
+    def __init__(
+        self, files: list[InputFile], reader: TableFormat, choices: TableChoices, as_text: tuple[str, ...] = ()
+    ) -> None:
         probes = probed(files, reader)
+        self._given = files, reader, choices, as_text
         self._problems = Problems()
         # an index without a name is never read, and may be left out by the name that the file gives it
         unread = {name for probe in probes for name in probe.unnamed_index}
         choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
         choices = _possible(choices, probes[0].schema.names, self._problems)
         texts = (*choices.categorical, choices.split, choices.group, _text_time(choices.time, probes))
-        as_text = [name for name in texts if name and name != choices.weight]
+        self._marks = marks_of(probes, reader)
+        # where points may stand between thousands, numbers are read as they are written
+        open_points = {name for probe in probes for name in probe.either_mark} if self._marks.decimal == "," else set()
         self._schema = common_schema(
             probes,
             drop=[name for name in choices.drop if name != choices.time],
-            as_text=as_text,
+            as_text=[*as_text, *open_points, *(name for name in texts if name and name != choices.weight)],
+            are_texts=isinstance(reader, CsvFormat),
             further=self._problems,
         )
         if self._problems:
             # rows are read on for what else is wrong, without the columns that cannot be read
             choices = _possible(choices, self._schema.names, Problems())
-        self._files, self._reader, self._choices = files, reader, choices
+        self._files, self._reader, self._choices = [probe.file for probe in probes], reader, choices
+        self._probes = probes
+        # categories travel as texts, and are names all the same
+        self._names = {f.name for probe in probes for f in probe.schema if pa.types.is_dictionary(f.type)}
         self.target_name = choices.target
         self._packing = NumberPacking(self._schema)
         self.staged_bytes = sum(probe.staged_bytes for probe in probes)
         self._seen: TableStatistics | None = None
-        self._target = TargetSummary(choices.target) if choices.target else None
+        named = choices.target in {*choices.categorical, *self._names}
+        self._target = TargetSummary(choices.target, self._marks, is_named=named) if choices.target else None
         self._weight = WeightSummary(choices.weight) if choices.weight else None
         self.split = SplitColumn(choices.split) if choices.split else None
         self._together: list[TogetherColumn] = []
@@ -145,10 +160,27 @@ class TableRows:
                     if further > _FURTHER_BYTES:
                         self._cut_short = True
                         return
+        except Retyped:
+            raise
         except (ValueError, TypeError) as error:
             self._problems.add(error)
             self._cut_short = True
             self.decide()
+
+    def with_texts(self, names: Collection[str]) -> TableRows:
+        """The same rows, to be read anew with further columns as texts."""
+        files, reader, choices, as_text = self._given
+        return TableRows(files, reader, choices, (*as_text, *names))
+
+    @property
+    def said(self) -> list[str]:
+        """How the files are written, where nobody has said it."""
+        found: dict[str, list[str]] = {}
+        for probe in self._probes:
+            if probe.said:
+                found.setdefault(probe.said, []).append(probe.file.name)
+        more = {said: f" and {len(names) - 1} more" if len(names) > 1 else "" for said, names in found.items()}
+        return [f"'{names[0]}'{more[said]}: {said}" for said, names in found.items()]
 
     def _with_target(self, table: pa.Table, row: int) -> pa.Table:
         """The rows that have a target, with their numbers as `ROW`, where others are to be left out; else all rows."""
@@ -165,7 +197,7 @@ class TableRows:
 
     def _look_at(self, table: pa.Table, row: int) -> None:
         features = table.select(self._features)
-        seen = table_statistics(features, categorical=self._choices.categorical, first_row=row)
+        seen = table_statistics(features, categorical=self._choices.categorical, names=self._names, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
         counted = None
         for summary in (self._weight, self._target, self.split, *self._together):
@@ -220,10 +252,15 @@ class TableRows:
         if self._target is not None and self._target.name not in self._refused:
             with problems.collected():
                 target = self._target.decide(self._choices.task)
+        said: list[Callable[[], None]] = []
         if self._seen.columns or not problems:
             with problems.collected():
-                encoding = self._encoding(self._seen)
+                encoding = self._encoding(self._seen, said)
         problems.raise_all()
+        # what is said of columns comes when nothing is wrong any more
+        self._say_spellings()
+        for say in said:
+            say()
         self._decided = encoding, target
         return Schema(
             n_columns=encoding.n_columns,
@@ -239,7 +276,27 @@ class TableRows:
             held_by=self._choices.held_by or next((column.role for column in self._together), None),
         )
 
-    def _encoding(self, seen: TableStatistics) -> TableEncoding:
+    def _say_spellings(self) -> None:
+        """Warn of columns of numbers, the target among them, whose first rows write one number in two ways."""
+        choices = self._choices
+        names = [*self._features, *([choices.target] if choices.target else [])]
+        for name in names:
+            dtype = self._schema.field(name).type
+            if name in choices.categorical or not pa.types.is_floating(dtype):
+                continue
+            twice = next((probe.twice[name] for probe in self._probes if name in probe.twice), None)
+            is_open = any(name in probe.either_mark for probe in self._probes)
+            sentences = [written_twice(name, *twice)] if twice else []
+            if is_open:
+                sentences.append(
+                    f"column '{name}' holds numbers in which each point stands before three digits, and the values lie "
+                    "between semicolons: the point is taken for a decimal mark; where it stands between thousands, say "
+                    "so: decimal=',' (an argument of dkl.CsvFormat)"
+                )
+            for sentence in sentences:
+                warnings.warn(sentence, UserWarning, stacklevel=users_level())
+
+    def _encoding(self, seen: TableStatistics, said: list[Callable[[], None]]) -> TableEncoding:
         choices = self._choices
         return decide_encoding(
             seen,
@@ -248,6 +305,8 @@ class TableRows:
             unknown=choices.unknown,
             layout=choices.layout,
             ignored=[*choices.beside, *choices.drop],
+            marks=self._marks,
+            said=said,
         )
 
     def encode(self, table: pa.Table) -> tuple[Any, ...]:
@@ -267,6 +326,20 @@ class TableRows:
         return X, y, weight, table.column(ROW).to_numpy(), columns
 
 
+def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:
+    """How the texts of files write numbers, as far as the files or the user say it."""
+    order = (".", ";", ",")
+    usual = max((probe.usual for probe in probes), key=order.index)
+    if not isinstance(reader, CsvFormat):
+        return Marks(usual=usual)
+    return Marks(
+        reader.decimal,
+        usual,
+        "decimal={} (an argument of dkl.CsvFormat)",
+        "null_values=[...] (an argument of dkl.CsvFormat; --na in the shell)",
+    )
+
+
 def _text_time(name: str | None, probes: list[Probe]) -> str | None:
     """The column of times where it travels as text: it holds neither numbers in all files nor dates without a zone."""
     types = [] if name is None else [probe.schema.field(name).type for probe in probes]
@@ -281,7 +354,8 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
     for role in ("target", "weight", "split", "group", "time"):
         name = getattr(choices, role)
         if name is not None and name not in there:
-            problems.add(ValueError(f"{role}='{name}' is no column; the columns are {found}"))
+            meant = did_you_mean(name, names)
+            problems.add(ValueError(f"{role}='{name}' is no column{meant or f'; the columns are {found}'}"))
             kept[role] = None
         elif name is not None and name in choices.drop and role != "time":
             problems.add(ValueError(f"{role}='{name}' is also in drop"))
@@ -292,6 +366,9 @@ def _possible(choices: TableChoices, names: list[str], problems: Problems) -> Ta
     for what in ("drop", "categorical"):
         given = getattr(choices, what)
         if absent := sorted(set(given) - there):
-            problems.add(ValueError(f"{what}={absent} names columns that are not there; the columns are {found}"))
+            meant = "".join(dict.fromkeys(did_you_mean(name, names) for name in absent))
+            problems.add(
+                ValueError(f"{what}={absent} names columns that are not there{meant or f'; the columns are {found}'}")
+            )
             kept[what] = [name for name in given if name in there]
     return replace(choices, **kept) if kept else choices

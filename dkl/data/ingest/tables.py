@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import pyarrow as pa
 
 from dkl.data.checks import spoken_names
+from dkl.data.columns.numbers import UsualMark
 from dkl.data.ingest.columns import check_kinds, check_names_hold_no_nul, column_kind, plain, plain_type, repeated
+from dkl.data.ingest.dates import zone_of
 from dkl.data.ingest.paths import InputFile
-from dkl.errors import Problems, located
+from dkl.errors import Problems, located, users_level
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -28,25 +31,63 @@ class Probe:
         About how many bytes all rows of the file take as Arrow arrays.
     unnamed_index : tuple of str
         Columns that the file has and `schema` has not: the row index of a data frame that was written without a name.
+    twice : mapping of str to (str, str)
+        Two texts of one number, in columns of numbers.
+    usual : {".", ";", ","}
+        The decimal mark where texts leave it open; see `dkl.data.columns.numbers.UsualMark`.
+    either_mark : tuple of str
+        Columns of numbers whose points may stand between thousands, where semicolons delimit the values.
+    said : str
+        How the file is written, where nobody has said it and it is not as usual.
     """
 
     file: InputFile
     schema: pa.Schema
     staged_bytes: int
     unnamed_index: tuple[str, ...] = ()
+    twice: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    usual: UsualMark = "."
+    either_mark: tuple[str, ...] = ()
+    said: str = ""
+
+
+class NoRowsError(ValueError):
+    """A file has the names of its columns and nothing else."""
+
+
+class Retyped(ValueError):
+    """Columns hold values that their types have no place for; they can be read as texts.
+
+    Parameters
+    ----------
+    message : str
+        The first such value, its place, and what to do where it cannot be read otherwise.
+    names : tuple of str
+    """
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
     """The columns of every file, and behind them those that the names of its folders give.
 
+    Files without rows are left out, unless all are: programs that write in parts leave some.
+
     Raises
     ------
     ValueError
-        A file has a column of the name that one of its folders gives.
+        A file has a column of the name that one of its folders gives, or there are no rows.
     """
-    probes = []
+    probes: list[Probe] = []
+    empty: NoRowsError | None = None
     for file in files:
-        probe = reader.probe(file)
+        try:
+            probe = reader.probe(file)
+        except NoRowsError as error:
+            empty = empty or error
+            continue
         keys = [key for key, _ in file.partition]
         twice = [key for key in keys if key in probe.schema.names or keys.count(key) > 1]
         if twice:
@@ -56,6 +97,8 @@ def probed(files: list[InputFile], reader: TableFormat) -> list[Probe]:
             )
         fields = [pa.field(key, pa.array([value]).type) for key, value in file.partition]
         probes.append(replace(probe, schema=pa.schema([*probe.schema, *fields])))
+    if empty is not None and not probes:
+        raise empty
     return probes
 
 
@@ -70,7 +113,12 @@ class TableFormat(Protocol):
 
 
 def common_schema(
-    probes: list[Probe], *, drop: Collection[str], as_text: Collection[str], further: Problems | None = None
+    probes: list[Probe],
+    *,
+    drop: Collection[str],
+    as_text: Collection[str],
+    are_texts: bool = False,
+    further: Problems | None = None,
 ) -> pa.Schema:
     """The schema that all files are read with: the first one's columns, in types that hold the values of all files.
 
@@ -80,6 +128,8 @@ def common_schema(
         Columns that are not read.
     as_text : collection of str
         Columns whose values are names, whatever their type.
+    are_texts : bool
+        Files of text say nothing of types: columns that look like numbers in one and not in another are read as texts.
     further : Problems or None
         Takes what is wrong with single columns, which are then left out, so that the rows can be looked at for more.
 
@@ -112,7 +162,7 @@ def common_schema(
         types = [probe.schema.field(name).type for probe in probes]
         if all(map(column_kind, types)):
             with problems.collected():
-                fields.append((name, _common_type(name, probes, name in texts)))
+                fields.append((name, _common_type(name, probes, name in texts, are_texts)))
     if further is None or not fields:
         problems.raise_all()
     return pa.schema(fields)
@@ -143,7 +193,7 @@ def _without(names: list[str], others: Collection[str]) -> list[str]:
     return [name for name in names if name not in known]
 
 
-def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
+def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool) -> pa.DataType:
     """The type in which a column of all files is read: the one that holds the values of each."""
     if as_text:
         return pa.string()
@@ -155,6 +205,19 @@ def _common_type(name: str, probes: list[Probe], as_text: bool) -> pa.DataType:
         # Float32 in one file and float64 in another.
         elif pa.types.is_floating(common) and pa.types.is_floating(plain):
             common = pa.float64()
+        elif pa.types.is_timestamp(common) and pa.types.is_timestamp(plain):
+            # Points in time are converted to the first zone; a clock without one is taken for a clock there, aloud.
+            if not (zone_of(common) and zone_of(plain)):
+                lacking = probe.file.name if zone_of(common) else where
+                warnings.warn(
+                    f"column '{name}' has a time zone in some files and none in '{lacking}', whose times are taken for "
+                    f"those of a clock in {zone_of(common) or zone_of(plain)}; write the zone there, too",
+                    UserWarning,
+                    stacklevel=users_level(),
+                )
+                common = common if zone_of(common) else plain
+        elif not pa.types.is_null(plain) and are_texts:
+            return pa.string()
         elif not pa.types.is_null(plain):
             called = {"category": "texts", "boolean": "booleans", "date": "dates", "time": "times of day"}
             here, there = (called.get(str(column_kind(dtype)), "numbers") for dtype in (plain, common))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,9 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkl.data.columns.deciding import Marks, open_mark
+from dkl.data.columns.numbers import NumberForm
+from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import Task
+from dkl.errors import users_level
 
 AUTO_CLASSES = 1_000
 ROWS_A_CLASS = 20
@@ -29,20 +34,30 @@ class Target:
     task : {"classification", "regression"}
     classes : ndarray of shape (K,) or None
         Sorted labels: texts, booleans or int64 (whole floats count as integers).
+    form : str
+        How texts write the numbers, see `dkl.data.columns.numbers.NumberForm`; empty without marks of their own.
     """
 
     task: Task
     classes: np.ndarray | None
+    form: str = ""
 
     def encode(self, column: pa.ChunkedArray) -> np.ndarray:
         """int64 codes (positions in `classes`) or float64 values of shape (n,); of rows of weight 0 any code."""
         if self.classes is None:
-            return numbers(column)
+            return written_numbers(column, self.form) if column_kind(column.type) == "category" else numbers(column)
         if self.classes.dtype.kind == "U":
             codes = pc.index_in(texts(column), value_set=pa.array(self.classes.tolist(), pa.string()))
             return pc.fill_null(codes, 0).to_numpy().astype(np.int64)
         codes = np.searchsorted(self.classes.astype(np.float64), numbers(column)).astype(np.int64)
         return np.minimum(codes, len(self.classes) - 1)
+
+
+def written_numbers(column: pa.ChunkedArray, form: str) -> np.ndarray:
+    """The numbers that texts write in a form, (n,); NaN where one writes none."""
+    written = texts(column)
+    known = NumberForm.of(form) if form else NumberForm()
+    return known.numbers(pa.concat_arrays(written.chunks) if written.num_chunks else pa.nulls(0, pa.string()))
 
 
 class TargetSummary:
@@ -52,10 +67,16 @@ class TargetSummary:
     ----------
     name : str
         The column, for messages.
+    marks : Marks
+        How texts write numbers.
+    is_named : bool
+        Its values are names, whatever they look like.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, marks: Marks | None = None, *, is_named: bool = False) -> None:
         self.name = name
+        self._marks, self._is_named = marks or Marks(), is_named
+        self._texts = TextStatistics(0)
         self.rows = 0
         self.kind = "empty"
         self._labels: set[str] | set[float] = set()
@@ -92,9 +113,11 @@ class TargetSummary:
         if kind == "category":
             values = texts(column)
             self._check_there(np.asarray(values.is_null().to_numpy()))
+            if not self._is_named:
+                self._texts = self._texts.merge(TextStatistics.of(values, pc.value_counts(values), self.rows))
             # A class whose rows all have weight 0 is no class.
             values = values if counted is None else values.filter(pa.array(counted))
-            labels = set(values.unique().to_pylist())
+            labels = set(values.unique().to_pylist()) if len(self._labels) <= MAX_CLASSES else set()
             if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
             self._labels |= labels
@@ -103,11 +126,18 @@ class TargetSummary:
             self._add_numbers(values if counted is None else values[counted])
         self.kind = kind
         self.rows += len(column)
-        if len(self._labels) > MAX_CLASSES and kind == "category":
+        # texts of numbers may be as many as there are rows
+        if len(self._labels) > MAX_CLASSES and kind == "category" and self._reading is None:
             raise ValueError(
                 f"target '{self.name}' has more than {MAX_CLASSES} different texts; classes are fewer. Is it the "
                 f"column to predict?"
             )
+
+    @property
+    def _reading(self) -> Reading | None:
+        """The numbers that the texts write; None where they are labels."""
+        reading = self._texts.reading(self._marks.decimal, self._marks.usual)
+        return None if reading is None or reading.kind != "number" else reading
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
         """The numbers, none of them missing or infinite."""
@@ -143,9 +173,10 @@ class TargetSummary:
             One class; texts for regression; fractions for classification; whole numbers with so many values that the
             task has to be said.
         """
-        if (self._task() if task == "auto" else task) == "regression":
+        reading = self._reading if self.kind == "category" else None
+        if (self._task(reading) if task == "auto" else task) == "regression":
             if self.kind == "category":
-                raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+                return Target("regression", None, self._form_of_numbers())
             return Target("regression", None)
         self._check_classes()
         # Sorted, so that codes do not depend on the order in which labels were met.
@@ -155,17 +186,48 @@ class TargetSummary:
         dtype = np.bool_ if self.kind == "boolean" else np.int64
         return Target("classification", np.array(labels).astype(dtype))
 
-    def _task(self) -> Task:
+    def _form_of_numbers(self) -> str:
+        """The form in which all texts write numbers.
+
+        Raises
+        ------
+        ValueError
+            Some write none; the first is named.
+        """
+        # whole numbers in texts are labels unless a regression is asked for
+        reading = self._reading
+        if reading is None and not self._is_named and self._texts.whole == self._texts.count:
+            return ""
+        if reading is None:
+            raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+        if strange := sorted((*reading.named, *self._texts.marked)):
+            written = f" written as {reading.form}" if reading.form else ""
+            row, text = strange[0]
+            raise ValueError(
+                f"target '{self.name}' is {text!r} in row {row}, and its other values are numbers{written}: correct "
+                "it, or "
+                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}"
+            )
+        if reading.is_open:
+            warnings.warn(
+                open_mark(f"target '{self.name}'", reading, self._marks), UserWarning, stacklevel=users_level()
+            )
+        return reading.form
+
+    def _task(self, reading: Reading | None = None) -> Task:
         """The task that the values tell; whole numbers of which there are many may be either, and are asked about."""
-        if self._fractional is not None:
+        if self._fractional is not None or (reading is not None and not reading.figures.is_whole):
             return "regression"
         # Many different whole numbers may be counts as well as codes. A wrong guess would learn a thousand classes, or
         # a line through postcodes.
-        ambiguous = self.kind == "number" and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
+        is_number = self.kind == "number" or reading is not None
+        ambiguous = is_number and len(self._labels) > min(AUTO_CLASSES, max(20, self.rows // ROWS_A_CLASS))
         if ambiguous:
             raise ValueError(
                 f"target '{self.name}' holds {min(len(self._labels), MAX_CLASSES)} or more different whole numbers in "
-                f"{self.rows} rows: say task='regression' if they are quantities, task='classification' if labels"
+                f"{self.rows} rows: say task='regression' if they are quantities, task='classification' if labels; "
+                "counts "
+                "are quantities, for loss='poisson' in the fit"
             )
         return "classification"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,16 +23,18 @@ from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names, row_column_nodes
+from dkl.data.store.manifest import Manifest, node_names, read_arrays, row_column_nodes
 from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
 from dkl.process import after_fork
 from dkl.protocols.block import Block
 
-FORMAT = 2
-"""Of stores with columns of codes, which older releases would take for numbers; all others stay of the first one."""
-FIRST_FORMAT = 1
-"""The version of the layout that this release writes; it reads this one and older ones."""
+FORMAT = 3
+"""The newest version of the layout that this release reads."""
+TEXT_FORMAT, CODE_FORMAT, FIRST_FORMAT = 3, 2, 1
+"""Of stores with free text, and with codes, which older releases would take for numbers; and of all others."""
+TEXTS = "texts"
+"""The group of the directions of free text."""
 
 _MOST_OPEN = 16
 
@@ -59,9 +62,7 @@ def read_facts(location: Location) -> dict[str, Any]:
                     "read"
                 )
             raise FileNotFoundError(f"no dataset at {location.place} ({location.url}); {remedy}")
-        raise StoreError(
-            f"{location.place} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
-        )
+        raise StoreError(_what_else(location))
     if facts.get("state") != "complete":
         raise StoreError(
             f"{location.place} is half-written: its writer was stopped or is at work; creating it again replaces it"
@@ -82,6 +83,21 @@ def read_facts(location: Location) -> dict[str, Any]:
     return facts
 
 
+def _what_else(location: Location) -> str:
+    """What to do with something that is no store: files of rows are read into one, arrays stay where they are."""
+    named = location.place
+    is_zarr = location.is_local and any((location.path / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
+    if location.is_local and not is_zarr:
+        shown = location.given
+        return (
+            f"{named} is not a dataset of dkl: rows in files (CSV, Parquet, libsvm, npz) are read into one by "
+            f"dkl.ingest({shown!r}, 'rows.zarr', target=COLUMN); in the shell dkl fit {shlex.quote(shown)} model.zarr "
+            f"--target COLUMN reads them and fits a model, and dkl ingest {shlex.quote(shown)} rows.zarr --target "
+            "COLUMN reads them alone"
+        )
+    return f"{named} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
+
+
 class OpenStore:
     """A dataset that this process has open: metadata and manifest in memory, arrays opened when first used."""
 
@@ -95,13 +111,22 @@ class OpenStore:
             named = self.facts.get("row_columns", {})
             columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}
             schema = Schema.from_json(self.facts["schema"])
-            self.schema = replace(schema, row_columns=columns, held_by=self.facts.get("held_by"))
             # what is read is counted
             self.group = zarr.open_group(MeteredStore(location.store(read_only=True)), mode="r", zarr_format=3)
+            if "texts" in self.facts:
+                schema = replace(schema, encoding=self._with_directions(schema.encoding))
+            self.schema = replace(schema, row_columns=columns, held_by=self.facts.get("held_by"))
             self.manifest = Manifest.read(self.group, self.facts["manifest"])
         self._arrays: dict[str, zarr.Array] = {}
         self._chunks: dict[str, DirectChunks | None] = {}
         self._codes: dict[str, StoredCodeReader] = {}
+
+    def _with_directions(self, encoding: Any) -> Any:
+        """The encoding with the directions of its columns of free text."""
+        from dkl.data.columns.free_text import directions_from
+
+        arrays = read_arrays(self.group[TEXTS], self.facts["texts"])
+        return encoding.with_directions(directions_from(arrays, encoding.text_names))
 
     def reading(self, what: str) -> Reading:
         """What is read inside is not what was written, or is not there any more, where reading it fails."""
@@ -204,9 +229,17 @@ class OpenStore:
         with self.reading("the metadata of the arrays"):
             if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
                 raise ValueError("a file 'zarr.json' is not what was written")
+            of_texts = self.facts.get("text_nodes")
+            if of_texts and self.location.nodes_digest(self._text_nodes()) != of_texts:
+                raise ValueError("a file 'zarr.json' of the free text is not what was written")
             of_columns = self.facts.get("row_column_nodes")
             if of_columns and self.location.nodes_digest(row_column_nodes(self.schema)) != of_columns:
                 raise ValueError("a file 'zarr.json' of the groups or the times is not what was written")
+
+    def _text_nodes(self) -> list[str]:
+        from dkl.data.columns.free_text import stored_arrays
+
+        return [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(self.schema.encoding.directions))]
 
     def check_csr(self) -> None:
         """Compare what only readers of the CSR layout use: its attributes and the last pointer.

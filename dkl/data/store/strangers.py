@@ -17,7 +17,7 @@ _WRITTEN = re.compile(
 # What file systems and file managers put into folders by themselves.
 _BY_SYSTEMS = re.compile(r"(?:.*/)?(?:\.DS_Store|\._[^/]*|Thumbs\.db|desktop\.ini|\.nfs[^/]*)")
 _OF_DATASETS = re.compile(
-    r"zarr\.(?:json|\w+\.partial)|\..*|(?:X|y|sample_weight|row_id|group|time|manifest|splits|versions)/.*"
+    r"zarr\.(?:json|\w+\.partial)|\..*|(?:X|y|sample_weight|row_id|group|time|texts|manifest|splits|versions)/.*"
 )
 _IN_VERSIONS = re.compile(r"versions/(?:zarr\.|\d+/|\.)")
 

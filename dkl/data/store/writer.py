@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, checked_weight
+from dkl.data.columns.free_text import stored_arrays
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.precision import stored_as
 from dkl.data.labels import check_targets, numeric_targets
@@ -20,10 +21,10 @@ from dkl.data.schema import Schema
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
-from dkl.data.store.digests import json_digest
+from dkl.data.store.digests import arrays_digest, json_digest
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes
-from dkl.data.store.reader import FIRST_FORMAT, FORMAT
+from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes, write_arrays
+from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS
 from dkl.protocols.block import Block
 from dkl.version import __version__
 
@@ -253,9 +254,10 @@ class DatasetWriter:
         self._arrays.close()
         manifest = self._manifest.finished(is_sparse=self.schema.is_sparse)
         manifest.write(self._writing.group)
+        texts = self._text_facts()
         facts = {
             "kind": "dataset",
-            "format": FORMAT if self.schema.has_codes else FIRST_FORMAT,
+            "format": TEXT_FORMAT if texts else CODE_FORMAT if self.schema.has_codes else FIRST_FORMAT,
             "written_by": __version__,
             "schema": self.schema.to_json(),
             "n_rows": self.rows_written,
@@ -266,12 +268,23 @@ class DatasetWriter:
             "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
             **self._row_column_facts(),
+            **texts,
             **self._further,
         }
         # The digest covers everything that readers rely on, the token among it.
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
         self._writing.commit(facts)
+
+    def _text_facts(self) -> dict[str, Any]:
+        """What is kept of free text; nothing in a store without it. A version has that of the store it belongs to."""
+        directions = getattr(self.schema.encoding, "directions", ())
+        if not directions or self._home is not None:
+            return {}
+        arrays = stored_arrays(directions)
+        write_arrays(self._writing.group.create_group(TEXTS), arrays)
+        nodes = self._writing.location.nodes_digest([TEXTS, *(f"{TEXTS}/{name}" for name in arrays)])
+        return {"texts": arrays_digest(arrays), "text_nodes": nodes}
 
     def _row_column_facts(self) -> dict[str, Any]:
         """What is kept of groups and times; nothing in a store without them, which is as older releases write it."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import check_order, did_you_mean, spoken_names
 from dkl.data.frames import is_frame
 from dkl.data.missing_targets import kept_rows, rows_of
 from dkl.data.other_frames import as_known_rows
@@ -102,6 +102,7 @@ class BesideFeatures:
     def _taken(self, role: str, values: Any) -> tuple[Any, str | None]:
         """Values and their name; a column of the frame is taken out where it is no feature."""
         if not isinstance(values, str):
+            check_order(self.X, values, f"{role}s")
             return values, None
         if not is_frame(self.X):
             raise ValueError(
@@ -110,7 +111,8 @@ class BesideFeatures:
             )
         if values not in self.X.columns:
             raise ValueError(
-                f"{role}s={values!r} names no column of X; the columns are {spoken_names(list(self.X.columns))}"
+                f"{role}s={values!r} names no column of X{did_you_mean(values, self.X.columns)}; the columns are "
+                f"{spoken_names(list(self.X.columns))}"
             )
         column = self.X[values]
         if role == "group":
@@ -129,6 +131,8 @@ class BesideFeatures:
         ValueError, TypeError
             As of `dkl.data.missing_targets.kept_rows`.
         """
+        for name, values in (("y", y), ("sample_weight", sample_weight)):
+            check_order(self.X, values, name)
         kept = None if hasattr(self.X, "schema") else kept_rows(self.X, y)
         if kept is None:
             return self, y, sample_weight

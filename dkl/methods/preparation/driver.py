@@ -157,4 +157,4 @@ class PreparationDriver:
         sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)
         if not problem.needs_moments:
             return (sample,)
-        return sample, moments_record(problem.n_columns, ~problem.passthrough)
+        return sample, moments_record(problem.n_columns, ~problem.passthrough, is_sparse=problem.is_sparse)

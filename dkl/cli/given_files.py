@@ -1,0 +1,107 @@
+"""Rows that a command takes as files: they are read into a store once, which is used again while they are unchanged."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dkl.cli.cluster import Compute
+from dkl.cli.command import Running
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.output_checks import check_before
+
+if TYPE_CHECKING:
+    from dkl.data.labels import TaskChoice
+
+Rows = Annotated[
+    str,
+    typer.Argument(
+        help="A store that dkl wrote; or CSV, Parquet, libsvm or npz files, a folder or a glob of them, with --target.",
+        show_default=False,
+    ),
+]
+# The splits that `dkl ingest` draws without being asked.
+_SHARES = {"train": 0.8, "test": 0.2}
+
+
+def store_of(
+    data: str,
+    model: str,
+    roles: RoleOptions,
+    text: CsvOptions,
+    held: HeldOptions,
+    *,
+    compute: Compute,
+    running: Running,
+    seed: int = 0,
+    task: TaskChoice = "auto",
+) -> tuple[str, str]:
+    """The store that holds the rows, and a sentence on what was read; the latter is empty where a store was given.
+
+    Files are read into a store beside the model, 80 % of the rows for the fit and 20 % to score it. A store that an
+    earlier command wrote of the same files, unchanged, with the same options is used again.
+
+    Parameters
+    ----------
+    data : str
+        What the user named.
+    model : str
+        Where the model is written.
+    roles, text, held, compute, running
+        The options of the command.
+    seed : int
+        Of the order of the rows, and of the splits.
+    task : {"auto", "classification", "regression"}
+    """
+    from dkl.data.store.location import is_store
+
+    if data.rstrip("/").endswith(".zarr") or is_store(data):
+        if said := [*roles.given, *text.given]:
+            raise typer.BadParameter(
+                f"{said[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"
+            )
+        return data, ""
+    from dkl.data.dataset import open_dataset
+    from dkl.data.ingest.ingest import ingest, stored_before
+
+    _check_target(data, roles, text)
+    store = f"{model.rstrip('/').removesuffix('.zarr')}.rows.zarr"
+    arguments: dict[str, Any] = {**roles.choices(), **vars(held), "task": task}
+    arguments |= {"splits": _SHARES, "seed": seed, "format": text.csv_format()}
+    found = stored_before(store, data, **arguments)
+    if found is not None:
+        return store, f"The rows of {data} were read before, into {store}, and are unchanged."
+    is_of_these = is_store(store) and "inputs" in open_dataset(store).schema.provenance
+    check_before(store, "dataset", overwrite=is_of_these, inputs=[data])
+    written = ingest(
+        data,
+        store,
+        **arguments,
+        overwrite=is_of_these,
+        memory_limit=compute.memory_limit,
+        progress=running.progress,
+    )
+    splits = ", ".join(f"{written[name].n_rows:,} in {name}" for name in written.splits)
+    format = written.schema.provenance.get("written")
+    return store, (
+        f"The rows of {data} were read into {store}{f' ({format})' if format else ''}: {written.n_rows:,}, {splits}. "
+        "It is used again while the files are unchanged."
+    )
+
+
+def _check_target(data: str, roles: RoleOptions, text: CsvOptions) -> None:
+    """Refuse files of which nobody said what to learn, with the columns that they have."""
+    from dkl.data.ingest.formats import table_reader
+    from dkl.data.ingest.paths import file_format, find_files
+    from dkl.data.ingest.tables import probed
+
+    files, csv = find_files(data, None), text.csv_format()
+    kind = "csv" if csv is not None else file_format(files, None)
+    # libsvm text carries its target
+    if roles.target is not None or kind == "libsvm":
+        return
+    columns = probed(files[:1], table_reader(files, csv))[0].schema.names if kind in ("csv", "parquet") else []
+    there = f"; its columns are {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}" if columns else ""
+    raise typer.BadParameter(f"--target COLUMN names what to learn from {shlex.quote(data)}{there}")

@@ -1,0 +1,309 @@
+"""What is made of the raw columns of a table: the one place where rules are decided, and said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from dkl.data.checks import spoken_names
+from dkl.data.columns.free_text import TextDirections
+from dkl.data.columns.numbers import Mark, NumberForm, UsualMark, two_spellings
+from dkl.data.columns.seen import SHARE_READ, Reading, TextStatistics
+from dkl.data.ingest.column_rules import (
+    DIRECTION,
+    FEW_CATEGORIES,
+    MOST_ONE_HOT,
+    ColumnRule,
+    Missing,
+    decide_rule,
+)
+from dkl.data.ingest.dates import spoken_form
+from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
+from dkl.errors import Problems, hint, users_level
+
+# From this share of values on that are written as numbers, or dates, a column of texts is told that most of them are.
+_MOST_PART = 0.5
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How the texts of a table write numbers, as far as the user or the file has said it.
+
+    Parameters
+    ----------
+    decimal : {".", ","} or None
+        The decimal mark, where the user has said it.
+    usual : {".", ";", ","}
+        What decides where one point or comma may be either mark; see `dkl.data.columns.numbers.UsualMark`.
+    remedy : str
+        How the caller says another decimal mark.
+    nulls : str
+        How the caller says that a text means "missing".
+    """
+
+    decimal: Mark | None = None
+    usual: UsualMark = "."
+    remedy: str = "pandas.read_csv(..., decimal={})"
+    nulls: str = "pandas.read_csv(..., na_values=[...])"
+
+
+@dataclass
+class Decided:
+    """The rules of the columns of a table, and what is to be said of them.
+
+    Parameters
+    ----------
+    rules : list of ColumnRule
+    aside : list of str
+        Columns of texts that are names of rows, from which nothing can be learned.
+    said : list of str
+        Sentences on columns of texts, for warnings.
+    read : list of str
+        Columns of texts that are numbers, with their form.
+    hints : list of str
+        What may be otherwise in other rows of the same table.
+    directions : list of TextDirections
+        Of the columns of free text, in their order.
+    """
+
+    rules: list[ColumnRule] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    directions: list[TextDirections] = field(default_factory=list)
+
+    def take_text(self, column: ColumnStatistics, missing: Missing) -> None:
+        """Take a column of free text: its directions, and the rule that follows."""
+        if missing == "error" and column.missing:
+            raise ValueError(
+                f"column '{column.name}' has {column.missing} missing values in {column.rows} rows and "
+                "missing='error'; fill them, or use missing='auto' (zeros, and a flag column)"
+            )
+        seen = column.texts
+        if seen is None or seen.sample is None:
+            raise ValueError(f"column '{column.name}' has no sample of its texts")
+        directions = TextDirections.fitted(column.name, seen.sample)
+        names = tuple(f"{DIRECTION}{number}" for number in range(1, directions.n_raw + 1))
+        fill = 0.0 if column.missing or missing not in ("auto", "error") else None
+        unforeseen = 0.0 if missing == "auto" and fill is None else None
+        self.directions.append(directions)
+        self.rules.append(ColumnRule(column.name, "text", names, fill, missing=column.missing, unforeseen=unforeseen))
+        self.hints += _near_names(column)
+
+    def say(self, without: str) -> None:
+        """Warn of all of it; `without` is how the caller leaves columns out."""
+        level = users_level()
+        for sentence in self.said:
+            warnings.warn(sentence, UserWarning, stacklevel=level)
+        if self.aside:
+            warnings.warn(
+                f"{spoken_names(self.aside)} set aside: texts that differ in (almost) every row are names of rows, "
+                f"from which nothing can be learned. Leave them out, {without.format(self.aside)}, to hear no more of "
+                f"it; to use them all the same, name them: categorical={self.aside}",
+                UserWarning,
+                stacklevel=level,
+            )
+        for sentence in self.hints:
+            hint(sentence)
+        if self.read:
+            hint(
+                f"texts are taken for numbers in {', '.join(self.read)}; where these are names, say so: "
+                "categorical=[...]",
+                f"texts as numbers: {self.read}",
+            )
+
+
+def decided_columns(
+    statistics: TableStatistics, categorical: Collection[str], missing: Missing, marks: Marks, problems: Problems
+) -> Decided:
+    """The rules of all columns; what is wrong with any goes to `problems`."""
+    decided = Decided()
+    for place, column in enumerate(statistics.columns):
+        chosen = column.name in categorical
+        # the user's own choice keeps even a column of texts that differ in every row
+        reading = None if chosen or column.texts is None else column.texts.reading(marks.decimal, marks.usual)
+        if reading is None and not chosen and is_free_text(column):
+            with problems.collected():
+                decided.take_text(column, missing)
+            continue
+        if reading is None and not chosen and differs_in_every_row(column):
+            decided.aside.append(column.name)
+            decided.said += _why_names(column, marks)
+            continue
+        with problems.collected():
+            known = column if reading is None else column.read_as(reading)
+            rule = decide_rule(known, missing, statistics.why_double(place, known), chosen=chosen)
+            if reading is not None:
+                rule = replace(rule, form=reading.form, unread=reading.unread)
+                decided.said += _said_of(column, reading, marks)
+                if reading.form and reading.kind == "number":
+                    decided.read.append(f"{column.name!r} (written as {reading.form})")
+            elif not chosen:
+                rule = replace(rule, why=_why_no_number(column.texts))
+                decided.said += _why_names(column, marks)
+            decided.rules.append(rule)
+    return decided
+
+
+def is_free_text(column: ColumnStatistics) -> bool:
+    """Whether the values of a column hold several words and rarely repeat: at least half of them occur once."""
+    seen = column.texts
+    if seen is None or seen.sample is None or not seen.holds_words:
+        return False
+    once = _share_once(column)
+    if once is not None and (once < _ONCE or len(column.categories or ()) <= MOST_ONE_HOT):
+        return False
+    return seen.sample.holds_words
+
+
+def _share_once(column: ColumnStatistics) -> float | None:
+    """The share of the values that occur once; None where there are too many different ones to know."""
+    if column.categories is None:
+        return None
+    return sum(count == 1 for count in column.categories.values()) / max(column.rows - column.missing, 1)
+
+
+def _near_names(column: ColumnStatistics) -> list[str]:
+    """What to say of free text that more rows could make names of."""
+    once = _share_once(column)
+    if once is None or once > (1.0 + _ONCE) / 2:
+        return []
+    return [
+        f"column '{column.name}' holds several words, and {100 * once:.0f} % of its values occur once: it is taken for "
+        f"free text, and for names where fewer than {100 * _ONCE:.0f} % do, as more rows may show; "
+        f"categorical=['{column.name}'] takes it for names in any case"
+    ]
+
+
+def differs_in_every_row(column: ColumnStatistics) -> bool:
+    """Whether a column of texts has another value in (almost) every row, so that nothing can be learned from them."""
+    if column.kind != "category":
+        return False
+    if column.categories is None:
+        return True
+    return len(column.categories) > max(FEW_CATEGORIES, _DIFFERENT * (column.rows - column.missing))
+
+
+# Texts in that share of the rows differ (almost) everywhere; that share of free text occurs once.
+_DIFFERENT, _ONCE = 0.9, 0.5
+
+
+def _why_no_number(texts: TextStatistics | None) -> str:
+    """Why the texts of a column are names though they look like numbers; empty where they do not."""
+    if texts is None or not texts.numbers:
+        return ""
+    zeros = texts.leading_zeros
+    if zeros is not None:
+        return f"names, since {zeros.first[1]!r} has a zero in front"
+    return f"names, since float64 does not hold {texts.inexact}" if texts.inexact else ""
+
+
+def _spoken(reading: Reading) -> str:
+    """What a column is read as, in words."""
+    if reading.kind == "number":
+        return f"numbers written as {reading.form}" if reading.form else "numbers"
+    if reading.kind == "time":
+        return "times of day"
+    return f"dates written {spoken_form(reading.form)}" if reading.form else "dates in ISO 8601"
+
+
+def _named(values: Sequence[tuple[int, str]]) -> str:
+    """Values and their rows, as messages list them."""
+    return ", ".join(f"{text!r} in row {row}" for row, text in values)
+
+
+def _said_of(column: ColumnStatistics, reading: Reading, marks: Marks) -> list[str]:
+    """Sentences on a column whose texts are read as numbers or dates, where there is anything to say."""
+    name, said = f"column '{column.name}'", []
+    there = column.rows - column.missing
+    if reading.unread:
+        said.append(
+            f"{name} is taken for {_spoken(reading)}, and {reading.unread:,} of its {there:,} values are none, which "
+            f"count as missing: {_named(reading.named)}{', ...' if reading.unread > len(reading.named) else ''}. "
+            f"Correct them, or say that all of its values are names: categorical=['{column.name}']"
+        )
+    if reading.zoneless:
+        said.append(
+            f"{name} has a time zone in {reading.figures.count - reading.zoneless:,} of its values and none in "
+            f"{reading.zoneless:,}, which are taken for times in UTC: write the zone of all of them"
+        )
+    if reading.is_open:
+        said.append(open_mark(name, reading, marks))
+    if reading.kind == "number" and (twice := _written_twice(column, reading)):
+        said.append(written_twice(column.name, *twice))
+    return said
+
+
+def open_mark(name: str, reading: Reading, marks: Marks) -> str:
+    """The sentence for numbers whose one mark may be a decimal or a thousands mark.
+
+    Parameters
+    ----------
+    name : str
+        How messages call the column.
+    reading : Reading
+    marks : Marks
+    """
+    form = NumberForm.of(reading.form) if reading.form else NumberForm()
+    mark = "," if "," in reading.figures.first[1] else "."
+    is_decimal = form.decimal == mark
+    taken = "a decimal mark" if is_decimal else "a thousands mark"
+    other = "." if (mark == ",") == is_decimal else ","
+    return (
+        f"{name} holds numbers such as {reading.figures.first[1]!r}, whose {'comma' if mark == ',' else 'point'} may "
+        f"be a decimal mark or stand between thousands, and is taken for {taken}: {marks.remedy.format(repr(other))} "
+        "takes it for the other one"
+    )
+
+
+def written_twice(name: str, first: str, second: str) -> str:
+    """The sentence for a column in which one number is written in two ways."""
+    return (
+        f"column '{name}' writes one number in two ways, {first!r} and {second!r}, which are taken for the same; if "
+        f"its values are names (codes, versions, telephone numbers), say so: categorical=['{name}']"
+    )
+
+
+def _written_twice(column: ColumnStatistics, reading: Reading) -> tuple[str, str] | None:
+    texts = pa.array(sorted(column.categories or ()), pa.string())
+    form = NumberForm.of(reading.form) if reading.form else NumberForm()
+    return two_spellings(texts, form.numbers(texts))
+
+
+def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
+    """Sentences on a column of texts that are taken for names though most of them look like numbers, or like dates."""
+    texts, name = column.texts, f"column '{column.name}'"
+    if texts is None or not texts.count:
+        return []
+    names = f"or say that they are names: categorical=['{column.name}']"
+    if texts.unclear_day is not None:
+        return [
+            f"{name} looks like dates in which no day is beyond 12 ({texts.unclear_day.first[1]!r}), so that it cannot "
+            "be told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a "
+            f"frame: pandas.to_datetime with a format), {names}"
+        ]
+    if column.categories is not None and len(column.categories) <= MOST_ONE_HOT:
+        return []
+    zeros = texts.leading_zeros
+    if zeros is not None:
+        # a few zeros among many numbers may be a slip
+        if zeros.count > (1.0 - SHARE_READ) * texts.count:
+            return []
+        return [
+            f"{name} is taken for names, since {zeros.count:,} of its {texts.count:,} values have a zero in front, the "
+            f"first is {_named([zeros.first])}; write these as the others to have numbers, {names}"
+        ]
+    most = texts.reading(marks.decimal, marks.usual, share=_MOST_PART)
+    if most is None:
+        return []
+    there = texts.count - texts.marks
+    share = 100 * (there - most.unread) / there
+    return [
+        f"{name} holds texts, and {share:.0f} % of its values are {_spoken(most)}, fewer than the "
+        f"{100 * SHARE_READ:.0f} % from which on the others count as missing: {_named(most.named)}; all are taken as "
+        f"names. Correct these, say which texts mean missing, {marks.nulls}, {names}"
+    ]

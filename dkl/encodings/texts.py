@@ -1,0 +1,359 @@
+"""What a fit makes of free text: scores by its words beside the directions in which texts differ most.
+
+A score is what ridge regression on all directions of a text says of a target. Rows get it from a regression on the rows
+of other folds, so that no row's own target is in its score; the folds, and the rows that are held out, are those of
+target means (`dkl.encodings.target_means`). All of it follows from sums of products by fold, of one pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dkl.data.dataset import Dataset
+from dkl.data.ingest.column_rules import DIRECTION
+from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
+from dkl.encodings.keys import dense_columns
+from dkl.encodings.sums import text_sums
+from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
+from dkl.kernels.blas import one_blas_thread
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
+from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import Accumulator, BlockSum, Cost
+
+KEPT = (24, 8)
+"""Directions of words, and of pairs, that stay columns: those in which texts differ most."""
+_MOST_SCORES = 32
+# What the mean square along a direction is multiplied by, for the penalty of a score.
+_PENALTIES = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+
+
+def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
+    """The rows with scores and the first directions of free text; the dataset itself where it has none.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    held_out : HeldOut
+        Whatever judges rows of the fit: their targets enter the scores of no other row.
+    run : Run
+        How the pass over the rows is run.
+    """
+    if not _has_texts(dataset):
+        return dataset
+    folds, targets = CategoryFolds(held_out), _targets(dataset)
+    sizes = [size for _, size in _places(dataset.encoding)]
+    weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
+    if targets:
+        settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
+        (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings).results
+        is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
+        totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
+        weights = [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
+    kept = [_kept(each.sizes) for each in dataset.encoding.directions]
+    mixings = [
+        np.stack([np.hstack([each, of_text]) for each in of_folds])
+        for of_folds, of_text in zip(weights, kept, strict=True)
+    ]
+    return _mixed(dataset, mixings, folds if targets else None, targets)
+
+
+def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
+    """The rows as later passes see them, and the record of the pass."""
+    if not _has_texts(dataset):
+        return dataset, []
+    folds, targets = CategoryFolds(HeldOut(0.1)), _targets(dataset)
+    kept = [_kept(each.sizes).shape for each in dataset.encoding.directions]
+    mixings = [np.zeros((folds.count + 1, size, len(targets) + columns)) for size, columns in kept]
+    return _mixed(dataset, mixings, folds, targets), [_record(dataset, folds)] if targets else []
+
+
+def has_scores(encoding: Any) -> bool:
+    """Whether a fit has made scores of free text, of which the targets of other rows are a part."""
+    rules = getattr(encoding, "rules", ())
+    return any(rule.kind == "text" and not rule.categories[0].startswith(DIRECTION) for rule in rules)
+
+
+def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
+    """Rows of a dataset whose free text becomes the columns that a fit made of it; others as they are.
+
+    Raises
+    ------
+    ValueError
+        The dataset knows other directions of a text than the rows of fit, or the fit had none.
+    """
+    if not _has_texts(dataset):
+        return dataset
+    fitted = getattr(encoding, "table", encoding)
+    known = {each.name: each for each in getattr(fitted, "directions", ())}
+    mixings = []
+    for own in dataset.encoding.directions:
+        other = known.get(own.name)
+        if other is None or other.mixing is None or other.digest != own.digest:
+            raise ValueError(
+                f"column {own.name!r} holds free text, whose directions in {dataset.source.place} are not those of the "
+                "rows of fit; hand these rows over as a data frame or as files (dkl predict), which the model encodes "
+                "itself, or fit them"
+            )
+        mixings.append(other.mixing[None])
+    rules = {rule.name: rule for rule in fitted.rules}
+    names = [rules[own.name].categories for own in dataset.encoding.directions]
+    return _with_columns(dataset, mixings, None, names)
+
+
+def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> np.ndarray:
+    """The weights of the directions in the scores of rows of each fold, and of new rows behind them: (F + 1, K, T).
+
+    Of `_PENALTIES` each target has the one with the least squared error of these regressions as predictions of the rows
+    of each fold that is not held out; of equal ones the largest.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (F, K + 1, K + 1)
+    answers : ndarray of shape (F, K + 1, T)
+    totals : FoldTotals
+    """
+    count, width, n_targets = answers.shape
+    others = [totals.others(fold) for fold in range(count)]
+    with one_blas_thread():
+        tried = np.array(
+            [[_ridge(gram[part].sum(axis=0), answers[part].sum(axis=0), by) for part in others] for by in _PENALTIES]
+        )
+        losses = np.zeros((len(_PENALTIES), n_targets))
+        for place, of_folds in enumerate(tried):
+            for f in range(1, count):
+                w = of_folds[f]
+                errors = totals.squares[:, f] - 2.0 * (w * answers[f]).sum(axis=0) + (w * (gram[f] @ w)).sum(axis=0)
+                losses[place] += errors
+        best = len(_PENALTIES) - 1 - np.argmin(losses[::-1], axis=0)
+        whole = [_ridge(gram.sum(axis=0), answers.sum(axis=0), by) for by in _PENALTIES]
+    found = np.empty((count + 1, width - 1, n_targets))
+    for t, place in enumerate(best.tolist()):
+        found[:count, :, t] = tried[place, :, 1:, t]
+        found[count, :, t] = whole[place][1:, t]
+    return found
+
+
+def _ridge(gram: np.ndarray, answers: np.ndarray, factor: float) -> np.ndarray:
+    """Ridge regression with an intercept of no penalty, (K + 1, T); zeros where there are no rows."""
+    weight, spread = gram[0, 0], float(np.trace(gram[1:, 1:]))
+    if not weight > 0.0 or not spread > 0.0:
+        return np.zeros_like(answers)
+    penalty = np.full(len(gram), factor * spread / (len(gram) - 1))
+    # no penalty, but for a column of ones that the directions make up
+    penalty[0] = 1e-12 * weight
+    return np.asarray(np.linalg.solve(gram + np.diag(penalty), answers))
+
+
+def _kept(sizes: Sequence[int]) -> np.ndarray:
+    """The directions that stay as a matrix on all directions, (K, k): the first ones of each part."""
+    starts = np.append(0, np.cumsum(sizes)[:-1])
+    stays = [start + np.arange(min(most, size)) for start, size, most in zip(starts, sizes, KEPT, strict=True)]
+    return np.eye(sum(sizes))[:, np.concatenate(stays)]
+
+
+def _has_texts(dataset: Dataset) -> bool:
+    return isinstance(dataset.encoding, TableEncoding) and dataset.encoding.has_texts
+
+
+def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
+    """For each column of free text its first encoded column, and how many directions it has."""
+    places, start = [], 0
+    for rule in encoding.rules:
+        if rule.kind == "text":
+            places.append((start, len(rule.categories)))
+        start += len(rule.output_names)
+    return places
+
+
+def _targets(dataset: Dataset) -> list[str]:
+    """What the scores of a text are called: one a class less one, or one a target; none where these are many."""
+    if dataset.classes is not None:
+        labels = dataset.classes[1:].tolist()
+        names = [f"score of {label}" for label in labels]
+    elif dataset.task is None:
+        names = []
+    else:
+        several = dataset.schema.n_targets
+        names = ["score"] if several is None else [f"score {t}" for t in range(several)]
+    return names if len(names) <= _MOST_SCORES else []
+
+
+def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
+    """The pass that reads all texts once."""
+    places, n_targets = _places(dataset.encoding), len(_targets(dataset))
+    F = folds.count
+    accumulators = {"weight": Accumulator((F,))}
+    accumulators |= {name: Accumulator((n_targets, F)) for name in ("targets", "squares")}
+    for k, (_, size) in enumerate(places):
+        accumulators[f"gram {k}"] = Accumulator((F, size + 1, size + 1))
+        accumulators[f"answers {k}"] = Accumulator((F, size + 1, n_targets))
+    largest, products = max(size for _, size in places), sum((size + 1) ** 2 for _, size in places)
+
+    def cost(rows: int, columns: int) -> Cost:
+        return Cost(flops=2.0 * rows * products, scratch_bytes=8 * 3 * rows * (largest + 1))
+
+    operands = {"places": tuple(places), "folds": folds, "n_classes": dataset.schema.n_classes}
+    return BlockSum("words of texts", text_sums, accumulators, operands, cost, on_host=True)
+
+
+def _mixed(
+    dataset: Dataset, mixings: Sequence[np.ndarray], folds: CategoryFolds | None, targets: Sequence[str]
+) -> Dataset:
+    """The dataset with the columns of `mixings`, one a text and fold; the last one of each is of new rows."""
+    encoding = dataset.encoding
+    names = [
+        (*targets, *(f"{DIRECTION}{number}" for number in range(1, mixing.shape[2] - len(targets) + 1)))
+        for mixing in mixings
+    ]
+    known = [mixing[-1:] if folds is None else mixing[:-1] for mixing in mixings]
+    made = _with_columns(dataset, known, folds, names)
+    directions = tuple(
+        replace(each, mixing=mixing[-1]) for each, mixing in zip(encoding.directions, mixings, strict=True)
+    )
+    return made.with_rows(made.source, replace(made.schema, encoding=replace(made.encoding, directions=directions)))
+
+
+def _with_columns(
+    dataset: Dataset, mixings: Sequence[np.ndarray], folds: CategoryFolds | None, names: Sequence[tuple[str, ...]]
+) -> Dataset:
+    """The dataset with the columns of `mixings` (F, K, j) in place of directions, which are called so."""
+    encoding, left = dataset.encoding, iter(names)
+    rules = tuple(replace(rule, categories=next(left)) if rule.kind == "text" else rule for rule in encoding.rules)
+    changed = replace(encoding, rules=rules)
+    schema = replace(
+        dataset.schema,
+        n_columns=changed.n_columns,
+        encoding=changed,
+        column_names=list(changed.column_names),
+        passthrough=changed.passthrough,
+    )
+    places = TextPlaces(tuple(_places(encoding)), encoding.n_columns, tuple(mixing.shape[2] for mixing in mixings))
+    return dataset.with_rows(TextSource(dataset.source, places, tuple(mixings), folds), schema)
+
+
+@dataclass(frozen=True)
+class TextPlaces:
+    """Where columns of directions are among those of X, and how many columns each text becomes.
+
+    Parameters
+    ----------
+    starts : tuple of (int, int)
+        The first column of each text, and how many it has.
+    n_columns : int
+        Of X.
+    widths : tuple of int
+    """
+
+    starts: tuple[tuple[int, int], ...]
+    n_columns: int
+    widths: tuple[int, ...]
+
+    @property
+    def n_made(self) -> int:
+        """Columns afterwards."""
+        return self.n_columns + sum(self.widths) - sum(size for _, size in self.starts)
+
+    def mixed(self, X: Any, mixings: Sequence[np.ndarray], fold: np.ndarray | None) -> Any:
+        """Rows (n, d) with the columns of their folds in place of directions, in their dtype; None: the first fold."""
+        parts, end = [], 0
+        for (start, size), mixing in zip(self.starts, mixings, strict=True):
+            parts.append(X[:, end:start])
+            end = start + size
+            raw = dense_columns(X, start, end).astype(np.float64)
+            made = np.empty((len(raw), mixing.shape[2]))
+            for f in range(len(mixing)):
+                rows = slice(None) if fold is None else np.flatnonzero(fold == f)
+                made[rows] = raw[rows] @ mixing[f]
+            parts.append(made.astype(X.dtype))
+        parts.append(X[:, end:])
+        if sparse.issparse(X):
+            return sparse.csr_array(sparse.hstack([sparse.csr_array(part) for part in parts], format="csr"))
+        return np.hstack(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class TextReader:
+    """Reads a block and makes its directions the columns of a fit."""
+
+    base: RowReader
+    places: TextPlaces
+    mixings: tuple[np.ndarray, ...]
+    folds: CategoryFolds | None
+
+    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of `ticket`; X has `places.n_made` columns."""
+        if "X" not in parts:
+            return self.base.load(ticket, parts)
+        # The fold of a row follows from its identity, which is read with X in any case.
+        block = self.base.load(ticket, tuple(dict.fromkeys([*parts, "row_id"])))
+        fold = None if self.folds is None else self.folds(block.held_with)
+        with one_blas_thread():
+            return replace(block, X=self.places.mixed(block.X, self.mixings, fold))
+
+
+class TextSource(WrappedRows):
+    """Rows whose free text is scores and directions; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    base : RowSource
+    places : TextPlaces
+    mixings : tuple of ndarray of shape (F, K, j)
+    folds : CategoryFolds or None
+        None for rows that are new to the scores, which have one fold.
+    """
+
+    def __init__(
+        self, base: RowSource, places: TextPlaces, mixings: tuple[np.ndarray, ...], folds: CategoryFolds | None
+    ) -> None:
+        super().__init__(base)
+        self.places, self.mixings, self.folds = places, mixings, folds
+
+    @property
+    def most_folds(self) -> int | None:
+        """One share of rows is kept out of all scores: penalties are judged on it alone."""
+        return None if self.folds is None else 1
+
+    @property
+    def one_fold(self) -> bool:
+        return self.folds is not None or bool(getattr(self.base, "one_fold", False))
+
+    @property
+    def n_columns(self) -> int:
+        return self.places.n_made
+
+    @property
+    def block_nbytes(self) -> int:
+        # directions are not 0 but by chance
+        added = int(self.block_rows.max(initial=0)) * (self.places.n_made - self.places.n_columns)
+        return max(self.base.block_nbytes + added * (self.dtype.itemsize + 4 * self.is_sparse), 0)
+
+    @property
+    def read_nbytes(self) -> int:
+        """The block of directions, those of one text in double precision, and the rows that are put together."""
+        rows = int(self.block_rows.max(initial=0))
+        largest = max(size + width for (_, size), width in zip(self.places.starts, self.places.widths, strict=True))
+        return self.base.read_nbytes + self.base.block_nbytes + self.block_nbytes + 8 * rows * largest
+
+    @cached_property
+    def _identity(self) -> str:  # type: ignore[override]
+        digest = hashlib.sha256(repr((self.places, self.folds)).encode())
+        for mixing in self.mixings:
+            digest.update(np.ascontiguousarray(mixing).data)
+        return digest.hexdigest()
+
+    def reader(self) -> TextReader:
+        return TextReader(self.base.reader(), self.places, self.mixings, self.folds)
+
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        return self.base.blocks_without_x(extra)

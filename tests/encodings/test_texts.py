@@ -1,0 +1,318 @@
+"""Free text: directions by scikit-learn's own steps, scores that see no row's own target, and models of both."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
+
+import dkl
+from dkl.data.columns import free_text
+from dkl.data.columns.free_text import BUCKETS, TextDirections, TextSample, WordDirections
+from dkl.data.ingest.encoding import learn_encoding
+from dkl.encodings.target_means import CategoryFolds, FoldTotals
+from dkl.encodings.texts import KEPT, score_weights, with_texts
+from dkl.errors import StoreError
+from dkl.events import Event
+from dkl.linear.fitting import Run
+from dkl.linear.minibatches import HeldOut
+
+RNG = np.random.default_rng(0)
+N = 500
+
+
+def comments(n: int, vocabulary: int = 40, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    """Made comments of 8 to 15 words, two of which shift the log odds by 3; the log odds."""
+    rng = np.random.default_rng(seed)
+    words = [f"word{number}" for number in range(vocabulary)]
+    drawn = [rng.choice(vocabulary, rng.integers(8, 16)) for _ in range(n)]
+    texts = [" ".join(words[place] for place in places) for places in drawn]
+    return texts, np.array([3.0 * (1 in places) - 3.0 * (2 in places) for places in drawn])
+
+
+TEXTS, ODDS = comments(N)
+FRAME = pd.DataFrame({"x": RNG.normal(size=N), "comment": TEXTS, "kind": RNG.choice(list("abc"), N)})
+TARGET = ODDS + FRAME["x"].to_numpy()
+SETTINGS: dict[str, Any] = {"features": "random", "n_features": 50, "random_state": 0}
+
+
+def directions_by_sklearn(texts: list[str], n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers along the directions of words, or pairs, of two texts or more, by scikit-learn's own steps; these."""
+    hashing = HashingVectorizer(
+        n_features=BUCKETS, ngram_range=(n, n), binary=True, norm=None, alternate_sign=False
+    ).transform(texts)
+    known = np.flatnonzero(np.bincount(hashing.indices, minlength=BUCKETS) >= 2)
+    weights = TfidfTransformer().fit_transform(hashing[:, known])
+    reduced = TruncatedSVD(size, random_state=0).fit(weights)
+    return reduced.transform(weights), reduced.components_.T
+
+
+def test_directions_are_those_of_sklearn() -> None:
+    encoding = learn_encoding([FRAME])
+    (rule,) = [rule for rule in encoding.rules if rule.kind == "text"]
+    (made,) = encoding.directions
+    texts, start = [TEXTS[i] for i in order_of_sample()], encoding.column_names.index("comment: direction 1")
+    for part, size in zip(made.parts, made.sizes, strict=True):
+        expected, components = directions_by_sklearn(texts, part.n, size)
+        found = encoding.transform(FRAME)[order_of_sample(), start : start + size]
+        np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=2e-4)
+        np.testing.assert_allclose(np.abs(part.components), np.abs(components), atol=2e-4)
+        start += size
+    assert rule.output_names == [f"comment: direction {number}" for number in range(1, made.n_raw + 1)]
+
+
+def order_of_sample() -> np.ndarray:
+    """Rows by their hashes: the order of a sample that has all of them."""
+    keys = TextSample.of(pa.chunked_array([[str(i) for i in range(N)]]), 0)
+    return np.array([int(text) for text in keys.texts.to_pylist()])
+
+
+@pytest.mark.parametrize("cuts", [[N], [100, 400], [1, 7, 250, 251]])
+def test_directions_do_not_depend_on_the_pieces(cuts: list[int]) -> None:
+    whole = learn_encoding([FRAME])
+    bounds = [0, *cuts, N]
+    pieces = [FRAME[first:last] for first, last in pairwise(bounds) if first < last]
+    assert learn_encoding(pieces).directions == whole.directions
+
+
+def test_a_large_column_is_sampled_by_the_hashes_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_text, "SAMPLE_TEXTS", 60)
+    whole = TextSample.of(pa.chunked_array([TEXTS]), 0)
+    parts = [TextSample.of(pa.chunked_array([TEXTS[first : first + 90]]), first) for first in range(0, N, 90)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    assert merged.texts.to_pylist() == whole.texts.to_pylist()
+    assert len(whole.keys) == 60
+    monkeypatch.setattr(free_text, "_SAMPLE_BYTES", 300)
+    assert sum(map(len, TextSample.of(pa.chunked_array([TEXTS]), 0).texts.to_pylist())) <= 300
+
+
+def test_scores_are_ridge_regressions_on_the_other_folds() -> None:
+    ds = dkl.create_dataset("memory://texts-scores.zarr", FRAME, TARGET)
+    held_out = HeldOut(0.2, 0)
+    made = with_texts(ds, held_out, Run())
+    folds = CategoryFolds(held_out)(np.arange(N))
+    raw = ds.X.compute()
+    names = ds.column_names or []
+    start = names.index("comment: direction 1")
+    z = raw[:, start : start + ds.encoding.directions[0].n_raw].astype(float)
+    scores = made.X.compute()[:, made.column_names.index("comment: score")]
+    losses = {}
+    for factor in (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3):
+        found, loss = np.empty(N), 0.0
+        for fold in range(6):
+            rows = np.isin(folds, [other for other in range(1, 6) if other != fold])
+            alpha = factor * (z[rows] ** 2).sum() / z.shape[1]
+            model = Ridge(alpha=alpha).fit(z[rows], TARGET[rows])
+            of_fold = folds == fold
+            found[of_fold] = z[of_fold] @ model.coef_
+            if fold:
+                loss += ((TARGET[of_fold] - model.predict(z[of_fold])) ** 2).sum()
+        losses[factor] = loss, found
+    best = min(losses, key=lambda factor: losses[factor][0])
+    np.testing.assert_allclose(scores, losses[best][1], atol=2e-4)
+
+
+def test_no_row_has_its_own_target_in_its_score() -> None:
+    held_out, one = HeldOut(0.2, 0), 17
+
+    def scores(y: np.ndarray) -> np.ndarray:
+        ds = dkl.create_dataset("memory://texts-own.zarr", FRAME, y, overwrite=True)
+        made = with_texts(ds, held_out, Run())
+        return made.X.compute()[:, made.column_names.index("comment: score")]
+
+    changed = TARGET.copy()
+    changed[one] += 1e-3
+    before, after = scores(TARGET), scores(changed)
+    folds = CategoryFolds(held_out)(np.arange(N))
+    assert before[one] == after[one]
+    # rows that judge have no part in the scores of others
+    judge = int(np.flatnonzero(folds == 0)[0])
+    changed = TARGET.copy()
+    changed[judge] += 100.0
+    np.testing.assert_array_equal(scores(changed)[folds > 0], before[folds > 0])
+
+
+def test_no_rows_or_constant_texts_give_scores_of_nothing() -> None:
+    totals = FoldTotals(np.zeros(6), np.zeros((1, 6)), np.zeros((1, 6)))
+    assert not score_weights(np.zeros((6, 4, 4)), np.zeros((6, 4, 1)), totals).any()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 40])
+def test_classes_have_a_score_each_but_the_first_unless_they_are_many(n_classes: int) -> None:
+    y = np.arange(N) % n_classes
+    made = with_texts(dkl.create_dataset("memory://texts-k.zarr", FRAME, y, overwrite=True), HeldOut(0.1), Run())
+    scores = [name for name in made.column_names or [] if name.startswith("comment: score")]
+    assert scores == ([f"comment: score of {k}" for k in range(1, n_classes)] if n_classes < 34 else [])
+    assert sum(name.startswith("comment: direction") for name in made.column_names or []) == sum(KEPT)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_models_on_free_text_are_saved_answer_rows_and_leave_dkl_behind(tmp_path: Path, gaps: bool) -> None:
+    frame = FRAME.copy()
+    if gaps:
+        frame.loc[[3, 77], "comment"] = None
+    model = dkl.KernelRegressor(**SETTINGS).fit(frame, TARGET)
+    expected = model.predict(frame)
+    assert "comment: free text as score and 32 directions of its words" in model.encoding_.describe()
+    model.save(tmp_path / "model.zarr")
+    loaded = dkl.load_model(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(loaded.predict(frame), expected)
+    assert loaded.encoding_ == model.encoding_
+    for row in (3, 10):
+        np.testing.assert_allclose(loaded.predictor().predict(frame.iloc[row].to_dict()), expected[row], rtol=1e-3)
+    joblib.dump(model.to_sklearn(), tmp_path / "model.joblib")
+    pipeline = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_allclose(pipeline.predict(frame), expected, atol=2e-4)
+    assert b"dkl" not in pickle.dumps(pipeline)
+    with pytest.raises(TypeError, match=r"the columns \['comment'\] hold free text, whose words ONNX"):
+        model.to_onnx()
+
+
+def test_stores_keep_directions_as_arrays_through_versions(tmp_path: Path) -> None:
+    ds = dkl.create_dataset(tmp_path / "rows.zarr", FRAME[:400], TARGET[:400])
+    opened = dkl.open_dataset(tmp_path / "rows.zarr")
+    assert opened.encoding == ds.encoding
+    assert opened.verify() == []
+    assert (tmp_path / "rows.zarr" / "texts" / "0-1-components").is_dir()
+    model = dkl.KernelRegressor(**SETTINGS).fit(opened)
+    np.testing.assert_allclose(model.predict(opened).compute(), model.predict(FRAME[:400]), atol=1e-5)
+    longer = opened.append(FRAME[400:], TARGET[400:])
+    np.testing.assert_array_equal(longer.X.compute(), ds.encoding.transform(FRAME))
+    assert longer.verify() == []
+    other = dkl.create_dataset(tmp_path / "other.zarr", FRAME[100:], TARGET[100:])
+    with pytest.raises(
+        ValueError, match=r"column 'comment' holds free text, whose directions in .* are not those of the"
+    ):
+        model.predict(other)
+
+
+def test_damaged_directions_are_refused(tmp_path: Path) -> None:
+    dkl.create_dataset(tmp_path / "rows.zarr", FRAME, TARGET)
+    chunk = next(path for path in (tmp_path / "rows.zarr" / "texts" / "0-2-idf").rglob("*") if path.name == "0")
+    chunk.write_bytes(chunk.read_bytes()[:-3])
+    with pytest.raises(StoreError, match=r"texts|metadata"):
+        dkl.open_dataset(tmp_path / "rows.zarr")
+    made = learn_encoding([FRAME]).directions[0]
+    words = made.parts[0]
+    for wrong in (
+        WordDirections(1, words.buckets[::-1].copy(), words.idf, words.components),
+        WordDirections(1, words.buckets, words.idf[1:], words.components),
+        WordDirections(3, words.buckets, words.idf, words.components),
+        TextDirections(made.name, made.parts, np.zeros((3, 3))),
+    ):
+        with pytest.raises(ValueError, match="are damaged"):
+            wrong.validate()
+
+
+@pytest.mark.parametrize("way", ["csv", "parquet", "frame"])
+def test_three_ways_give_the_same_text_columns(tmp_path: Path, way: str) -> None:
+    expected = learn_encoding([FRAME])
+    if way == "frame":
+        encoding = dkl.create_dataset(tmp_path / "rows.zarr", FRAME, TARGET).encoding
+    else:
+        path = tmp_path / f"rows.{way}"
+        frame = FRAME.assign(y=TARGET)
+        frame.to_csv(path, index=False) if way == "csv" else frame.to_parquet(path)
+        encoding = dkl.ingest(path, tmp_path / "rows.zarr", target="y", shuffle=False).encoding
+    assert encoding.rules == expected.rules
+    assert encoding.directions == expected.directions
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (TEXTS, "text"),
+        (TEXTS[:250] * 2, "code"),
+        ([f"r{number}" for number in range(N)], None),
+        ([f"Mr {number} Smith" for number in range(N)], "text"),
+        ([f"{a} {b} {c} {d}" for a in "abcd" for b in "abcdefgh" for c in "abcd" for d in "abcd"][:N], None),
+        (["New York", "San Francisco", "St. Louis"] * 170, "category"),
+        (["thank you very much", "no thanks at all"] * 250, "category"),
+    ],
+)
+def test_text_is_free_where_it_holds_words_and_rarely_repeats(texts: list[str], kind: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rules = learn_encoding([pd.DataFrame({"text": texts, "x": range(len(texts))})]).rules
+    assert {rule.name: rule.kind for rule in rules}.get("text") == kind
+    chosen = learn_encoding([pd.DataFrame({"text": texts, "x": range(len(texts))})], categorical=["text"]).rules[0]
+    assert chosen.kind in ("category", "code")
+
+
+@pytest.mark.parametrize("rows", [100, 300, N])
+def test_parts_of_the_rows_have_free_text_too(rows: int) -> None:
+    assert [rule.kind for rule in learn_encoding([FRAME[:rows]]).rules] == ["number", "text", "category"]
+
+
+def test_text_that_more_rows_may_make_names_of_is_hinted_at() -> None:
+    with pytest.warns(dkl.DklHint, match=r"column 't' holds several words, and 60 % of its values occur once"):
+        assert learn_encoding([pd.DataFrame({"t": [*TEXTS[:400], *TEXTS[:100]]})]).rules[0].kind == "text"
+
+
+def test_held_out_gain_decides_whether_text_stays() -> None:
+    y = (ODDS + FRAME["x"] + RNG.logistic(size=N)) > 0
+    told = dkl.KernelClassifier(random_state=0, effort="fast").fit(FRAME, y)
+    assert any(
+        "'comment' is free text; a score by its words and their directions are columns" in r for r in told.reasons_
+    )
+    noise = FRAME.assign(comment=comments(N, seed=9)[0])
+    left = dkl.KernelClassifier(random_state=0, effort="fast").fit(noise, FRAME["x"] > 0)
+    assert any("'comment' is free text; it is left out, since it gains nothing" in reason for reason in left.reasons_)
+    # frames still have the column, and nothing is said of it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        left.predict(noise)
+    assert "comment" not in {rule.name for rule in left.encoding_.rules}
+
+
+def test_two_topics_are_told_apart_as_by_tfidf_and_logistic_regression() -> None:
+    """3,000 texts whose words overlap: half of the vocabulary of each topic is that of the other."""
+    rng = np.random.default_rng(0)
+    topics = [np.arange(0, 200), np.arange(100, 300)]
+    label = rng.integers(0, 2, 3_000)
+    texts = [" ".join(f"w{word}" for word in rng.choice(topics[k], rng.integers(8, 16))) for k in label]
+    train, test = slice(0, 2_000), slice(2_000, None)
+    words = TfidfVectorizer().fit(texts[train])
+    plain = LogisticRegression().fit(words.transform(texts[train]), label[train])
+    expected = plain.score(words.transform(texts[test]), label[test])
+    frame = pd.DataFrame({"text": texts})
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(frame[train], label[train])
+    assert model.score(frame[test], label[test]) >= expected - 0.005
+
+
+def test_two_words_that_matter_are_found_among_forty() -> None:
+    texts, odds = comments(6_000, seed=3)
+    y = RNG.random(6_000) < 1.0 / (1.0 + np.exp(-odds))
+    frame, train, test = pd.DataFrame({"comment": texts}), slice(0, 3_000), slice(3_000, None)
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(frame[train], y[train])
+    found = roc_auc_score(y[test], model.predict_proba(frame[test])[:, 1])
+    assert found >= roc_auc_score(y[test], odds[test]) - 0.01
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, {"effort": "fast", "random_state": 0}], ids=["random", "auto"])
+def test_plans_count_the_passes_that_free_text_takes(settings: dict[str, Any]) -> None:
+    ds = dkl.create_dataset("memory://texts-plan.zarr", FRAME, TARGET, overwrite=True)
+    planned = Counter[str]()
+    for one in dkl.plan(dkl.KernelRegressor(**settings), ds).passes:
+        planned[one.name] += one.calls
+    seen: list[Event] = []
+    dkl.KernelRegressor(**settings, progress=seen.append).fit(ds)
+    run = Counter(event.name for event in seen if event.kind == "started")
+    for name in ("words of texts", "rows to look at columns alone"):
+        assert run[name] == planned[name]
+    assert run["words of texts"] == 1

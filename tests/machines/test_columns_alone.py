@@ -1,0 +1,58 @@
+"""Columns that tell the target by themselves are asked about, and a race with nothing left to gain ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dkl
+from dkl.linear.fitting import Run
+from dkl.machines.columns_alone import perfect_columns
+
+N = 400
+RNG = np.random.default_rng(0)
+CHURNED = RNG.random(N) < 0.4
+FRAME = pd.DataFrame(
+    {
+        "age": RNG.integers(18, 80, N),
+        "plan": RNG.choice(list("abc"), N),
+        "refund_paid": CHURNED * RNG.integers(5, 50, N),
+    }
+)
+
+
+def found(frame: Any, y: Any) -> dict[str, float]:
+    """The columns that tell `y` alone, of a frame that is stored."""
+    return dict(perfect_columns(dkl.create_dataset("memory://alone.zarr", frame, y, overwrite=True), Run(), 0))
+
+
+def test_the_reasons_of_a_fit_ask_about_a_column_that_tells_the_target_alone() -> None:
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(FRAME, CHURNED)
+    assert any("'refund_paid' alone gives 1.000" in r and "known when you predict?" in r for r in model.reasons_)
+    assert any("as there is no loss left" in reason for reason in model.reasons_)
+    without = dkl.KernelClassifier(random_state=0, effort="fast").fit(FRAME.drop(columns="refund_paid"), CHURNED)
+    assert not any("alone gives" in reason for reason in without.reasons_)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.05, 0.3])
+def test_a_column_is_nearly_perfect_where_hardly_a_row_is_told_wrong(noise: float) -> None:
+    wrong = np.arange(N) < noise * N
+    assert list(found(FRAME, CHURNED ^ wrong)) == (["refund_paid"] if noise == 0.0 else [])
+
+
+def test_names_and_numbers_are_asked_about_too() -> None:
+    names = FRAME.assign(state=np.where(CHURNED, "closed", "open"))
+    assert set(found(names, CHURNED)) == {"refund_paid", "state=closed", "state=open"}
+    twice = FRAME.assign(double=2.0 * FRAME.age + 1.0)
+    assert set(found(twice, FRAME.age.astype(float) + 0.5)) == {"age", "double"}
+    assert not found(FRAME[["age"]], FRAME.age.astype(float))
+
+
+def test_columns_of_noise_are_never_perfect_however_few_the_rows() -> None:
+    for n in (60, 200):
+        X = pd.DataFrame(RNG.normal(size=(n, 300))).rename(columns="x{}".format)
+        assert not found(X, RNG.integers(0, 2, n))
+        assert not found(X, RNG.normal(size=n))
