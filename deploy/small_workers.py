@@ -132,7 +132,7 @@ def write_rows(store: str | Path, n_rows: int, n_columns: int, *, rows_a_block: 
 def run_cell(dataset: Dataset, learner: str, n_workers: int, limit: str) -> Cell:
     """Fit on fresh workers of such a limit, and measure them."""
     with (
-        LocalCluster(n_workers, threads_per_worker=1, memory_limit=limit, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, memory_limit=limit, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         client.wait_for_workers(n_workers, timeout=60)

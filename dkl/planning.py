@@ -97,7 +97,7 @@ class Plan:
         What is planned, on what.
     passes : tuple of PassPlan
     slots : int
-        Blocks that are computed on at once, over all processes.
+        Blocks that are computed on at once, over all processes, each by a core of its own.
     flops_per_second, bytes_per_second : float
         Measured on this machine: a matrix product on one thread, and one block read.
     held : mapping of str to int
@@ -384,8 +384,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     whole, slots, stored = work.rows, work.slots, rows.source.stored_nbytes
     flops_per_second = product_rate()
     block, bytes_per_second = _one_block(whole)
-    choice = usual_choice(learner, rows, block, slots.total(), flops_per_second)
-    reading = stored / (bytes_per_second * len(slots)) if stored else 0.0
+    choice = usual_choice(learner, rows, block, work.cores, flops_per_second)
+    reading = stored / (bytes_per_second * min(len(slots), work.cores)) if stored else 0.0
     passes = []
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
@@ -400,7 +400,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         if block is not None and choice is None and where == "cpu":
             taken = [seconds_of_rows(record, block, *shape) for record in records]
         # What stays in memory is made, and read, by the first of several passes alone.
-        computing = sum(one.shared for one in taken) / slots.total()
+        computing = sum(one.shared for one in taken) / work.cores
         computing /= calls if _is_kept(records, whole, memory, len(slots)) else 1
         is_cached = memory.limits.cache_bytes * len(slots) > stored
         serial = _BESIDE * sum(one.serial for one in taken) + tasks
@@ -413,7 +413,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         repr(learner),
         repr(rows),
         tuple(passes),
-        slots.total(),
+        work.cores,
         flops_per_second,
         bytes_per_second,
         held=work.held,
@@ -444,6 +444,13 @@ def forecast(
         As of `plan`.
     pilot_rows : int or None
         Without a meaning: nothing is fitted any more.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> planned = dkl.plan(dkl.RandomFeatures(n_features=10), [[0.0, 1.0], [1.0, 0.0]])  # in place of dkl.forecast
+    >>> planned.expected_passes
+    1
     """
     warnings.warn(
         "dkl.forecast is dkl.plan, which says what to expect by now: plan(...).expected_seconds, and of more rows and "

@@ -402,7 +402,6 @@ FILES = [
         ("input.csv", "gzip", ".gz"),
     ),
     Case("Latin-1 in the header", lambda f: ingest_bytes(f, b"\xe4" + TABLE.encode()), ValueError, ("0xe4", "UTF-8")),
-    Case("UTF-16 text", lambda f: ingest_bytes(f, TABLE.encode("utf-16")), ValueError, ("UTF-16", "UTF-8")),
     Case(
         "a number beyond float64",
         lambda f: ingest(f, TABLE + "1e999,5,no\n", target="y"),

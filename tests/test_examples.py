@@ -476,16 +476,15 @@ def test_rows_drawn_at_scale_are_those_of_a_smoothed_bootstrap(tmp_path: Path, m
     names["dkl"].create_dataset(tmp_path / "test.zarr", X, y)
     with dask.config.set(scheduler="synchronous"):
         cell = names["measured"](str(tmp_path), 1_000, "plain 20")
-    assert 0.2 < cell["expected"] / cell["processor"] < 5.0
-    assert names["shown"](cell)[2] == str(cell["passes"])
-    # of a billion rows 954 tasks a pass; on more workers the same work takes less time and no fewer core-hours
-    table = names["of_many_rows"](tmp_path / "rows-1000.zarr", ["plain 20"], {16: 0.002, 256: 0.004})
+    assert 0.1 < cell["expected"] / cell["clock"] < 10.0
+    assert names["shown"](cell)[3] == str(cell["passes"])
+    # on more cores the same work takes less time and no fewer core-hours
+    table = names["of_many_rows"](tmp_path / "rows-1000.zarr", ["plain 20"])
     cells = [[part.strip() for part in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert [line[1] for line in cells] == ["1", "16", "256"]
-    minutes, hours = (np.array([float(line[place].split()[0].replace(",", "")) for line in cells]) for place in (3, 4))
-    np.testing.assert_allclose(hours, minutes * [1, 16, 256] / 60, atol=0.03)
+    minutes, hours = (np.array([float(line[place].split()[0].replace(",", "")) for line in cells]) for place in (2, 3))
+    np.testing.assert_allclose(hours, minutes * [1, 16, 256] / 60, rtol=0.05, atol=0.3)
     assert minutes[0] > minutes[1] > minutes[2]
-    assert "2.00 ms a task" in cells[1][2]
 
 
 @pytest.mark.slow

@@ -128,9 +128,9 @@ class FeatureLearner(
         RuntimeError
             If ``device="gpu"`` and there is none where blocks are computed on; before any row is read.
         """
+        check_parameters(self)
         if not getattr(self, "warm_start", False):
             forget_fit(self)
-        check_parameters(self)
         self._check_rest()
         check_device(self.device)
         beside = BesideFeatures(X, groups, times)

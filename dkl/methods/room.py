@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from dkl.errors import MemoryLimitError
 from dkl.events import Event, Subscriber
 from dkl.features.families import FiniteFamily
 from dkl.kernels.device import Device
+from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
@@ -121,6 +123,8 @@ class PlannedWork:
         Of a process that runs passes.
     slots : Counter of str
         Tasks that run at once in each process.
+    cores : int
+        Of them those that have a core of their own: processes of this machine share its cores.
     held : mapping of str to int
         Bytes that the driver holds at most beside the passes, item by item.
     in_files : int
@@ -134,6 +138,7 @@ class PlannedWork:
     memories: Sequence[MemoryProjection]
     room: Room
     slots: Counter[str]
+    cores: int
     held: Mapping[str, int]
     in_files: int
     is_cluster: bool
@@ -175,7 +180,8 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         slots, reader = Counter(backend.slots()), whole.source.reader()
         # Once processes have loaded what the passes need, they hold what they will hold in the fit.
         modules = {name for records, _ in kinds for name in modules_of(records, reader)}
-        room = room_of(backend.memories(modules), learner.memory_limit)
+        processes = backend.memories(modules)
+        room = room_of(processes, learner.memory_limit)
     finally:
         backend.close()
     if rows.schema.has_codes:
@@ -196,7 +202,9 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         )
         for records, _ in kinds
     ]
-    return PlannedWork(whole, kinds, memories, room, slots, held, in_files, backend.is_cluster)
+    here = all(process.host == socket.gethostname() for process in processes)
+    cores = min(slots.total(), usable_cores()) if here else slots.total()
+    return PlannedWork(whole, kinds, memories, room, slots, cores, held, in_files, backend.is_cluster)
 
 
 def _check_coefficients(learner: PlannedLearner) -> None:

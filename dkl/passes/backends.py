@@ -161,6 +161,9 @@ class ThreadBackend:
         """Threads do not vanish."""
         return ()
 
+    def give_up_kept(self) -> None:
+        give_up_kept()
+
     def endings(self) -> str:
         return ""
 
@@ -258,6 +261,9 @@ class ProcessBackend:
     def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
         """A process that dies breaks its pool, which ends its tasks."""
         return ()
+
+    def give_up_kept(self) -> None:
+        give_up_kept()
 
     def endings(self) -> str:
         return ""
@@ -516,6 +522,9 @@ class ClusterBackend:
         """Leave paused workers out of the slots while there are others."""
         self._paused = frozenset(paused)
         self._open_slots = [name for name in self._slots if name not in self._paused] or self._slots
+
+    def give_up_kept(self) -> None:
+        self._answer(partial(self._client._run, give_up_kept, on_error="ignore"), timeout=MEASURE_S)
 
     def endings(self) -> str:
         topic = partial(self._client.scheduler.events, topic="worker-restart-memory")

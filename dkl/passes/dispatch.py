@@ -68,6 +68,10 @@ class Backend(Protocol):
         """
         ...
 
+    def give_up_kept(self) -> None:
+        """Let every process hand back what it keeps for further passes, and what it has freed."""
+        ...
+
     def endings(self) -> str:
         """What is known of how workers ended since the pass began, as a sentence; an empty text where nothing is."""
         ...

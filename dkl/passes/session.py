@@ -16,6 +16,7 @@ from dask.utils import parse_bytes
 
 from dkl.data.sources.in_place import compare_noted
 from dkl.data.store.ledger import LEDGER
+from dkl.errors import MemoryLimitError
 from dkl.events import Event, Kind, StopRequested, Subscriber
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, why_no_gpu
@@ -101,16 +102,25 @@ class Session:
         """Fix how much a process holds, or refuse."""
         # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
-        memories = self.backend.memories(modules_of(records, self.source.reader()))
-        self.projection = fit_limits(
-            self.source,
-            records,
-            n_threads=n_threads,
-            room=room_of(memories, memory_limit),
-            cached=self.is_read,
-            in_driver=not self.backend.is_cluster,
-            ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
-        )
+        modules = modules_of(records, self.source.reader())
+
+        def within() -> MemoryProjection:
+            return fit_limits(
+                self.source,
+                records,
+                n_threads=n_threads,
+                room=room_of(self.backend.memories(modules), memory_limit),
+                cached=self.is_read,
+                in_driver=not self.backend.is_cluster,
+                ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
+            )
+
+        try:
+            self.projection = within()
+        except MemoryLimitError:
+            # what processes have freed in earlier passes may still be theirs: they hand it back, and are asked again
+            self.backend.give_up_kept()
+            self.projection = within()
 
     @property
     def limits(self) -> Limits:

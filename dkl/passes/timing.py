@@ -60,7 +60,7 @@ def seconds_of_rows(record: Record, block: Block, n_rows: int, n_columns: int, f
             # the first call loads and compiles code
             call(record, part.rows(np.arange(min(_LEAST_ROWS, part.n_rows))))
             timed = min((call(record, part) for _ in range(2)), key=sum)
-    except (ValueError, IndexError, ArithmeticError, np.linalg.LinAlgError):
+    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, np.linalg.LinAlgError):
         return counted
     return Seconds(*(seconds / part.n_rows * n_rows for seconds in timed))
 

@@ -51,7 +51,7 @@ def test_what_is_planned_is_what_runs(features: Any, kind: Any, tmp_path: Path) 
     (one,), finished = found.passes, [event.detail for event in events if event.kind == "finished"]
     assert [detail["projected_bytes"] for detail in finished] == [one.memory.total]
     assert peak < found.peak_bytes
-    assert repr(found).startswith(f"plan of {kind} of KernelClassifier")
+    assert repr(found).splitlines()[1].startswith(f"for {kind} of KernelClassifier")
 
 
 def test_a_limit_that_cannot_be_kept_and_bad_input_are_clear_errors() -> None:

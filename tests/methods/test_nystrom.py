@@ -160,7 +160,11 @@ def test_ordered_categories_are_columns_of_ranks(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     codes = generator.integers(0, 4, 200)
     frame = pd.DataFrame(
-        {"x": generator.normal(size=200), "size": np.array(["1 m", "2 m", "10 m", "20 m"])[codes], "kind": "a"}
+        {
+            "x": generator.normal(size=200),
+            "size": np.array(["5-17", "18-24", "25-64", "65 or more"])[codes],
+            "kind": "a",
+        }
     )
     frame.loc[codes == 1, "kind"] = "b"
     y = np.sin(2.0 * codes) + frame.x

@@ -47,6 +47,8 @@ class SlowNetwork:
                 here()
         return stranded
 
+    def give_up_kept(self) -> None: ...
+
     def endings(self) -> str:
         return ""
 
@@ -137,6 +139,8 @@ class Paused(SlowNetwork):
     def bring(self, task: Task, here: Callable[[], None]) -> None:
         if task.value not in self.held:
             super().bring(task, here)
+
+    def give_up_kept(self) -> None: ...
 
     def endings(self) -> str:
         return ""

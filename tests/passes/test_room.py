@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from dkl.errors import MemoryLimitError
 from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER, PIECES
@@ -143,3 +145,20 @@ def test_a_pool_of_processes_shares_what_the_machine_has_left() -> None:
     assert len(memories) == 2
     assert room_of(memories, None).nbytes == pytest.approx(psutil.virtual_memory().available / 2, rel=0.3)
     assert np.ptp([memory.held for memory in memories]) == 0
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_a_process_that_holds_too_much_hands_back_what_it_has_freed_before_a_pass_is_refused(
+    monkeypatch: pytest.MonkeyPatch, frees: bool
+) -> None:
+    asked: list[str] = []
+
+    def memory() -> ProcessMemory:
+        return ProcessMemory("this process", 0 if frees and asked else 1 << 40, "here", 1 << 40)
+
+    monkeypatch.setattr("dkl.passes.backends.give_up_kept", lambda: asked.append("all"))
+    monkeypatch.setattr("dkl.passes.backends.own_memory", memory)
+    expected = nullcontext() if frees else pytest.raises(MemoryLimitError, match="holds 1.00 TiB already")
+    with dask.config.set(scheduler="threads"), expected:
+        run_pass(Source((5, 8)), [moments()], memory_limit="1 GiB")
+    assert asked == ["all"]
