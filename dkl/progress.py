@@ -298,8 +298,8 @@ class ProgressLine:
             share = event.done / event.total
             left = f", about {short_time(elapsed * (1.0 - share) / share)} left" if share else ""
             metrics = shown_metrics(event.detail)
-            done = f"{event.done} of {event.total}" if event.total < _IN_PERCENT else f"{share:.0%}"
-            return f"{event.name} {done}{left}{', ' + metrics if metrics else ''}"
+            units = f"{event.done} of {event.total}" if event.total < _IN_PERCENT else f"{share:.0%}"
+            return f"{event.name} {units}{left}{', ' + metrics if metrics else ''}"
         if event is None and last.kind == "finished" and last.total and "cache_hits" not in last.detail:
             return f"{last.name}: {'stopped after ' if last.detail.get('failed') else ''}{short_time(elapsed)}"
         part = event.done / event.total if event is not None and event.total else 0.0
