@@ -24,4 +24,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *PUBLIC, *_MODULES])
+    # what a person may use: not what this module itself imports
+    return sorted([*__all__, *_MODULES])

@@ -46,6 +46,8 @@ class DklHint(UserWarning):
     ----------
     message : str
         What may suit the rows better, and how it is asked for.
+    in_shell : str
+        The same with options of the shell; empty where the message says the same there.
 
     Examples
     --------
@@ -56,8 +58,9 @@ class DklHint(UserWarning):
     ...     warnings.warn("another bandwidth may suit the rows better", dkl.DklHint)
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, in_shell: str = "") -> None:
         super().__init__(message)
+        self.in_shell = in_shell
 
 
 # What was hinted at in this process. It has no lock: a hint that two threads give at once harms nobody.
@@ -65,7 +68,7 @@ _HINTED: set[str] = set()
 _HINTS: ContextVar[bool] = ContextVar("hints", default=True)
 
 
-def hint(message: str, topic: str = "") -> None:
+def hint(message: str, topic: str = "", in_shell: str = "") -> None:
     """Give a hint, unless one on the same topic was given in this process, or a search fits many models here.
 
     Parameters
@@ -73,6 +76,8 @@ def hint(message: str, topic: str = "") -> None:
     message : str
     topic : str
         Empty is the message itself.
+    in_shell : str
+        As of `DklHint`.
 
     Warns
     -----
@@ -81,7 +86,7 @@ def hint(message: str, topic: str = "") -> None:
     if not _HINTS.get() or (topic or message) in _HINTED:
         return
     _HINTED.add(topic or message)
-    warnings.warn(message, DklHint, stacklevel=users_level())
+    warnings.warn(DklHint(message, in_shell), stacklevel=users_level())
 
 
 @contextmanager
@@ -94,11 +99,17 @@ def without_hints() -> Iterator[None]:
         _HINTS.reset(token)
 
 
+def gives_hints() -> bool:
+    """Whether the fit under way is one that a user calls, and none of a search."""
+    return _HINTS.get()
+
+
 def users_level() -> int:
     """The stack level of the caller's own code, for a warning of the function that calls this one."""
     level, frame = 1, sys._getframe(1)
-    # scikit-learn's callbacks stand between the fit that a user calls and what it does.
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("dkl", "sklearn"):
+    # scikit-learn's callbacks, and its searches, stand between the user and a fit.
+    ours = ("dkl", "sklearn", "joblib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
         level, frame = level + 1, frame.f_back
     return level
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device
 from dkl.machines.usual_time import UsualTime
-from dkl.methods.room import PlannedLearner, planned_driving, planned_work
+from dkl.methods.room import PlannedLearner, planned_driving, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
 from dkl.passes.memory import MemoryProjection, device_items, fit_limits, pass_name
@@ -34,10 +33,6 @@ from dkl.protocols.records import Fold, Record
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
-# How often passes run as a rule that end when they have settled: counted in 60 fits of 20,000 to 2,000,000 rows. Steps
-# for several classes go on until the last of these has settled.
-_USUAL_CALLS = {"newton step": 5, "tuned step": 10, "verification": 1}
-_OF_CLASSES = 2
 # Threads side by side share the bandwidth of the memory and wait for each other: passes take so much longer than their
 # calls. A fit has so many seconds of its own.
 _BESIDE, _BEGINS_S = 1.25, 0.2
@@ -395,7 +390,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
         passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, 0, 1))
-    several, in_all = (whole.schema.n_classes or 0) > 2, sum(calls for _, calls in work.kinds)
+    in_all = sum(calls for _, calls in work.kinds)
     n_blocks = whole.source.n_blocks
     tasks = count_nodes(n_blocks, task_level(n_blocks)) * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
     for (records, calls), memory in zip(work.kinds, work.memories, strict=True):
@@ -412,8 +407,8 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(map(sum, counted)) * flops_per_second
-        usual = _USUAL_CALLS.get(_kind(name), calls) * (_OF_CLASSES if several else 1)
-        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, there, min(calls, usual), serial))
+        usual = usual_calls(records, calls, whole)
+        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, there, usual, serial))
     found = Plan(
         repr(learner),
         repr(rows),
@@ -498,7 +493,8 @@ def _device(wanted: str | None) -> tuple[Device, str]:
         choice = None if wanted is None else choose_device(wanted)
     except RuntimeError as error:
         return "cpu", str(error)
-    return ("cpu", "") if choice is None else (choice.device, str(choice))
+    # without a reason no GPU was in question
+    return ("cpu", "") if choice is None else (choice.device, str(choice) if choice.why else "")
 
 
 def product_rate() -> float:
@@ -563,11 +559,6 @@ def _cheaper(learner: Any, found: Plan, rows: Dataset, block: Block | None) -> s
         if seconds <= _CHEAPER * found.expected_seconds:
             return f"cheaper: {name} takes about {_rounded(seconds)}"
     return ""
-
-
-def _kind(name: str) -> str:
-    """The name of a pass by its first question, without the number of a round or epoch."""
-    return re.sub(r" \d+$", "", name.split(" + ")[0])
 
 
 def _rounded(seconds: float) -> str:

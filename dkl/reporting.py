@@ -22,7 +22,7 @@ from dkl.errors import StoreError
 from dkl.explain.importance import Importance, importance
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.checkpoints import digest_of, what_counts
-from dkl.methods.provenance import Provenance
+from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
 from dkl.plots.answers import AnswersDisplay
@@ -50,6 +50,8 @@ _TITLES = {
 }
 # What the scores of conformal intervals are, of losses that have their own.
 _UNITS = {**dict.fromkeys(LOG_LINK, "(a deviance residual)"), "pinball": "of the outer quantiles"}
+# What stands before the one sentence of a choice.
+_IN_SHORT = "in short"
 # Rows that importance is measured on, and columns that a page lists.
 _IMPORTANCE_ROWS, _LISTED = 10_000, 20
 # By this beginning a page is recognised as one of ours, which may be replaced.
@@ -88,8 +90,22 @@ class Report:
         return str(self.facts["hash"]["fit"])
 
     def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """The page as text.
+
+        Parameters
+        ----------
+        verbose : bool
+            With all reasons of a choice; else they are one sentence.
+        """
+        chosen = self.facts.get("chosen", {})
+        if not verbose and _IN_SHORT in chosen:
+            chosen = {_IN_SHORT: chosen[_IN_SHORT]}
         ordered = [*_SHOWN, *(name for name in self.facts if name not in _SHOWN)]
-        return "\n\n".join(_text_section(name, facts) for name in ordered if (facts := self.facts.get(name)))
+        sections = {**self.facts, "chosen": chosen}
+        return "\n\n".join(_text_section(name, facts) for name in ordered if (facts := sections.get(name)))
 
     def _repr_html_(self) -> str:
         shown = "".join(
@@ -135,10 +151,12 @@ class Report:
 
     @property
     def title(self) -> str:
-        """The model, and the rows that it was fitted to."""
+        """The model, its target, the rows that it was fitted to, and the day."""
         model, data = self.facts["model"], self.facts["data"]
+        target = f" of {data['target']!r}" if "target" in data else ""
         rows = f" on {data['rows']:,} rows of {data['place']}" if "rows" in data else ""
-        return f"{model['estimator']}{rows}"
+        day = f", {model['fitted on']}" if "fitted on" in model else ""
+        return f"{model['estimator']}{target}{rows}{day}"
 
     def write(self, path: str | Path) -> None:
         """Write the page in the format of the suffix: .html, .json or .txt; it appears when it is complete.
@@ -155,7 +173,7 @@ class Report:
             With the path, when it cannot be written; a page that was there is as it was.
         """
         # A page is one file: styles and the picture are in it.
-        formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self!r}\n"}
+        formats = {".html": self.to_html, ".json": self.to_json, ".txt": lambda: f"{self.text(verbose=True)}\n"}
         suffix = check_format(path)
         check_file(path, PAGE)
         page = formats[suffix]()
@@ -261,7 +279,7 @@ def report(model: Reported | str | Path, data: Dataset | Mapping[str, Dataset] |
         },
         "errors": answers[shown].errors if shown else {},
         "importance": {} if found is None else {found.names[g]: float(found.strengths[g]) for g in found.order},
-        "chosen": {name: why for name, _, why in (r.partition(": ") for r in getattr(fitted, "reasons_", ()))},
+        "chosen": page.chosen(),
         "curve": page.curve(),
         "bounds": page.bounds(),
         "versions": dict(page.origin.versions or {}),
@@ -293,6 +311,7 @@ class _Page:
         """What the model is, and how its fit ended, as it says itself."""
         model, features = self.model, self.features
         facts: dict[str, Any] = {"estimator": type(model).__name__}
+        facts |= {"fitted on": self.origin.finished.partition("T")[0]} if self.origin.finished else {}
         if features is not model:
             facts["features"] = type(features).__name__
         feature_map = model.feature_map_
@@ -329,6 +348,7 @@ class _Page:
         if not origin.place:
             return {"place": "unknown: the model was fitted by an older dkl"}
         facts: dict[str, Any] = {"place": origin.place, "split": origin.view or "all rows"}
+        facts |= {"target": origin.target} if origin.target else {}
         # Rows in memory have no fingerprint unless they were hashed on the way, and weights may stand for repeated
         # rows.
         facts |= {"fingerprint": origin.fingerprint or "none", "rows": origin.rows, "columns": origin.columns}
@@ -338,6 +358,12 @@ class _Page:
             # counts are whole numbers, which were taken for labels when they were stored
             return {**facts, "task": "regression"}
         return {**facts, "task": origin.task or "none"} | ({"classes": dict(origin.targets)} if origin.targets else {})
+
+    def chosen(self) -> dict[str, str]:
+        """What the machine has chosen in one sentence, and its reasons by the words that they begin with."""
+        reasons = {name: why for name, _, why in (r.partition(": ") for r in getattr(self.model, "reasons_", ()))}
+        summary = summary_of(self.model)
+        return {_IN_SHORT: summary, **reasons} if summary else reasons
 
     def settings(self) -> dict[str, Any]:
         """Every parameter, those of the features among them, as text where JSON has no such value."""
@@ -363,10 +389,7 @@ class _Page:
             "passes": origin.passes,
             "bytes read": origin.bytes_read,
             "blocks from the cache": origin.cache_hits,
-            "memory promised for the passes (bytes a process)": origin.promised_bytes,
-            "memory that this process grew by (bytes, with what is held beside the passes and compiled code)": (
-                origin.used_bytes
-            ),
+            "memory that this process grew by (bytes, with compiled code)": origin.used_bytes,
         }
 
     def answers(self, name: str, dataset: Dataset) -> Answers:
@@ -505,7 +528,11 @@ def _html_body(name: str, facts: Mapping[str, Any]) -> str:
     if name == "errors" and "confusion" in facts:
         return f"<p>The most frequent errors:</p>{_html_table(_confusion_cells(facts['confusion']))}"
     if name == "chosen":
-        return "".join(f"<p><b>{escape(label)}</b>: {escape(value)}</p>" for label, value in _lines_of(facts).items())
+        reasons = {label: value for label, value in _lines_of(facts).items() if label != _IN_SHORT}
+        why = "".join(f"<p><b>{escape(label)}</b>: {escape(value)}</p>" for label, value in reasons.items())
+        if _IN_SHORT not in facts:
+            return why
+        return f"<p>{escape(facts[_IN_SHORT])}</p><details><summary>why</summary>{why}</details>"
     shown = _lines_of(dict(list(facts.items())[:_LISTED]) if name == "importance" else facts)
     rows = "".join(f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in shown.items())
     table = f"<table>{rows}</table>"

@@ -14,7 +14,6 @@ from dkl.data.checks import whole_number
 from dkl.data.coerce import as_dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
-from dkl.data.together.telling import warn_of_random_folds
 from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
@@ -23,7 +22,7 @@ from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.suggest import advise
 from dkl.methods.base import FeatureLearner
 from dkl.passes.room import checked_limit
-from dkl.progress import Choice, resolve_progress
+from dkl.progress import Choice, on_one_line, resolve_progress
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Suggestion:
         no race.
     task : str or None
     seed : int
+    summary : str
+        What was chosen, and how it does on held-out rows, in one sentence; empty for rows without a target.
     """
 
     rows: str
@@ -54,6 +55,7 @@ class Suggestion:
     tried: tuple[Tried, ...]
     task: str | None
     seed: int
+    summary: str = ""
 
     @property
     def features(self) -> Any:
@@ -88,7 +90,8 @@ class Suggestion:
         ]
         head = ["tried, with the score on held-out rows:"] if table else []
         lines = [fill(reason, 100, subsequent_indent="    ") for reason in self.reasons]
-        return "\n".join([f"for {self.rows}", *head, *table, *lines, "pinned:", repr(self.estimator)])
+        summary = [self.summary] if self.summary else []
+        return "\n".join([f"for {self.rows}", *summary, *head, *table, *lines, "pinned:", repr(self.estimator)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -155,7 +158,6 @@ def suggest(
     # Rows of a Dataset are not copied, and all others become one here.
     beside = BesideFeatures(data, groups, times)
     dataset = beside.held(as_dataset(beside.X, y, task=task))
-    warn_of_random_folds(dataset, "suggest")
     if dataset.task is None:
         run = Run(publish=resolve_progress(progress), memory_limit=memory_limit)
         advice = advise(with_categories(dataset, HeldOut(0.1, random_state), run), run, random_state)
@@ -165,7 +167,9 @@ def suggest(
     machine = (KernelClassifier if dataset.task == "classification" else KernelRegressor)(
         effort=effort, random_state=random_state, progress=progress, memory_limit=memory_limit
     )
-    learner, settings = machine._chosen_on(data, y, groups, times)
+    with on_one_line() as conclude:
+        learner, settings = machine._chosen_on(data, y, groups, times)
+        conclude(machine.summary_)
     return Suggestion(
         repr(dataset),
         learner,
@@ -174,4 +178,5 @@ def suggest(
         machine._tried_kinds,
         dataset.task,
         random_state,
+        machine.summary_,
     )

@@ -203,6 +203,12 @@ def imports_between_modules() -> Iterator[tuple[Path, str, str, int]]:
             yield from ((path, importer, imported, line) for imported, line in modules_of_dkl(path))
 
 
+def test_the_names_that_dkl_lists_are_its_public_ones() -> None:
+    listed = dir(dkl)
+    assert set(listed) == {*dkl.__all__, "bounds", "explain", "plots", "testing"}
+    assert "Any" not in listed
+
+
 def test_imports_point_one_way() -> None:
     wrong = []
     for path, importer, imported, line in imports_between_modules():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +288,87 @@ def test_suggest_shows_the_race_of_the_fit_that_its_command_starts(folder: Path,
     assert command == ["dkl", "fit", store, "model.zarr", "--effort", "fast", "--seed", "3"]
     fitted = facts_of("fit", store, tmp_path / "model.zarr", *command[4:])
     assert fitted["reasons"] == facts["reasons"]
+
+
+@pytest.fixture(scope="module")
+def chosen(folder: Path) -> Path:
+    """A model whose features the machine has chosen."""
+    fit = dkl_command("fit", folder / "labels.zarr", folder / "chosen.model", "--effort", "fast")
+    assert fit.exit_code == 0, fit.output
+    return folder / "chosen.model"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ingest {0}/labels.csv {1}/rows.zarr --target label",
+        "info {0}/labels.zarr",
+        "verify {0}/labels.zarr",
+        "suggest {0}/labels.zarr --effort fast",
+        "plan {0}/labels.zarr",
+        "fit {0}/labels.zarr {1}/model.zarr --effort fast",
+        "score {0}/chosen.model {0}/labels.zarr",
+        "predict {0}/chosen.model {0}/new.csv {1}/predictions.csv",
+        "report {0}/chosen.model {0}/labels.zarr",
+        "explain {0}/chosen.model {0}/labels.zarr",
+        "export {0}/chosen.model {1}/model.joblib",
+        "drift {0}/labels.zarr {0}/labels.zarr",
+        "tune {0}/labels.zarr {1}/tuned.zarr --learner random --features 10 --space alpha=1e-6:1e-1:log --trials 2",
+        "compare {0}/labels.zarr --output {1}/compared",
+        "bench --quick",
+    ],
+)
+def test_no_command_prints_a_message_of_300_characters(
+    line: str, folder: Path, chosen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is longer is read by nobody, and comes with --verbose."""
+    monkeypatch.setenv("COLUMNS", "10000")
+    run = dkl_command(*line.format(folder, tmp_path).split())
+    assert run.exit_code == 0, run.output
+    # borders of boxes, and what stands between columns, are no message
+    assert max(map(len, re.split(r"[│┃─━╭╮╰╯]+|\s{2,}|\n", run.output))) < 300
+
+
+def test_a_fit_and_a_suggestion_say_what_was_chosen_in_one_sentence_and_why_on_request(
+    folder: Path, tmp_path: Path
+) -> None:
+    fit = ("fit", folder / "labels.zarr", tmp_path / "model.zarr", "--effort", "fast", "--overwrite")
+    suggest = ("suggest", folder / "labels.zarr", "--effort", "fast")
+    for command in (fit, suggest):
+        brief, whole = dkl_command(*command).stdout, dkl_command(*command, "--verbose").stdout
+        for text in (brief, whole):
+            assert re.search(r"Chose .+: accuracy \.\d+ on held-out rows \(", " ".join(text.split()))
+        assert "also tried" not in brief
+        assert "also tried" in " ".join(whole.split())
+
+
+def test_a_hint_speaks_the_language_of_where_it_appears(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once a process, in the shell with its options, in Python at the line of the caller."""
+    frame = pd.DataFrame({"patient": np.arange(400) // 4 % 50, "x": np.arange(400.0) % 7})
+    dataset = dkl.create_dataset("memory://hinted.zarr", frame, np.arange(400.0) % 5)
+
+    def suggested() -> Result:
+        warnings.simplefilter("always", dkl.DklHint)
+        dkl.suggest(dataset, effort="fast", progress=False)
+        return Result({})
+
+    _report(suggested, Running(), ())
+    told = capsys.readouterr().err
+    assert "--by-group patient" in told
+    assert "groups=" not in told
+    _report(suggested, Running(), ())
+    assert "Hint" not in capsys.readouterr().err
+    dkl.errors._HINTED.clear()
+    with pytest.warns(dkl.DklHint, match="Pass groups='patient'") as hints:
+        dkl.suggest(dataset, effort="fast", progress=False)
+    assert [hint.filename for hint in hints] == [__file__]
+
+
+def test_no_hint_contradicts_what_a_machine_does_with_dates(recwarn: pytest.WarningsRecorder) -> None:
+    frame = pd.DataFrame({"x": np.arange(300.0) % 7, "when": pd.date_range("2024-01-01", periods=300)})
+    found = dkl.suggest(frame, np.arange(300.0) % 5, effort="fast", progress=False)
+    assert any("the newest rows by 'when'" in reason for reason in found.reasons)
+    assert not [warning for warning in recwarn if issubclass(warning.category, dkl.DklHint)]
 
 
 def test_a_line_that_is_to_be_copied_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -20,6 +22,7 @@ from rich.text import Text
 
 from dkl.cli.language import in_the_shell
 from dkl.errors import DklHint
+from dkl.progress import PROGRESS_LOG
 
 # 130 is 128 plus the number of SIGINT, as shells have it.
 FAILED, INTERRUPTED = 1, 130
@@ -32,14 +35,14 @@ class Running:
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")] = (
         False
     )
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line of progress.")] = False
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")] = False
 
     @property
     def progress(self) -> bool | None:
         """What learners take as `progress`: off where it would disturb, else shown if somebody watches."""
-        # A bar is drawn on standard error, where a script that reads JSON may collect messages.
-        return False if self.quiet or self.json or not sys.stderr.isatty() else None
+        # The line is drawn on standard error, where a script that reads JSON may collect messages.
+        return False if self.quiet or self.json else None
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,10 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
         # Warnings of libraries about their own future are not for the person who runs a command.
         if issubclass(category, UserWarning | RuntimeWarning):
             word = ("Hint: ", "cyan") if issubclass(category, DklHint) else ("Warning: ", "yellow")
-            stderr().print(Text.assemble(word, in_the_shell(str(message), options)))
+            said = getattr(message, "in_shell", "") or in_the_shell(str(message), options)
+            stderr().print(Text.assemble(word, said))
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _progress_lines():
         warnings.showwarning = show_warning
         try:
             result = work()
@@ -161,6 +165,21 @@ def _report(work: Callable[[], Result], running: Running, options: Collection[st
     except BrokenPipeError:
         # The work is done, and whoever closed the pipe (``| head``, ``| true``) has read enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _progress_lines() -> Iterator[None]:
+    """Where standard error is no terminal, such as in a batch job, it gets a line on the progress every 30 s."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    level = PROGRESS_LOG.level
+    PROGRESS_LOG.addHandler(handler)
+    PROGRESS_LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        PROGRESS_LOG.removeHandler(handler)
+        PROGRESS_LOG.setLevel(level)
 
 
 class _Output(Console):

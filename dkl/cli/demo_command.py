@@ -79,6 +79,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     # Libraries take a second or two to load, so that somebody who waits hears something first.
     _say(running, f"rows of {data}" if data else "1,797 handwritten digits of 8 x 8 pixels: which of ten is it?")
     from dkl.demo import beside_rivals, own_dataset, verdict, written_digits
+    from dkl.methods.provenance import summary_of
 
     started = time.perf_counter()
     stored = [] if data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data)) else ["rows.zarr"]
@@ -112,7 +113,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
         "next": following,
         "seconds": round(time.perf_counter() - started, 1),
     }
-    lines = [f"{facts['advice']}", f"({model.reasons_[0]})", *([f"picture: {picture}"] if picture else [])]
+    lines = [f"{facts['advice']}", summary_of(model), *([f"picture: {picture}"] if picture else [])]
     view = Text.assemble("\n".join(lines), "\nNext: ", (following, "bold"))
     return Result(facts, view)
 

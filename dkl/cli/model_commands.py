@@ -125,6 +125,7 @@ def fit(
         bool, typer.Option("--resume", help="The same, with the folder MODEL.checkpoint beside the model.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model that is there.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
 ) -> Result:
     """Learn features and a linear model on them, out of core, save the model, and score it on held-out rows.
 
@@ -132,6 +133,7 @@ def fit(
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     Files are read into a store beside the model first, model.rows.zarr, which is used again while they are unchanged.
     """
+    from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
 
@@ -183,8 +185,9 @@ def fit(
         "cache_hits": tally.cache_hits,
         "seconds": round(seconds, 3),
     }
-    table, reasons = facts_table(facts), getattr(estimator, "reasons_", ())
-    chosen = [Text(f"  {reason}") for reason in reasons]
+    table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
+    chosen: list[RenderableType] = [Text(summary)] if summary else []
+    chosen += [reasons_table(reasons)] if reasons and (verbose or not summary) else []
     first = [Text(read)] if read else []
     if read and dataset.schema.may_be_counts and machine.task is None:
         line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"
@@ -210,7 +213,12 @@ def fit(
         with computing_on(compute):
             _, facts["importance"], bars = strengths(estimator, dataset if test is None else test, compute, running)
         said += [Text(""), *bars]
-    return Result(facts | {"reasons": list(reasons)}, Group(*first, table, *chosen, *said))
+    return Result(facts | {"summary": summary, "reasons": list(reasons)}, Group(*first, table, *chosen, *said))
+
+
+def reasons_table(reasons: Sequence[str]) -> RenderableType:
+    """What was decided, and why, in two columns."""
+    return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
 
 
 def strengths(

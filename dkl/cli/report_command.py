@@ -29,6 +29,7 @@ def report(
     ] = None,
     output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
 ) -> Result:
     """A page on a model to show: scores with intervals and a baseline, errors, importance, what was chosen and why.
 
@@ -49,4 +50,4 @@ def report(
         page = report_on(model, None if data is None else open_dataset(data))
     if output is not None:
         page.write(output)
-    return Result(page.facts, Text(repr(page)))
+    return Result(page.facts, Text(page.text(verbose=verbose)))

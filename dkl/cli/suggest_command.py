@@ -37,10 +37,12 @@ def suggest(
         Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
     ] = "balanced",
     seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All that was tried, and why.")] = False,
 ) -> Result:
     """Say what `dkl fit` without options chooses on these rows: what it tries, the scores, and the parameters.
 
-    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner.
+    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner;
+    with --verbose the scores and the parameters come before it.
     Files are read into the store model.rows.zarr first, which that command uses again while they are unchanged.
     """
     from dkl.suggestions import suggest as suggest_for
@@ -54,6 +56,7 @@ def suggest(
     facts = {
         "rows": suggestion.rows,
         "tried": [asdict(kind) for kind in suggestion.tried],
+        "summary": suggestion.summary,
         "reasons": list(suggestion.reasons),
         "estimator": repr(suggestion.estimator),
     }
@@ -65,6 +68,7 @@ def suggest(
     by += [*(roles.given if read else ()), *(text.given if read else ())]
     where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
     line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
+    said = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
     return Result(
-        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{suggestion!r}\n\n", (line, "bold"))
+        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{said}\n\n", (line, "bold"))
     )

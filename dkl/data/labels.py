@@ -225,6 +225,8 @@ def target_codes(
             "predict numbers, give the features to a regressor, as in KernelRegressor(StepFeatures()), or pass "
             "task='regression' where that is a parameter",
             "whole numbers as labels",
+            in_shell=f"the target holds {len(labels):,} different whole numbers, which are taken for labels, each a "
+            "class of its own: --task regression takes them for numbers",
         )
     return encode_labels(y, labels, weight=weight), labels, decided
 

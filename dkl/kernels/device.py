@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -57,6 +58,8 @@ _ALLOCATION_FAILED = (
     *("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "_ALLOC_FAILED"),
     *("CUBLAS_STATUS_NOT_INITIALIZED", "CUSOLVER_STATUS_NOT_INITIALIZED", "CUSPARSE_STATUS_INSUFFICIENT_RESOURCES"),
 )
+# Why no GPU can be used where none was ever in question: it is said to who asks for one, and to nobody else.
+NO_CUPY = "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
 # Where launchers say which of the processes of a machine this one is.
 _LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK")
 # Processes that share one GPU at most, as far as they count each other.
@@ -139,13 +142,19 @@ def resolve_device(device: str) -> Literal["cpu", "gpu"]:
 def why_no_gpu() -> str | None:
     """Why no GPU can be used, or None if one can."""
     if not _is_installed("cupy", tuple(sys.path)):
-        return "CuPy is not installed (pip install 'dkl[cuda12]' or 'dkl[cuda13]')"
+        return f"a GPU is seen, but {NO_CUPY}" if _sees_gpu() else NO_CUPY
     try:
         import cupy
 
         return None if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
     except (ImportError, OSError, RuntimeError) as error:
         return f"CuPy finds no usable GPU ({error})"
+
+
+@cache
+def _sees_gpu() -> bool:
+    """Whether the driver of a GPU by NVIDIA is there, which CuPy could use."""
+    return os.path.exists("/dev/nvidiactl") or shutil.which("nvidia-smi") is not None
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 from sklearn.svm import LinearSVC
 
-from dkl.errors import refuse_non_finite
+from dkl.errors import refuse_non_finite, users_level
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
@@ -343,7 +343,7 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
         f"sorted. Each step mixes rows of {groups} blocks, so every epoch reads {groups} times as much; "
         "store them shuffled instead: dkl.create_dataset(..., shuffle=True)",
         UserWarning,
-        stacklevel=6,
+        stacklevel=users_level(),
     )
     return MixedSource(source, groups, seed)
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
+from dkl.errors import users_level
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
@@ -116,7 +117,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
     if not state.ended and not state.converged(last.tol, last.decrement).all():
-        warnings.warn(result.message, UserWarning, stacklevel=6)
+        warnings.warn(result.message, UserWarning, stacklevel=users_level())
     return result
 
 
@@ -431,7 +432,7 @@ def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> P
     F, n_known = candidates.folds.count, 0
     grams: list[np.ndarray | None] = [None] * F
     starts: list[Any] = [None] * F
-    scores = np.full(len(candidates.alphas), -np.inf)
+    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
     best = np.zeros((candidates.n_outputs, candidates.problem.width))
     for number, alpha in enumerate(candidates.alphas):
         for fold, problem in enumerate(candidates.together(float(alpha))):
@@ -444,13 +445,15 @@ def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> P
         if weight == 0.0:
             raise ValueError(candidates.nobody_judges())
         before, scores[number] = scores.max(), 1.0 - sums["loss"].sum() / weight
+        accuracies[number] = sums["right"].sum() / max(sums["rows"].sum(), np.finfo(float).tiny)
         if np.argmax(scores) == number:
             best = models.mean(axis=1)
         if number > 0 and 1.0 - scores[number] > (1.0 - _GAIN) * (1.0 - before):
             break
     kept = slice(None if candidates.are_near else n_known)
     alphas, strengths = candidates.alphas[kept], candidates.strengths[kept]
-    return PenaltyChoice(float(alphas[int(np.argmax(scores))]), alphas, scores[kept], best, strengths)
+    alpha = float(alphas[int(np.argmax(scores))])
+    return PenaltyChoice(alpha, alphas, scores[kept], best, strengths, accuracies[kept])
 
 
 def _run(

@@ -170,11 +170,15 @@ class Candidates:
     def _judging(self, models: np.ndarray, loss: dict[str, Any], multipliers: np.ndarray) -> BlockSum:
         """The record that judges models (v, K, c, m + 1), where c counts the folds of each penalty in turn."""
         each, n_multipliers = models.shape[::2][:2], len(multipliers)
-        calibration = {name: Accumulator((*each, 3, n_multipliers)) for name in ("label", "uniform") if n_multipliers}
+        shapes: dict[str, tuple[int, ...]] = {"loss": each, "weight": (models.shape[2],)}
+        if self.problem.targets.n_classes is not None:
+            shapes |= {"right": shapes["loss"], "rows": shapes["weight"]}
+        if n_multipliers:
+            shapes |= dict.fromkeys(("label", "uniform"), (*each, 3, n_multipliers))
         return BlockSum(
             name="held-out scores",
             function=held_out_block,
-            accumulators={"loss": Accumulator(each), "weight": Accumulator((models.shape[2],)), **calibration},
+            accumulators={name: Accumulator(shape) for name, shape in shapes.items()},
             operands={
                 "feature_map": self.problem.feature_map,
                 "models": models,
@@ -221,9 +225,16 @@ class Candidates:
             # one step leads to the optimum; where it starts is no candidate's
             scores[0] = -np.inf
         best = int(np.argmax(scores.max(axis=0)))
-        version = state.proposal if scores[1, best] >= scores[0, best] else state.coefficients
+        taken = (scores[1] >= scores[0]).astype(int)
+        version = state.proposal if taken[best] else state.coefficients
+        accuracies = np.zeros(0)
+        if "right" in sums:
+            rows = np.maximum(sums["rows"].reshape(A, F).sum(axis=1), np.finfo(float).tiny)
+            accuracies = sums["right"].reshape(2, A, F).sum(axis=2)[taken, np.arange(A)] / rows
         start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        found = PenaltyChoice(float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths)
+        found = PenaltyChoice(
+            float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths, accuracies
+        )
         if not self.calibrated:
             return found
         both = np.stack([sums["label"], sums["uniform"]], axis=2)
@@ -248,6 +259,8 @@ class PenaltyChoice:
         Where the chosen models stand, on the features that penalties were told apart on.
     strengths : ndarray of shape (A,)
         As of `Candidates`; empty where they are not known.
+    accuracies : ndarray of shape (A,)
+        The share of held-out rows that are given their class; empty for targets that are numbers.
     calibration : ndarray of shape (A, 2, 3, T) or None
         For each penalty, of calibrated candidates, the sums of the rows held out that `best_multiplier` takes.
     judging_weight : float
@@ -259,6 +272,7 @@ class PenaltyChoice:
     scores: np.ndarray
     start: np.ndarray
     strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    accuracies: np.ndarray = field(default_factory=lambda: np.zeros(0))
     calibration: np.ndarray | None = None
     judging_weight: float = 0.0
 
@@ -269,6 +283,11 @@ class PenaltyChoice:
             return None
         label, uniform = self.calibration[int(np.argmax(self.scores))]
         return best_multiplier(label, uniform, self.judging_weight, _MULTIPLIERS)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the penalty with the best score; None for targets that are numbers."""
+        return float(self.accuracies[np.argmax(self.scores)]) if len(self.accuracies) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,7 +417,8 @@ def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
     """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
     scores = np.mean([choice.scores for choice in choices], axis=0)
     best = int(np.argmax(scores))
-    found = replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores)
+    accuracies = np.mean([choice.accuracies for choice in choices], axis=0)
+    found = replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores, accuracies=accuracies)
     if found.calibration is None:
         return found
     calibration = np.sum([choice.calibration for choice in choices if choice.calibration is not None], axis=0)

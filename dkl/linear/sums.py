@@ -153,8 +153,9 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     Returns
     -------
     dict of ndarray
-        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). With "multipliers" also "label" and
-        "uniform" (v, c, 3, T), the `calibration_sums` of each candidate.
+        "loss" (v, c): the weighted loss, a mean over the K outputs; "weight" (c,). Of classes "right" (v, c) and "rows"
+        (c,), too: the rows that are given their class and all rows, whose classes weigh alike. With "multipliers" also
+        "label" and "uniform" (v, c, 3, T), the `calibration_sums` of each candidate.
     """
     folds = operands["folds"](block.held_with)
     # rows of no fold are not even mapped
@@ -167,33 +168,47 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     losses = np.zeros((models.shape[0], models.shape[2]))
     shape = *losses.shape, 3, len(multipliers)
     calibration = {"label": np.zeros(shape), "uniform": np.zeros(shape)} if len(multipliers) else {}
+    right, counted = np.zeros_like(losses), block.weights[:, None] * (folds[:, None] == operands["fold"])
+    is_of_classes = targets.n_classes is not None
     tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
     for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
-        each = candidate_losses(phi, values[rows], models, **operands["loss"])
+        scores = candidate_scores(phi, models)
+        each = candidate_losses(scores, values[rows], **operands["loss"])
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
+        if is_of_classes:
+            right += np.einsum("vnc,nc->vc", _are_right(scores, values[rows]), counted[rows])
         for fold in np.unique(folds[rows]) if calibration else ():
             # a row says something of the candidates that have not seen it alone
             of_fold, judging = folds[rows] == fold, operands["fold"] == fold
-            scores = _scores_of(phi[of_fold], models[:, :, judging]).transpose(0, 1, 3, 2)
+            chosen = candidate_scores(phi[of_fold], models[:, :, judging]).transpose(0, 1, 3, 2)
             own = values[rows][of_fold]
-            if scores.shape[-1] == 1:
-                scores = np.concatenate([np.zeros_like(scores), scores], axis=-1)
+            if chosen.shape[-1] == 1:
+                chosen = np.concatenate([np.zeros_like(chosen), chosen], axis=-1)
                 own = np.hstack([-own, own])
-            found = calibration_sums(scores, own.argmax(axis=1), weight[rows][of_fold], multipliers)
+            found = calibration_sums(chosen, own.argmax(axis=1), weight[rows][of_fold], multipliers)
             for name, sums in calibration.items():
                 sums[:, judging] += found[name]
-    return {"loss": losses, "weight": judged.sum(axis=0), **calibration}
+    totals = {"loss": losses, "weight": judged.sum(axis=0), **calibration}
+    return totals | ({"right": right, "rows": counted.sum(axis=0)} if is_of_classes else {})
 
 
-def _scores_of(phi: np.ndarray, models: np.ndarray) -> np.ndarray:
-    """The decision values (n, v, K, c) of models (v, K, c, m + 1)."""
+def candidate_scores(phi: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """The scores (n, v, K, c) of mapped rows (n, m) by models (v, K, c, m + 1)."""
     return model_scores(phi, models.reshape(-1, models.shape[-1])).reshape(phi.shape[0], *models.shape[:-1])
 
 
+def _are_right(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Which candidates give a row its class, (v, n, c); scores (n, v, K, c) and targets (n, K) of -1 and 1."""
+    if targets.shape[1] == 1:
+        right = (scores[:, :, 0] > 0.0) == (targets[:, :1, None] > 0.0)
+    else:
+        right = np.argmax(scores, axis=2) == np.argmax(targets, axis=1)[:, None, None]
+    return right.transpose(1, 0, 2)
+
+
 def candidate_losses(
-    phi: np.ndarray,
+    scores: np.ndarray,
     targets: np.ndarray,
-    models: np.ndarray,
     *,
     name: str,
     epsilon: float = 0.1,
@@ -206,10 +221,9 @@ def candidate_losses(
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
+    scores : ndarray of shape (n, v, K, c)
     targets : ndarray of shape (n, K)
         For classes 1 at a row's class and -1 elsewhere; one column for two classes.
-    models : ndarray of shape (v, K, c, m + 1)
     name, epsilon, quantiles
         The loss, as of `newton_loss`; "softmax" is that of all classes together.
 
@@ -217,7 +231,6 @@ def candidate_losses(
     -------
     ndarray of shape (v, n, c), float64
     """
-    scores = _scores_of(phi, models)
     if name == "softmax":
         own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
         return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -22,6 +23,7 @@ from dkl.machines.contenders import (
     with_known_metric,
     with_landmarks,
 )
+from dkl.progress import short_score
 
 # The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
 JUDGING_SHARE = 0.2
@@ -151,6 +153,8 @@ class Race:
     def next(self) -> tuple[int, int] | None:
         """The contender and the fold of the next trial; None at the end."""
         if self.plan is not None and len(self.tried) >= len(self.plan):
+            # rounds that the last trial has completed count, as where it was not the last one
+            self._proposed()
             self.ended = "as was asked for"
             return None
         while (trial := self._proposed()) is not None:
@@ -214,6 +218,32 @@ class Race:
     def loss(self, number: int) -> float:
         """The mean loss of a contender's best penalty over the folds that all have done."""
         return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+
+    def accuracy(self, number: int) -> float | None:
+        """The share of held-out rows that a contender gives their class; None for targets that are numbers."""
+        done = self.choices[number]
+        return agreed(done[: self.rounds] or done).accuracy
+
+    def shown_score(self, number: int) -> float:
+        """What a person is shown: the accuracy, else one less the loss."""
+        accuracy = self.accuracy(number)
+        return 1.0 - _loss_of(self.choices[number]) if accuracy is None else accuracy
+
+    @property
+    def leader(self) -> int | None:
+        """The contender with the least loss on the folds that all have done; None before the first score."""
+        rounds = max(self.rounds, 1)
+        able = [n for n in range(len(self.contenders)) if self._is_judged(n, rounds, tried=True)]
+        return min(able, key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
+
+    def most_trials(self) -> int:
+        """Trials at most, those done included: each takes as much work as the cheapest that may follow."""
+        if self.plan is not None:
+            return len(self.plan)
+        waiting = self.alive() if self.rounds else range(len(self.contenders))
+        works = [self.trial_work(number) for number in waiting if number not in self.failed]
+        left = max(self.allowed - self.spent, 0.0)
+        return len(self.tried) + int(left / max(min(works, default=np.inf), 1.0))
 
     def settled(self) -> tuple[int, Contender | None, float]:
         """The winner, the same with as many landmarks as there is work left for, if they gain, and the share of loss.
@@ -529,6 +559,24 @@ class Race:
             f"Choice: ended after {len(self.tried)} trials, {self.ended}.",
             *last,
         )
+
+    def sentence(self, won: int, grown: Contender | None, measure: str, stopped: str = "") -> str:
+        """What was chosen, how it does on held-out rows, and the next best on the same rows, in one sentence."""
+        name = re.sub(r" \([^()]*\)", "", (grown or self.contenders[won]).name)
+        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
+        n_tried = sum(bool(done) for done in self.choices)
+        if able:
+            second = min(able, key=self.loss)
+            score, own = self.shown_score(second), self.shown_score(won)
+            # kinds are compared by their loss, which tells more than the share of right rows
+            which = "next best by its loss" if score > own and self.loss(second) > self.loss(won) else "next best"
+            if self.loss(second) <= self.loss(won):
+                # of level ones the plainer one is taken
+                which = "level with"
+            compared = f"{which} {short_score(score)} of {n_tried} tried"
+        else:
+            compared = f"{n_tried} tried"
+        return f"Chose {name}: {measure} {short_score(self.shown_score(won))} on held-out rows ({compared}{stopped})."
 
     def _told(self, number: int) -> str:
         """The score of a contender on the folds that it has done."""

@@ -246,12 +246,17 @@ class Clock:
         """What was done so far is not to be counted for work."""
         self._tried = time.monotonic()
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begun
+
+    def seconds_of(self, work: float) -> float:
+        """What so much more work takes at most, done at the pace so far."""
+        # seconds of a nanosecond that was counted; short trials alone, which take longer than counted, tell little
+        taken = time.monotonic() - (self._begun if self._tried is None else self._tried)
+        return _CAUTION * work * (taken + _USUAL) / (self._work + 1e9 * _USUAL)
+
     def allows(self, work: float) -> bool:
         """Whether so much more work, done at the pace so far, ends in time."""
-        if self.limit is None:
-            return True
-        now = time.monotonic()
-        # seconds of a nanosecond that was counted; short trials alone, which take longer than counted, tell little
-        taken = now - (self._begun if self._tried is None else self._tried)
-        pace = (taken + _USUAL) / (self._work + 1e9 * _USUAL)
-        return now - self._begun + _CAUTION * pace * work <= self.limit
+        return self.limit is None or self.elapsed + self.seconds_of(work) <= self.limit

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from textwrap import fill
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
 from dkl.encodings.texts import has_scores, with_texts
+from dkl.events import Event, StopRequested
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
@@ -43,6 +43,7 @@ from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
 from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
+from dkl.machines.stopping import ends_trials
 from dkl.machines.suggest import RowsAlikeError, advise
 from dkl.machines.usual_time import UsualTime, looks_curved, usual_time
 from dkl.methods.base import FeatureLearner
@@ -85,6 +86,8 @@ class ChoosingMixin(LossChoosingMixin):
     categorical: Sequence[str] | None
     seed_: int
     reasons_: tuple[str, ...]
+    summary_: str
+    _task: ClassVar[Any]
     _advised: FeatureLearner
     # What the last race has found; empty where there was none.
     _tried_kinds: tuple[Tried, ...] = ()
@@ -104,12 +107,6 @@ class ChoosingMixin(LossChoosingMixin):
     _problem_on: Any
     _unfitted: Any
     _settle: Any
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """The parameters; of a fitted machine that chose its features, why these."""
-        shown: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
-        reasons = getattr(self, "reasons_", ())
-        return "\n".join([shown, *(fill(reason, 100, subsequent_indent="    ") for reason in reasons)])
 
     def _choose_features(
         self, dataset: Dataset, weights: np.ndarray | None, run: Run, clock: Clock
@@ -136,10 +133,8 @@ class ChoosingMixin(LossChoosingMixin):
             race.plan, clock = saved.values["trials"], Clock(None)
         pilots, cut_short = self._raced(race, folds, on, dataset, clock)
         if cut_short:
-            race.ended = (
-                f"since time_limit={self.time_limit:g} left no time for others: trials={race.tried} and no time_limit "
-                "give the same model"
-            )
+            limit = " and no time_limit give" if self.time_limit is not None else " gives"
+            race.ended = f"{cut_short}: trials={race.tried}{limit} the same model"
             if ending is not None:
                 ending.save({}, {"trials": race.tried}, fingerprint=run.fingerprint)
         won, grown, expected, known = race.winner, None, 1.0, None
@@ -164,6 +159,9 @@ class ChoosingMixin(LossChoosingMixin):
         choices = choices if told.choices is None else told.choices
         of_loss = (told.reason,) if told.reason else ()
         self._advised = (grown or race.contenders[won]).learner
+        self.summary_ = race.sentence(
+            won, grown, self._measure(), f"; {race.ended.partition(':')[0]}" if cut_short else ""
+        )
         loss = self._judging_loss()["loss"].replace("_", " ").removesuffix(" loss")
         measure = "R^2 of the scores" if loss == "squared error" else f"1 less the mean {loss} loss"
         measure += "" if dataset.classes is None else ", not the share of right rows"
@@ -173,55 +171,104 @@ class ChoosingMixin(LossChoosingMixin):
         self._tried_kinds = race.table(won)
         return self._settled_penalty((pilots[won, 0][0], choices[0]), choices, folds[0], on, dataset)
 
+    def _measure(self) -> str:
+        """The unit of the scores that a person is shown."""
+        if self._task == "classification":
+            return "accuracy"
+        loss = self._judging_loss()["loss"].replace("_", " ").removesuffix(" loss")
+        return "R^2" if loss == "squared error" else f"1 less the mean {loss} loss"
+
     def _raced(
         self, race: Race, folds: list[HeldOut], on: On, dataset: Dataset, clock: Clock
-    ) -> tuple[dict[tuple[int, int], Judged], bool]:
+    ) -> tuple[dict[tuple[int, int], Judged], str]:
         """Run the trials that a race asks for, one after the other; losses are asked before the first variant.
 
         Returns
         -------
         pilots : dict of (int, int) to (FeatureLearner, PenaltyChoice)
             What each contender has learned without the rows of each fold, and how penalties do there.
-        cut_short : bool
-            Whether the clock has left some of them out.
+        cut_short : str
+            Why some of them were left out, by the clock or by whoever looks on; empty for none.
         """
-        pilots, shape, n_kinds = dict[tuple[int, int], Judged](), self._shape(on[0]), len(race.contenders)
+        pilots, n_kinds = dict[tuple[int, int], Judged](), len(race.contenders)
         clock.start_counting()
-        cut_short, has_asked = False, False
+        cut_short, asking = "", None
         self._log_loss = "open"
-        while (trial := race.next()) is not None:
-            number, fold = trial
-            contender = race.contenders[number]
+        run = on[2]
+        self._tell_of_choice(run, Event("started", "choice"))
+        requested = ""
+        while (trial := race.next()) is not None and not requested:
+            number = trial[0]
             work = race.trial_work(number)
-            if race.tried and not clock.allows(work + race.fitting(contender)):
+            if race.tried and not clock.allows(work + race.fitting(race.contenders[number])):
                 race.leave_out(number)
-                cut_short = True
+                cut_short = f"since time_limit={self.time_limit:g} left no time for others"
                 continue
-            if number >= n_kinds and not has_asked:
-                has_asked, best = True, race.winner
-                plain = [pilots[best, done] for done in range(race.rounds)]
-                asking = self._ask_log_loss(race.contenders[best].learner, plain, folds[: race.rounds], on, dataset)
-                race.spent += asking
-                clock.count(asking)
-                if not race.affords(number):
-                    race.leave_out(number)
-                    continue
-            self._advised = contender.learner
+            loss = self.loss_
             try:
-                learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
-                known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
-                many = shape.features_of(contender.learner) > MANY_FEATURES
-                near = race.preferred(number) if many else None
-                pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
-            except ValueError as error:
-                LOG.info("%s are left out of the choice: %s", contender.name, error)
-                race.tell(number, None)
-                race.why = race.why or str(error)
-            else:
-                race.tell(number, choice, pilot.feature_map_.n_features)
-                pilots[number, fold] = pilot, choice
+                if number >= n_kinds and asking is None:
+                    best = race.winner
+                    plain = [pilots[best, done] for done in range(race.rounds)]
+                    learner = race.contenders[best].learner
+                    asking = self._ask_log_loss(learner, plain, folds[: race.rounds], on, dataset)
+                    race.spent += asking
+                    clock.count(asking)
+                    if not race.affords(number):
+                        race.leave_out(number)
+                        continue
+                self._run_trial(race, trial, pilots, folds, on)
+            except KeyboardInterrupt:
+                if race.leader is None or not ends_trials():
+                    raise
+                # the losses may have been compared
+                self.loss_ = loss
+                cut_short = f"since Ctrl-C ended the trials after {len(race.tried)}"
+                best_name = race.contenders[race.leader].name
+                said = f"Ctrl-C ended the trials: the best so far is fitted, {best_name}. Ctrl-C again stops the fit."
+                self._tell_of_choice(run, Event("note", "choice", detail={"message": said}))
+                break
             clock.count(work)
+            requested = self._tell_of_choice(run, _after_trial(race, number, clock)) if race.leader is not None else ""
+            cut_short = f"since {requested}" if requested else cut_short
+        self._tell_of_choice(run, Event("finished", "choice", len(race.tried), len(race.tried), seconds=clock.elapsed))
+        if cut_short and asking is not None and max(race.tried) < n_kinds:
+            # a fit that is given these trials does not ask either
+            race.spent, self._log_loss = race.spent - asking, "open"
         return pilots, cut_short
+
+    def _run_trial(
+        self,
+        race: Race,
+        trial: tuple[int, int],
+        pilots: dict[tuple[int, int], Judged],
+        folds: list[HeldOut],
+        on: On,
+    ) -> None:
+        """Learn a contender's features without the rows of a fold, and tell the race how they do there."""
+        number, fold = trial
+        contender = race.contenders[number]
+        self._advised = contender.learner
+        try:
+            learned = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
+            known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
+            many = self._shape(on[0]).features_of(contender.learner) > MANY_FEATURES
+            near = race.preferred(number) if many else None
+            pilot, choice = self._tried(folds[fold], on, f"{number}-{fold}", near, learned, known)
+        except ValueError as error:
+            LOG.info("%s are left out of the choice: %s", contender.name, error)
+            race.tell(number, None)
+            race.why = race.why or str(error)
+        else:
+            race.tell(number, choice, pilot.feature_map_.n_features)
+            pilots[number, fold] = pilot, choice
+
+    def _tell_of_choice(self, run: Run, event: Event) -> str:
+        """Publish where the choice is; why a subscriber wants it to end, empty where none does."""
+        try:
+            run.publish(event)
+        except StopRequested as request:
+            return str(request) or "a subscriber ended the trials"
+        return ""
 
     def _without_columns_ahead(self, dataset: Dataset, weights: np.ndarray | None, run: Run) -> Dataset:
         """The rows without columns whose newest values no older row has, where a linear model does better without them.
@@ -409,6 +456,7 @@ class ChoosingMixin(LossChoosingMixin):
             )
         plainest = contenders(dataset, usual_advice(), EFFORTS[self.effort], self._knobs)[0]
         self._advised = plainest.learner
+        self.summary_ = f"Chose {plainest.name}: {why}."
         self.reasons_ = (
             f"Features: {plainest.name}; {why}.",
             *category_reasons(dataset.encoding),
@@ -655,3 +703,18 @@ class ChoosingMixin(LossChoosingMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
+
+
+def _after_trial(race: Race, number: int, clock: Clock) -> Event:
+    """What is told after a trial: its score, the best so far, and the seconds that are left at most."""
+    left, best = clock.seconds_of(max(race.allowed - race.spent, 0.0)), race.leader
+    if clock.limit is not None:
+        left = min(left, max(clock.limit - clock.elapsed, 0.0))
+    detail = {
+        "kind": race.contenders[number].name,
+        "score": race.shown_score(number) if race.choices[number] else None,
+        "best": "" if best is None else race.contenders[best].name,
+        "best_score": None if best is None else race.shown_score(best),
+        "seconds_left": left,
+    }
+    return Event("advanced", "choice", len(race.tried), race.most_trials(), seconds=clock.elapsed, detail=detail)

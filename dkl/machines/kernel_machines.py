@@ -123,12 +123,17 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     checkpoint : str or None
         Where states are kept, so that a broken-off fit resumes.
     progress : bool, callable or None
+        None shows one line on how far the fit is, in a terminal or notebook; False nothing. A function is handed every
+        `dkl.events.Event`. During the choice of features Ctrl-C (a notebook's stop) ends the trials, and the best
+        so far is fitted; pressed again it stops the fit.
     memory_limit : int, str or None
         Bytes a process may use; what cannot be kept is refused.
 
     Attributes
     ----------
     features_ : fitted feature learner
+    summary_ : str
+        What was chosen, and how it does on held-out rows, in one sentence; where the machine chose its features.
     reasons_ : tuple of str
         Why these features, in sentences; where the machine chose them.
     loss_, solver_ : str
@@ -323,6 +328,8 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     Attributes
     ----------
     features_ : fitted feature learner
+    summary_ : str
+        What was chosen, and how it does on held-out rows, in one sentence; where the machine chose its features.
     reasons_ : tuple of str
         Why these features, in sentences; where the machine chose them.
     loss_, solver_ : str

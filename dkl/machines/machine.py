@@ -20,6 +20,7 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, exposure_of_fit, further_rates, with_exposure_of_fit, with_rates
 from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
+from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.events import Event, StopRequested
@@ -227,6 +228,8 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         `reasons_` and the table of what was tried are the machine's from then on.
         """
         dataset = self._begun(X, y, groups=groups, times=times)
+        # of these rows: a date of their own may already hold them out
+        warn_of_random_folds(dataset, "suggest")
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
         dataset = self._with_chosen_columns(dataset, weights, run)

@@ -78,6 +78,8 @@ class _Tasks:
             self._in_rounds = event.kind != "finished"
             if event.kind == "advanced" and self._end_task(event):
                 raise StopRequested("a callback ended the rounds")
+        elif event.name == "choice":
+            return  # its trials consist of passes, which are the tasks
         elif event.kind == "started":
             self._task = self._fit.subcontext(task_name=event.name)
             self._task.figures = {}

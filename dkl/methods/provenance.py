@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -12,7 +13,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Concatenate, ParamSpec, TypeVar
 
+import dask
 import psutil
+from dask.utils import format_bytes
 
 from dkl.atomic import atomic
 from dkl.data.dataset import Dataset
@@ -21,7 +24,7 @@ from dkl.kernels.device import Device
 from dkl.passes.devices import choose_device
 from dkl.passes.memory import peak_bytes
 from dkl.process import telling_of_compilation
-from dkl.progress import Tally, listening
+from dkl.progress import Tally, listening, on_one_line, short_time
 from dkl.version import __version__
 
 P = ParamSpec("P")
@@ -47,6 +50,8 @@ class Provenance:
     total_weight : float
     task : str
         "classification", "regression", or empty.
+    target : str
+        The column of the files that the targets were read from; empty where it is not known.
     targets : tuple of (str, float)
         Each class with its total weight.
     passes, bytes_read, cache_hits : int
@@ -74,6 +79,7 @@ class Provenance:
     columns: int = 0
     total_weight: float = 0.0
     task: str = ""
+    target: str = ""
     targets: tuple[tuple[str, float], ...] = ()
     passes: int = 0
     bytes_read: int = 0
@@ -107,6 +113,17 @@ class _Recording:
             self._looked = now
             self._largest = max(self._largest, self._process.memory_info().rss)
 
+    @property
+    def seconds(self) -> float:
+        """Since the beginning of the fit."""
+        return time.perf_counter() - self._started
+
+    def concluded(self) -> str:
+        """The work of the fit, in a few words."""
+        read = f", {format_bytes(self.tally.bytes)} read" if self.tally.bytes else ""
+        passes = "1 pass" if self.tally.passes == 1 else f"{self.tally.passes} passes"
+        return f"{passes}{read}, {short_time(self.seconds)}"
+
     def ended(self) -> Provenance:
         """The provenance of the fit, which has come to its end."""
         # The system knows the highest point of the process alone. Where that was before the fit, the highest that was
@@ -123,7 +140,7 @@ class _Recording:
             device=self.device,
             promised_bytes=self.tally.projected_bytes,
             used_bytes=highest - self._resident,
-            seconds=time.perf_counter() - self._started,
+            seconds=self.seconds,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
             versions={"dkl": __version__, "python": platform.python_version(), **packages, "machine": machine},
         )
@@ -144,14 +161,35 @@ def recorded(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P],
         recording = _Recording()
         token = _UNDER_WAY.set(recording)
         try:
-            with listening(recording.heard), telling_of_compilation():
+            with on_one_line() as conclude, listening(recording.heard), telling_of_compilation():
                 fit(self, *given, **named)
+                conclude(summary_of(self, recording.seconds) or recording.concluded())
+        except KeyboardInterrupt as stopped:
+            if not dask.config.get("dkl.interrupt-keeps-best", True):
+                raise
+            # where in a pass it came says nothing to the person who pressed it
+            raise stopped.with_traceback(None) from None
         finally:
             _UNDER_WAY.reset(token)
         vars(self)["provenance_"] = recording.ended()
         return self
 
     return run
+
+
+def summary_of(model: object, seconds: float | None = None) -> str:
+    """The sentence on what a machine has chosen, with the seconds of its fit; empty where it has chosen nothing.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    seconds : float or None
+        None is what its provenance says, if it has one.
+    """
+    summary, origin = str(getattr(model, "summary_", "")), getattr(model, "provenance_", None)
+    if seconds is None and origin is not None:
+        seconds = origin.seconds
+    return summary if not seconds else re.sub(r"\)\.$", f"; {short_time(seconds)}).", summary)
 
 
 def recorded_device(device: str) -> Device:
@@ -182,5 +220,6 @@ def rows_of(dataset: Dataset) -> Provenance:
         columns=dataset.n_columns,
         total_weight=dataset.total_weight,
         task=dataset.task or "",
+        target=str(dataset.schema.provenance.get("target", "")),
         targets=tuple(zip(names, weights, strict=True)),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dask
 
-from dkl.kernels.device import Device, own_gpu, resolve_device, why_no_gpu
+from dkl.kernels.device import NO_CUPY, Device, own_gpu, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class DeviceChoice:
     ----------
     device : {"cpu", "gpu", "mixed"}
     why : str
-        What decided, for a person.
+        What decided, for a person; empty where nobody has asked for a GPU and none is seen.
     """
 
     device: Device
     why: str
 
     def __str__(self) -> str:
-        return f"{self.device}: {self.why}"
+        return f"{self.device}: {self.why}" if self.why else self.device
 
 
 def look_for_gpu() -> str | None:
@@ -84,6 +84,8 @@ def choose_device(device: str) -> DeviceChoice:
     if client is None or device not in ("auto", "gpu", "mixed"):
         here = resolve_device(device)
         lacks = why_no_gpu() if device in ("auto", "mixed") and here == "cpu" else None
+        if device == "cpu" or (device == "auto" and lacks == NO_CUPY):
+            return _logged(DeviceChoice(here, ""))
         return _logged(DeviceChoice(here, f"device={device!r}" + (f", and {lacks}" if lacks else "")))
     answers, silent = _answers(client)
     without = {name: reason for name, reason in answers.items() if reason is not None}
@@ -100,6 +102,8 @@ def choose_device(device: str) -> DeviceChoice:
         return _logged(DeviceChoice("gpu", why))
     if not lacking:
         return _logged(DeviceChoice("cpu", f"device={device!r}, and there is no worker to ask"))
+    if device == "auto" and set(answers.values()) == {NO_CUPY} and not silent:
+        return _logged(DeviceChoice("cpu", ""))
     worker, reason = next(iter(lacking.items()))
     cannot = f"{len(lacking)} cannot use a GPU or are silent: {worker} {reason}"
     # A worker that was silent takes its GPU, if it has one, once it gets a block.

@@ -419,12 +419,14 @@ def held_out_block(block: Block, operands: Operands) -> Sums:
     loss, total = np.zeros((models.shape[0], models.shape[2])), np.zeros(models.shape[2])
     multipliers = operands.get("multipliers", [])
     calibrated = {name: np.zeros((*loss.shape, 3, len(multipliers))) for name in ("label", "uniform") if multipliers}
+    right, rows = np.zeros_like(loss), np.zeros_like(total)
     for i in range(block.n_rows):
         s = weights[i] * (1.0 if targets.class_weight is None else targets.class_weight[block.y[i]])
         for c in range(len(fold)):
             if folds[i] < 0 or folds[i] != fold[c]:
                 continue
             total[c] += s
+            rows[c] += weights[i]
             for v in range(len(models)):
                 each, scores = [], []
                 for k, output in enumerate(targets.models):
@@ -435,10 +437,13 @@ def held_out_block(block: Block, operands: Operands) -> Sums:
                         each.append(losses.value(1.0 if block.y[i] == output else -1.0, f, "squared_hinge"))
                     scores.append(f)
                 loss[v, c] += s * math.fsum(each) / len(each)
+                given = int(scores[0] > 0.0) if len(scores) == 1 else targets.models[int(np.argmax(scores))]
+                right[v, c] += weights[i] * (targets.n_classes is not None and given == block.y[i])
                 for t, a in enumerate(multipliers):
                     for name, sums in zip(("label", "uniform"), calibration(scores, block.y[i], a), strict=True):
                         calibrated[name][v, c, :, t] += s * sums
-    return {"loss": loss, "weight": total, **calibrated}
+    of_classes = {} if targets.n_classes is None else {"right": right, "rows": rows}
+    return {"loss": loss, "weight": total, **of_classes, **calibrated}
 
 
 def calibration(scores: list[float], code: int, a: float) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from sklearn.metrics import mean_gamma_deviance, mean_pinball_loss, mean_poisson
 import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, loss_sums
 from dkl.kernels.sgd import cuda_source as sgd_source
-from dkl.linear.sums import candidate_losses
+from dkl.linear.sums import candidate_losses, candidate_scores
 from dkl.methods.density.hinge_driver import square_of_duals
 from dkl.methods.density.sums import Smoothing, sided_duals
 from dkl.methods.game.problem import GameRules
@@ -229,7 +229,7 @@ def test_penalties_are_judged_by_the_losses_of_the_table(name: str, classes: boo
     """Errors by the whole square: one minus it is the share of the variance that is explained."""
     (phi, y, _, trial), loss = one_column(name), loss_of(name)
     models = trial.coefficients[None, :, None]
-    found = candidate_losses(phi, y, models, name=name)[0, :, 0]
+    found = candidate_losses(candidate_scores(phi, models), y, name=name)[0, :, 0]
     np.testing.assert_allclose(found, (1.0 if classes else 2.0) * loss.value(y, phi)[:, 0], rtol=1e-13)
 
 

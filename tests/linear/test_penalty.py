@@ -17,7 +17,7 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
 from dkl.linear.subsample_start import Share, subsample_problem
-from dkl.linear.sums import candidate_losses, held_out_block
+from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 from tests.definitions import linear as definition
@@ -294,9 +294,8 @@ def test_wide_heads_of_many_classes_ask_for_small_sums_only(K: int, width: int, 
 def test_losses_of_candidates_are_means_over_outputs() -> None:
     models = np.zeros((1, 3, 1, 3))
     models[0, 0, 0] = [0.0, 0.0, 3.0]
-    found = candidate_losses(
-        np.ones((2, 2)), np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]]), models, name="squared_hinge"
-    )
+    targets = np.array([[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]])
+    found = candidate_losses(candidate_scores(np.ones((2, 2)), models), targets, name="squared_hinge")
     np.testing.assert_allclose(found[0, :, 0], [(0.0 + 1.0 + 1.0) / 3.0, (16.0 + 1.0 + 1.0) / 3.0])
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
 from dask_ml.wrappers import Incremental
-from sklearn.datasets import load_wine, make_friedman1, make_gaussian_quantiles
+from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1, make_gaussian_quantiles
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 import dkl
 from dkl.data.coerce import as_dataset
+from dkl.errors import without_hints
 from dkl.events import Event
 from dkl.linear.incremental import BlockIncremental
 from dkl.linear.minibatches import HeldOut
@@ -244,6 +249,116 @@ def test_the_squared_error_of_classes_is_ridge_regression_on_their_signs(n_class
         dkl.KernelClassifier("random", loss="squared_error", solver="sgd").fit(X, codes)
 
 
+def interrupting(model: Any, n_trials: int, again: bool = False) -> Any:
+    """A model whose fit gets a Ctrl-C in a pass after so many trials, and another one in a pass after the choice."""
+    done, pressed = [0], [0]
+
+    def hear(event: Event) -> None:
+        if event.name == "choice":
+            done[0] = max(done[0], event.done)
+        is_next = done[0] >= n_trials if not pressed[0] else again and done[0] == -1
+        done[0] = -1 if event.name == "choice" and event.kind == "finished" else done[0]
+        if event.name != "choice" and event.kind == "advanced" and is_next:
+            pressed[0] += 1
+            raise KeyboardInterrupt
+
+    return model.set_params(progress=hear)
+
+
+@pytest.fixture
+def looked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person looks on in a terminal."""
+    monkeypatch.setattr("dkl.machines.stopping._in_terminal", lambda: True)
+
+
+@pytest.mark.parametrize("n_trials", [1, 4, 6])
+def test_ctrl_c_in_the_choice_fits_the_best_so_far_and_trials_pins_the_same_bits(
+    n_trials: int, looked_on: None
+) -> None:
+    X, y = thresholds(400)
+    settings = {"random_state": 0, "effort": "fast"}
+    short = interrupting(dkl.KernelRegressor(**settings), n_trials).fit(X, y)
+    assert f"; since Ctrl-C ended the trials after {n_trials})" in short.summary_
+    trials = [int(number) for number in short.reasons_[1].partition("trials=[")[2].partition("]")[0].split(",")]
+    assert len(trials) == n_trials
+    pinned = dkl.KernelRegressor(**settings, trials=trials).fit(X, y)
+    np.testing.assert_array_equal(pinned.predict(X), short.predict(X))
+
+
+def test_ctrl_c_while_losses_are_compared_ends_the_trials_as_well(
+    looked_on: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    settings = {"random_state": 0, "effort": "fast"}
+
+    def interrupted(self: Any, *given: Any) -> float:
+        self.loss_ = "log_loss"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dkl.KernelClassifier, "_ask_log_loss", interrupted)
+        short = dkl.KernelClassifier(**settings).fit(X, y)
+    assert "Ctrl-C ended the trials" in short.summary_
+    trials = [int(number) for number in short.reasons_[1].partition("trials=[")[2].partition("]")[0].split(",")]
+    pinned = dkl.KernelClassifier(**settings, trials=trials).fit(X, y)
+    np.testing.assert_array_equal(pinned.predict_proba(X), short.predict_proba(X))
+
+
+def test_ctrl_c_again_or_before_the_first_score_or_elsewhere_stops_the_fit_and_leaves_the_old_model(
+    looked_on: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = thresholds(400)
+    model = dkl.KernelRegressor(random_state=0, effort="fast", progress=False).fit(X[:100], y[:100])
+    before = model.predict(X)
+
+    def stops(n_trials: int, again: bool = False) -> bool:
+        try:
+            interrupting(model, n_trials, again).fit(X, y)
+        except KeyboardInterrupt as stopped:
+            frames = [frame.name for frame in traceback.extract_tb(stopped.__traceback__)]
+            assert len(frames) < 8
+            np.testing.assert_array_equal(model.predict(X), before)
+            return True
+        return False
+
+    assert stops(0)
+    assert stops(2, again=True)
+    with without_hints():  # as every search has it
+        assert stops(2)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(stops, 2).result()
+    with pytest.raises(KeyboardInterrupt):
+        GridSearchCV(interrupting(model, 2), {"effort": ["fast"]}, cv=2).fit(X, y)
+    with dask.config.set({"dkl.interrupt-keeps-best": False}), pytest.raises(KeyboardInterrupt) as whole:
+        interrupting(model, 2).fit(X, y)
+    assert len(whole.traceback) > 12
+    monkeypatch.undo()
+    assert stops(2)
+
+
+def test_a_subscriber_that_asks_for_the_end_of_trials_gets_the_best_so_far() -> None:
+    X, y = thresholds(400)
+
+    def enough(event: Event) -> None:
+        if event.name == "choice" and event.done >= 3:
+            raise dkl.StopRequested("three are enough")
+
+    model = dkl.KernelRegressor(random_state=0, effort="fast", progress=enough).fit(X, y)
+    assert "since three are enough: trials=[0, " in model.reasons_[1]
+
+
+def test_one_sentence_says_what_was_chosen_and_how_it_does() -> None:
+    X, y = thresholds(400)
+    compared = r"(next best|level with)( by its loss)? [.\d]+ of \d+ tried"
+    said = r"Chose [a-zA-Z ,]+: {} [.\d]+ on held-out rows \(" + compared + r"\)\."
+    numbers = dkl.KernelRegressor(random_state=0, effort="fast").fit(X, y)
+    assert re.fullmatch(said.format(r"R\^2"), numbers.summary_)
+    classes = dkl.KernelClassifier(random_state=0, effort="fast").fit(X, y > np.median(y))
+    assert re.fullmatch(said.format("accuracy"), classes.summary_)
+    assert repr(classes) == "KernelClassifier(effort='fast', random_state=0)"
+    assert dkl.KernelClassifier(random_state=0).fit(X[:40], y[:40] > 0).summary_.endswith("too few to choose by.")
+
+
 def test_a_time_limit_ends_the_trials_and_trials_pins_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -276,7 +391,7 @@ def test_a_fitted_machine_says_in_sentences_what_it_chose() -> None:
     model = dkl.KernelRegressor(random_state=0, effort="fast")
     assert repr(model) == "KernelRegressor(effort='fast', random_state=0)"
     model.fit(*thresholds(200))
-    assert repr(model).startswith("KernelRegressor(effort='fast', random_state=0)\nFeatures: ")
+    assert repr(model) == "KernelRegressor(effort='fast', random_state=0)"
     assert all(reason.endswith(".") for reason in model.reasons_)
 
 

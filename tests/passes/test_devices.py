@@ -88,6 +88,24 @@ def test_the_plan_and_the_report_say_where_and_why(monkeypatch: pytest.MonkeyPat
     assert NONE in dkl.plan(learner.set_params(device="gpu"), X, X[:, 0] > 0).device
 
 
+def test_no_word_is_said_of_gpus_where_none_was_asked_for_or_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(block_device, "_is_installed", lambda *given: False)
+    monkeypatch.setattr(block_device, "_sees_gpu", lambda: False)
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    learner = RandomFeatures(n_features=4, random_state=0)
+    assert "computed on" not in repr(dkl.plan(learner, X))
+    assert str(choose_device("auto")) == str(choose_device("cpu")) == "cpu"
+    assert "CuPy is not installed" in choose_device("mixed").why
+    with monkeypatch.context() as patched:
+        answering(patched, block_device.NO_CUPY, block_device.NO_CUPY)
+        assert str(choose_device("auto")) == "cpu"
+        assert "CuPy is not installed" in choose_device("mixed").why
+    monkeypatch.setattr(block_device, "_sees_gpu", lambda: True)
+    assert "a GPU is seen, but CuPy is not installed" in repr(dkl.plan(learner, X))
+
+
 def test_a_forced_gpu_that_a_worker_lacks_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, None, NONE)
     message = r"device='gpu', but 1 of 2 workers cannot use one: on tcp://1 CuPy finds no GPU; use device='mixed'"

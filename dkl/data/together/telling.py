@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,12 @@ def warn_of_random_folds(dataset: Dataset, asking: str) -> None:
         return
     name, role = found
     what = "a time: rows of the future" if role == "time" else "an id with several rows each: rows of the same one"
+    said = f"{asking} holds out single rows at random, and column {name!r} looks like {what} are then on both sides, "
+    quoted = shlex.quote(name)
     hint(
-        f"{asking} holds out single rows at random, and column {name!r} looks like {what} are then on both sides, and "
-        f"scores are too good. Pass {role}s={name!r} for a data frame, or {role}s=values; write a store with "
-        f"dkl.ingest(..., {role}={name!r})"
+        f"{said}and scores are too good. Pass {role}s={name!r} for a data frame, or {role}s=values; write a store with "
+        f"dkl.ingest(..., {role}={name!r})",
+        in_shell=f"{said}and scores are too good. Pass --by-{role} {quoted}, or ingest with --{role} {quoted}",
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from dkl.bounds.alignment import rademacher_bound
 from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
+from dkl.errors import users_level
 from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
@@ -249,7 +250,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
             keep=lambda learner, state: learner._keep_solution(problem, state, scale),
         )
         if state.gap > problem.tol * state.objective and not state.was_stopped:
-            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=4)
+            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
 
     def _start(self, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """The solution of the last fit, with `warm_start`."""

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.tuned import inverse_eigenvalue_bound, schedules
 from dkl.data.dataset import Dataset
+from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
@@ -310,7 +311,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         is_open = state.gap > problem.tol * state.objective and not state.was_stopped
         # the squared error is solved to rounding, whatever tol is
         if is_open and not problem.loss_row.takes_one_pass:
-            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=6)
+            warnings.warn(f"{type(self).__name__} stands where {state.message}", UserWarning, stacklevel=users_level())
 
     def _descend(self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty) -> None:
         """Epochs of Adam, and a last pass that says how far from the optimum their model can be."""
