@@ -6,7 +6,6 @@ The temperature follows from sums over all held-out rows at a grid of temperatur
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import chdtri, logsumexp
 
 from dkl.linear.sums import MULTIPLIERS
@@ -118,6 +117,9 @@ def slope_and_shifts(scores: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
     Platt 1999, "Probabilistic outputs for support vector machines"; for several classes the "bias-corrected
     temperature scaling" of Alexandari, Kundaje & Shrikumar 2020.
     """
+    # workers find temperatures without it, and it is large
+    from scipy.optimize import minimize
+
     n_classes = scores.shape[1]
     doubt = 2.0 / (weight.sum() + 2.0)
     shares = doubt / n_classes + (1.0 - doubt) * np.eye(n_classes)[codes]

@@ -48,7 +48,7 @@ def test_a_system_that_is_not_quite_positive_gets_a_small_diagonal() -> None:
 
 
 def test_what_is_not_finite_is_an_error_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match="the rows are too large"):
+    with pytest.raises(ValueError, match="the rows or the weights are too large"):
         solve_positive(lambda: np.full((2, 2), np.nan, order="F"), np.ones(2))
 
 
