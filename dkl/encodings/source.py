@@ -1,4 +1,4 @@
-"""CategorySource: the rows of a source with numbers in place of codes, by the fold of each row."""
+"""The rows of a source with numbers that were learned in place of columns, by the fold of each row."""
 
 from __future__ import annotations
 
@@ -6,24 +6,41 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
-from dkl.encodings.columns import CodePlaces
-from dkl.encodings.row_matrices import AT_ONCE, Rows
+from dkl.encodings.row_matrices import AT_ONCE
 from dkl.encodings.target_means import CategoryFolds
 from dkl.protocols.block import Block
 
 
+class Places(Protocol):
+    """Where columns are among those of X that a fit takes for numbers."""
+
+    @property
+    def n_columns(self) -> int:
+        """Of X."""
+        ...
+
+    @property
+    def n_made(self) -> int:
+        """Columns afterwards."""
+        ...
+
+    def with_numbers(self, X: Any, learned: Any, fold: np.ndarray | None) -> Any:
+        """Rows (n, d) with the numbers of their folds, (n, n_made), in their dtype; None is the first fold."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
-class CategoryReader:
-    """Reads a block and puts numbers in place of codes."""
+class FoldedReader:
+    """Reads a block and puts the numbers that were learned in place of its columns, each row by its fold."""
 
     base: RowReader
-    places: CodePlaces
-    tables: tuple[Rows, ...]
+    places: Places
+    learned: tuple[Any, ...]
     folds: CategoryFolds | None
 
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
@@ -33,36 +50,34 @@ class CategoryReader:
         # The fold of a row follows from its identity, which is read with X in any case.
         block = self.base.load(ticket, tuple(dict.fromkeys([*parts, "row_id"])))
         fold = None if self.folds is None else self.folds(block.held_with)
-        return replace(block, X=self.places.with_numbers(block.X, self.tables, fold))
+        return replace(block, X=self.places.with_numbers(block.X, self.learned, fold))
 
 
-class CategorySource(WrappedRows):
-    """Rows whose codes are numbers; see `dkl.protocols.source.BlockSource` for the attributes.
+class FoldedSource(WrappedRows):
+    """Rows with numbers that were learned in place of columns; see `dkl.protocols.source.BlockSource`.
 
     Parameters
     ----------
     base : RowSource
-    places : CodePlaces
-    tables : tuple of Rows
-        One a key of `places`, of F V rows: see `CodePlaces.with_numbers`.
+    places : Places
+    learned : tuple
+        As `places.with_numbers` takes it.
     folds : CategoryFolds or None
-        None for rows that are new to the tables, which have one fold.
+        None for rows that nothing was learned from, which have one fold.
     """
 
-    def __init__(
-        self, base: RowSource, places: CodePlaces, tables: tuple[Rows, ...], folds: CategoryFolds | None
-    ) -> None:
+    def __init__(self, base: RowSource, places: Places, learned: tuple[Any, ...], folds: CategoryFolds | None) -> None:
         super().__init__(base)
-        self.places, self.tables, self.folds = places, tables, folds
+        self.places, self.learned, self.folds = places, learned, folds
 
     @property
     def most_folds(self) -> int | None:
-        """One share of rows is kept out of all codes: penalties are judged on it alone."""
+        """One share of rows is kept out of all that was learned: penalties are judged on it alone."""
         return None if self.folds is None else 1
 
     @property
     def one_fold(self) -> bool:
-        return self.most_folds == 1
+        return self.folds is not None or bool(getattr(self.base, "one_fold", False))
 
     @property
     def n_columns(self) -> int:
@@ -72,7 +87,17 @@ class CategorySource(WrappedRows):
     def block_nbytes(self) -> int:
         added = int(self.block_rows.max(initial=0)) * (self.places.n_made - self.places.n_columns)
         # an entry of a sparse row has its value and its column
-        return self.base.block_nbytes + added * (self.dtype.itemsize + 4 * self.is_sparse)
+        return max(self.base.block_nbytes + added * (self.dtype.itemsize + 4 * self.is_sparse), 0)
+
+    def reader(self) -> FoldedReader:
+        return FoldedReader(self.base.reader(), self.places, self.learned, self.folds)
+
+    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
+        return self.base.blocks_without_x(extra)
+
+
+class CategorySource(FoldedSource):
+    """Rows whose codes are numbers: `places` are `CodePlaces`, and what was learned a table (`Rows`) a key of them."""
 
     @property
     def read_nbytes(self) -> int:
@@ -82,14 +107,8 @@ class CategorySource(WrappedRows):
     @cached_property
     def _identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
-        for table in self.tables:
+        for table in self.learned:
             digest.update(repr((table.shape, table.dtype.str)).encode())
             for first in range(0, table.shape[0], AT_ONCE):
                 digest.update(np.ascontiguousarray(table.read(first, min(first + AT_ONCE, table.shape[0]))).data)
         return digest.hexdigest()
-
-    def reader(self) -> CategoryReader:
-        return CategoryReader(self.base.reader(), self.places, self.tables, self.folds)
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        return self.base.blocks_without_x(extra)

@@ -8,7 +8,7 @@ target means (`dkl.encodings.target_means`). All of it follows from sums of prod
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,15 +19,14 @@ from scipy import sparse
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.column_rules import DIRECTION
 from dkl.data.ingest.encoding import TableEncoding
-from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
 from dkl.encodings.keys import dense_columns
+from dkl.encodings.source import FoldedSource
 from dkl.encodings.sums import text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
-from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 KEPT = (24, 8)
@@ -263,17 +262,26 @@ class TextPlaces:
         """Columns afterwards."""
         return self.n_columns + sum(self.widths) - sum(size for _, size in self.starts)
 
-    def mixed(self, X: Any, mixings: Sequence[np.ndarray], fold: np.ndarray | None) -> Any:
-        """Rows (n, d) with the columns of their folds in place of directions, in their dtype; None: the first fold."""
+    def with_numbers(self, X: Any, mixings: Sequence[np.ndarray], fold: np.ndarray | None) -> Any:
+        """Rows (n, d) with the columns of their folds in place of directions, in their dtype.
+
+        Parameters
+        ----------
+        mixings : sequence of ndarray of shape (F, K, j)
+            One a text.
+        fold : ndarray of shape (n,) or None
+            None takes the first fold.
+        """
         parts, end = [], 0
         for (start, size), mixing in zip(self.starts, mixings, strict=True):
             parts.append(X[:, end:start])
             end = start + size
             raw = dense_columns(X, start, end).astype(np.float64)
             made = np.empty((len(raw), mixing.shape[2]))
-            for f in range(len(mixing)):
-                rows = slice(None) if fold is None else np.flatnonzero(fold == f)
-                made[rows] = raw[rows] @ mixing[f]
+            with one_blas_thread():
+                for f in range(len(mixing)):
+                    rows = slice(None) if fold is None else np.flatnonzero(fold == f)
+                    made[rows] = raw[rows] @ mixing[f]
             parts.append(made.astype(X.dtype))
         parts.append(X[:, end:])
         if sparse.issparse(X):
@@ -281,62 +289,10 @@ class TextPlaces:
         return np.hstack(parts)
 
 
-@dataclass(frozen=True, eq=False)
-class TextReader:
-    """Reads a block and makes its directions the columns of a fit."""
+class TextSource(FoldedSource):
+    """Rows whose free text is scores and directions: what was learned is a mixing (F, K, j) for each text."""
 
-    base: RowReader
     places: TextPlaces
-    mixings: tuple[np.ndarray, ...]
-    folds: CategoryFolds | None
-
-    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
-        """The rows of `ticket`; X has `places.n_made` columns."""
-        if "X" not in parts:
-            return self.base.load(ticket, parts)
-        # The fold of a row follows from its identity, which is read with X in any case.
-        block = self.base.load(ticket, tuple(dict.fromkeys([*parts, "row_id"])))
-        fold = None if self.folds is None else self.folds(block.held_with)
-        with one_blas_thread():
-            return replace(block, X=self.places.mixed(block.X, self.mixings, fold))
-
-
-class TextSource(WrappedRows):
-    """Rows whose free text is scores and directions; see `dkl.protocols.source.BlockSource` for the attributes.
-
-    Parameters
-    ----------
-    base : RowSource
-    places : TextPlaces
-    mixings : tuple of ndarray of shape (F, K, j)
-    folds : CategoryFolds or None
-        None for rows that are new to the scores, which have one fold.
-    """
-
-    def __init__(
-        self, base: RowSource, places: TextPlaces, mixings: tuple[np.ndarray, ...], folds: CategoryFolds | None
-    ) -> None:
-        super().__init__(base)
-        self.places, self.mixings, self.folds = places, mixings, folds
-
-    @property
-    def most_folds(self) -> int | None:
-        """One share of rows is kept out of all scores: penalties are judged on it alone."""
-        return None if self.folds is None else 1
-
-    @property
-    def one_fold(self) -> bool:
-        return self.folds is not None or bool(getattr(self.base, "one_fold", False))
-
-    @property
-    def n_columns(self) -> int:
-        return self.places.n_made
-
-    @property
-    def block_nbytes(self) -> int:
-        # directions are not 0 but by chance
-        added = int(self.block_rows.max(initial=0)) * (self.places.n_made - self.places.n_columns)
-        return max(self.base.block_nbytes + added * (self.dtype.itemsize + 4 * self.is_sparse), 0)
 
     @property
     def read_nbytes(self) -> int:
@@ -348,12 +304,6 @@ class TextSource(WrappedRows):
     @cached_property
     def _identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
-        for mixing in self.mixings:
+        for mixing in self.learned:
             digest.update(np.ascontiguousarray(mixing).data)
         return digest.hexdigest()
-
-    def reader(self) -> TextReader:
-        return TextReader(self.base.reader(), self.places, self.mixings, self.folds)
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        return self.base.blocks_without_x(extra)
