@@ -314,7 +314,7 @@ class Plan:
     @property
     def memory(self) -> str:
         """What a process holds, what the fit adds and where Dask or a limit acts, in one sentence."""
-        return "" if self.room is None else f"{self.room}; the fit adds at most {format_bytes(self._added)}"
+        return "" if self.room is None else self.room.adding(self._added)
 
     @property
     def speed(self) -> str:

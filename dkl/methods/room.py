@@ -247,7 +247,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
     if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
         return
     work = planned_work(learner, dataset, device)
-    message = f"{work.room}; the fit adds at most {format_bytes(work.added)}"
+    message = work.room.adding(work.added)
     expected = sum(usual_calls(records, calls, work.rows) for records, calls in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 

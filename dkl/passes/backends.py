@@ -107,10 +107,38 @@ IDLE = IdleThreads()
 after_fork(IDLE.__init__)  # type: ignore[misc]
 
 
-class ThreadBackend:
-    """Threads of this process; no copy of rows or operands is made."""
+class LocalBackend:
+    """What threads and processes of this machine have in common: nothing is kept elsewhere, and nothing vanishes."""
 
     is_cluster = False
+
+    def is_lost(self, handle: object) -> bool:
+        return False
+
+    def send_rows(self, value: object) -> object:
+        return value
+
+    def bring(self, task: Future, here: Callable[[], None]) -> None:
+        here()
+
+    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
+        """Threads do not vanish, and a process that dies breaks its pool, which ends its tasks."""
+        return ()
+
+    def endings(self) -> str:
+        return ""
+
+    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
+        """Nothing here starts tasks late."""
+        return ()
+
+    def cancel(self, tasks: Iterable[Future]) -> None:
+        for task in tasks:
+            task.cancel()
+
+
+class ThreadBackend(LocalBackend):
+    """Threads of this process; no copy of rows or operands is made."""
 
     def __init__(self, n_threads: int, *, inline: bool = False) -> None:
         self.stop = StopFlag()
@@ -125,12 +153,6 @@ class ThreadBackend:
         return ["threads"] * self._n_threads
 
     def share(self, value: object) -> object:
-        return value
-
-    def is_lost(self, handle: object) -> bool:
-        return False
-
-    def send_rows(self, value: object) -> object:
         return value
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
@@ -151,29 +173,11 @@ class ThreadBackend:
         if future.cancelled() or future.exception() is not None:
             self._broken = True
 
-    def bring(self, task: Future, here: Callable[[], None]) -> None:
-        here()
-
     def result(self, task: Future) -> Any:
         return task.result()
 
-    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """Threads do not vanish."""
-        return ()
-
     def give_up_kept(self) -> None:
         give_up_kept()
-
-    def endings(self) -> str:
-        return ""
-
-    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """Nothing here starts tasks late."""
-        return ()
-
-    def cancel(self, tasks: Iterable[Future]) -> None:
-        for task in tasks:
-            task.cancel()
 
     def close(self) -> None:
         """End the pass: what runs stops at its next block; nobody waits longer than a person at a keyboard would."""
@@ -205,10 +209,9 @@ def own_memory_of_task(modules: Collection[str]) -> ProcessMemory:
     return own_memory("a process of the pool")
 
 
-class ProcessBackend:
+class ProcessBackend(LocalBackend):
     """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
 
-    is_cluster = False
     is_inline = False
 
     def __init__(self, n_processes: int) -> None:
@@ -228,12 +231,6 @@ class ProcessBackend:
     def share(self, value: object) -> Shared:
         return shared_file(value, self._folder.name)
 
-    def is_lost(self, handle: object) -> bool:
-        return False
-
-    def send_rows(self, value: object) -> object:
-        return value
-
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
         measured = self.submit("memory", own_memory_of_task, modules)
         return [self.result(measured)] * self._n_processes
@@ -249,32 +246,16 @@ class ProcessBackend:
             self._pool = self._new_pool()
             return self._pool.submit(run_packed, call)
 
-    def bring(self, task: Future, here: Callable[[], None]) -> None:
-        here()
-
     def result(self, task: Future) -> Any:
         try:
             return task.result().load()
         except BrokenExecutor as error:
             raise TaskLost("a process of the pool died") from error
 
-    def look_after(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """A process that dies breaks its pool, which ends its tasks."""
-        return ()
-
     def give_up_kept(self) -> None:
-        give_up_kept()
-
-    def endings(self) -> str:
-        return ""
-
-    def held_up(self, tasks: Collection[Future]) -> Sequence[Future]:
-        """Nothing here starts tasks late."""
-        return ()
-
-    def cancel(self, tasks: Iterable[Future]) -> None:
-        for task in tasks:
-            task.cancel()
+        # which process takes a task is not ours to say: as many are started as there are processes
+        for task in [self.submit("give up", give_up_kept) for _ in range(self._n_processes)]:
+            self.result(task)
 
     def close(self) -> None:
         # A task that is under way is not waited for: nobody wants its result, and a block may take long.
@@ -523,8 +504,10 @@ class ClusterBackend:
         self._paused = frozenset(paused)
         self._open_slots = [name for name in self._slots if name not in self._paused] or self._slots
 
-    def give_up_kept(self) -> None:
-        self._answer(partial(self._client._run, give_up_kept, on_error="ignore"), timeout=MEASURE_S)
+    def give_up_kept(self, workers: list[str] | None = None, timeout: float = MEASURE_S) -> None:
+        """Of some workers, by their addresses; None is all. They are waited for so many seconds at most."""
+        giving_up = partial(self._client._run, give_up_kept, workers=workers, on_error="ignore")
+        self._answer(giving_up, timeout=timeout)
 
     def endings(self) -> str:
         topic = partial(self._client.scheduler.events, topic="worker-restart-memory")
@@ -553,8 +536,7 @@ class ClusterBackend:
         paused = {address for address, worker in known.items() if worker["status"] == "paused"}
         if paused - self._paused:
             LOG.warning("%s", _said_of_paused(known, paused))
-            giving_up = partial(self._client._run, give_up_kept, workers=sorted(paused), on_error="ignore")
-            self._answer(giving_up)
+            self.give_up_kept(sorted(paused), timeout=ANSWER_S)
         self._note_paused(paused)
         asked = partial(self._client.scheduler.processing, workers=sorted(paused))
         waiting = (self._answer(asked) or {}) if paused else {}

@@ -132,6 +132,10 @@ class Room:
         remedies = " and ".join(remedy.format(_rounded_up(nbytes)) for remedy, nbytes in would_do.items())
         return f"{self.name} holds {format_bytes(self.held)} already, and {self.lowest.why}. Enough is {remedies}"
 
+    def adding(self, nbytes: int) -> str:
+        """What a process holds, where a line is, and what a fit adds at most, as a sentence."""
+        return f"{self}; the fit adds at most {format_bytes(nbytes)}"
+
     def __str__(self) -> str:
         who = self.name if self.n_processes == 1 else f"each of {self.n_processes} processes"
         return f"{who} holds {format_bytes(self.held)} already, and {self.lowest.why}"
