@@ -337,7 +337,12 @@ def test_steps_are_expected_as_often_as_fits_need_them(dataset: Dataset) -> None
     assert made < expected + 5 < most
 
 
-def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_look() -> None:
+def test_the_time_of_a_machine_without_settings_follows_from_effort_rows_and_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # plans are compared that a busy machine would measure at different speeds
+    monkeypatch.setattr("dkl.planning.product_rate", lambda: 1e11)
+
     def expected(kind: str, n: int, **options: Any) -> Any:
         return plan(KernelClassifier(progress=False, **options), *made_rows(kind, n))
 

@@ -5,12 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
-from sklearn.kernel_approximation import RBFSampler
-from sklearn.linear_model import RidgeCV
-from sklearn.metrics import r2_score
-from sklearn.pipeline import make_pipeline, make_union
-from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
 
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.protocols.block import Block
@@ -22,8 +16,8 @@ _REFERENCE, _CORES = 1e11, 2
 _TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.45, 1.6e-7
 # Trials on fewer rows end sooner; target means and crosses of categories take further trials.
 _FULL_TRIALS, _OF_CATEGORIES = 600, 1.5
-# Passes over all rows, as a rule; those over the rows that kinds are tried on come on top.
-WHOLE_PASSES, _PASSES = 25, {"fast": 90, "balanced": 110, "best": 200}
+# Passes, as a rule: most of them over the rows that kinds are tried on.
+_PASSES = {"fast": 90, "balanced": 110, "best": 200}
 # What the choice takes at most, over what it takes as a rule: the work is counted, and no clock ends it.
 _AT_MOST = 3.0
 # The look: rows at most and at least, outputs and columns at most, and the gain in R2 that says that lines are too few.
@@ -91,6 +85,14 @@ def looks_curved(block: Block, n_classes: int | None) -> bool:
     Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and judged on the
     other. True where that cannot be told: for few rows, sparse rows, many columns or classes, and rows of one class.
     """
+    # a plan needs them, and no fit
+    from sklearn.isotonic import IsotonicRegression
+    from sklearn.kernel_approximation import RBFSampler
+    from sklearn.linear_model import RidgeCV
+    from sklearn.metrics import r2_score
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
+
     rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
     X, y = rows.X, rows.y
     if rows.n_rows < _TOO_FEW or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
