@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos.fits import KINDS
 from tests.chaos.runs import Drivers, Workers, expendable_client
+from tests.object_store import s3_server
 
 IN_TURN = list(KINDS)
 IN_EVERY_RUN = ("aligned", "margin", "game", "adam", "epochs")
@@ -57,16 +58,8 @@ def test_workers_that_are_struck_fifty_times_change_no_bit(workers: Workers, num
 @pytest.fixture
 def bucket() -> Iterator[dict[str, Any]]:
     """Options with which s3fs finds a real S3 server that has a bucket."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
-    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
-    yield options
-    server.stop()
+    with s3_server() as options:
+        yield options
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class RoleOptions:
-    """What the columns of files are."""
+    """Options that name the columns of targets, weights, groups and times, and those that are left out."""
 
     target: Annotated[str | None, typer.Option(help="Column of the labels or numbers to learn.")] = None
     weight: Annotated[str | None, typer.Option(help="Column of the weights of the rows.")] = None
@@ -120,7 +120,7 @@ class RoleOptions:
 
 @dataclass(frozen=True)
 class ColumnOptions(RoleOptions):
-    """What the columns of the files are, and what the target is."""
+    """The same, and whether the target is a class or a number."""
 
     task: Annotated[Literal["auto", "classification", "regression"], typer.Option(help="What the target is.")] = "auto"
 

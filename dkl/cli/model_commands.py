@@ -217,7 +217,7 @@ def fit(
 
 
 def reasons_table(reasons: Sequence[str]) -> RenderableType:
-    """What was decided, and why, in two columns."""
+    """A table of the reasons of a fit: the name of each decision beside its reason."""
     return facts_table({name: why for name, _, why in (reason.partition(": ") for reason in reasons)})
 
 

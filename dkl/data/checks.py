@@ -351,9 +351,9 @@ def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
     place = int(np.argmax(np.asarray(index != other)))
     align = f"{name} = {name}.loc[X.index]" if index.is_unique else f"X, {name} = X.sort_index(), {name}.sort_index()"
     raise ValueError(
-        f"{name} has the labels of X in another order: row {place} of X is {spoken(index[place])}, that of {name} "
-        f"is {spoken(other[place])}. Bring both into one order, {align}; or pass {name}.to_numpy() where "
-        "rows go by position"
+        f"{name} has the labels of X in another order: row {place} of X has the label {spoken(index[place])}, row "
+        f"{place} of {name} the label {spoken(other[place])}. Bring both into one order, {align}; or pass "
+        f"{name}.to_numpy() where rows go by position"
     )
 
 

@@ -44,8 +44,8 @@ def as_dataset(
         Read a dense Dask array once for missing values, which are then filled as those of arrays in memory are; they
         are an error when a block is computed else.
     repeats : bool
-        Take the rows for what a fit is to make of them: numbered as if those of weight 0 were not there, and of whole
-        weights as often (`dkl.data.row_sources.counted_rows`).
+        Leave rows of weight 0 out before rows are numbered, and take a row of whole weight w for w rows, so that what
+        is drawn by row number is the same as of the repeated rows (`dkl.data.row_sources.counted_rows`).
 
     Returns
     -------

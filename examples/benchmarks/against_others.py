@@ -211,14 +211,13 @@ def fill(cells: Cells, wanted: dict[str, tuple[Plan, str, str]]) -> dict[str, Ce
     return {key: found[key] for key in wanted}
 
 
-def apart(script: str, given: dict[str, Any], timeout: float, *options: str) -> Cell:
-    """What `script --measure GIVEN` prints last, from a process of its own, on one thread."""
-    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+def apart(script: str, given: dict[str, Any], timeout: float, *options: str, one_thread: bool = True) -> Cell:
+    """What `script --measure GIVEN` prints last, from a process of its own, on one thread or all cores."""
+    libraries = ("OMP", "OPENBLAS", "MKL", "NUMBA") if one_thread else ()
+    threads = {f"{library}_NUM_THREADS": "1" for library in libraries}
     command = [sys.executable, script, "--measure", json.dumps(given), *options]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **one_thread}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **threads})
     except subprocess.TimeoutExpired:
         return {"error": f"not within {timeout:,.0f} s"}
     if done.returncode:

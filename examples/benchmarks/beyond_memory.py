@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +33,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "papers"))
 
 import numpy as np
-from against_others import tiny
+from against_others import apart, tiny
 from cells import Cell, Cells, circumstances, markdown, measured_when
 from flights_as_a_table import CATEGORIES, split
 from rich.console import Console
@@ -219,18 +217,6 @@ def _measured_flights(arm: str, data: Path | None, rows: int) -> Cell:
     return {**taken, "auc": roc_auc_score(y_test, np.asarray(scores(test)).ravel()), **circumstances()}
 
 
-def alone(given: Cell, timeout: float) -> Cell:
-    """What `--measure` prints last, from a process of its own with all cores."""
-    command = [sys.executable, __file__, "--measure", json.dumps(given)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=dict(os.environ))
-    except subprocess.TimeoutExpired:
-        return {"error": f"not within {timeout:,.0f} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["failed"])[-1][:120]}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def run(folder: Path, data: Path | None, laws: list[str], sizes: list[int], arms: list[str], timeout: float) -> str:
     """The tables, one a law; written to the folder too."""
     cells, texts = Cells(folder / "cells"), []
@@ -247,7 +233,7 @@ def run(folder: Path, data: Path | None, laws: list[str], sizes: list[int], arms
                     "data": None if data is None else str(data),
                     "rows": n_rows,
                 }
-                wanted[f"{law} {n_rows} {arm}"] = partial(alone, given, timeout)
+                wanted[f"{law} {n_rows} {arm}"] = partial(apart, __file__, given, timeout, one_thread=False)
         found = cells.fill(wanted)
         lines = [[arm, *(shown(found[f"{law} {n_rows} {arm}"]) for n_rows in sizes)] for arm in known]
         heads = [law, *(f"{n_rows:,} rows" for n_rows in sizes)]

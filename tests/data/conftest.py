@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.object_store import s3_server
+
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[dict]:
-    """A real S3 server of this test run; the options with which s3fs finds it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "k", "secret": "s", "endpoint_url": f"http://{host}:{port}"}
-    import s3fs
-
-    s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
-    yield options
-    server.stop()
+def s3() -> Iterator[dict[str, Any]]:
+    """The options with which s3fs finds a real S3 server, one for the tests of a module."""
+    with s3_server() as options:
+        yield options

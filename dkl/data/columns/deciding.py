@@ -168,7 +168,7 @@ def _share_once(column: ColumnStatistics) -> float | None:
 
 
 def _near_names(column: ColumnStatistics) -> list[str]:
-    """What to say of free text that more rows could make names of."""
+    """A warning where a column is near the share of repeated values from which on its texts are names."""
     once = _share_once(column)
     if once is None or once > (1.0 + _ONCE) / 2:
         return []

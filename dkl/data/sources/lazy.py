@@ -192,7 +192,7 @@ class DaskSource:
     X, y, weight : dask arrays from `aligned`, or None
     classes : ndarray of shape (K,) or None
     repeats : bool
-        Number the rows as if those of weight 0 were not there.
+        Leave rows of weight 0 out before rows are numbered.
     """
 
     stored_nbytes = 0
