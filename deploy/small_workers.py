@@ -19,17 +19,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import cloudpickle
 import numpy as np
 from dask.utils import format_bytes
 from distributed import Client, LocalCluster
 
 import dkl
-from dkl.data.dataset import Dataset
-from dkl.data.schema import Schema
-from dkl.data.store.writer import DatasetWriter
 from dkl.passes.memory import peak_bytes
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
 
 ROWS_AT_ONCE = 65_536
 OPTIONS: dict[str, Any] = {"random_state": 0, "progress": False}
@@ -105,17 +106,12 @@ class Cell:
         return [name for name in asked if broken[name]]
 
 
-class _Acts(logging.Handler):
-    """Counts what Dask says of the memory of its workers."""
-
-    count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.count += any(word in record.getMessage() for word in ("Pausing", "Unmanaged memory", "memory budget"))
-
-
 def write_rows(store: str | Path, n_rows: int, n_columns: int, *, rows_a_block: int | None = None) -> Dataset:
     """Rows whose two classes follow a sum of 40 cosines; written block by block."""
+    # Workers that this script starts load it as their main module: what writes is for the driver alone.
+    from dkl.data.schema import Schema
+    from dkl.data.store.writer import DatasetWriter
+
     generator = np.random.default_rng(0)
     W, b = generator.normal(size=(40, n_columns)) * 1.5 / np.sqrt(n_columns), generator.uniform(0.0, 2 * np.pi, 40)
     schema = Schema(n_columns=n_columns, dtype=np.dtype(np.float32), task="classification", classes=np.arange(2))
@@ -162,16 +158,27 @@ def run_cell(dataset: Dataset, learner: str, n_workers: int, limit: str) -> Cell
     )
 
 
-_HEARD = _Acts()
+# Workers get these functions by their text: to load this file they would load all that a driver does.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def _listen() -> None:
-    """In a worker: count what Dask says of its memory from now on."""
-    logging.getLogger("distributed.worker.memory").addHandler(_HEARD)
+    """In a worker: keep what Dask says of its memory from now on."""
+
+    class Kept(logging.Handler):
+        said: ClassVar[list[str]] = []
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.said.append(record.getMessage())
+
+    logging.getLogger("distributed.worker.memory").addHandler(Kept())
 
 
 def _heard() -> int:
-    return _HEARD.count
+    """How often that was that a worker was paused, or its memory high."""
+    handlers = logging.getLogger("distributed.worker.memory").handlers
+    said = [text for handler in handlers for text in getattr(handler, "said", ())]
+    return sum(any(word in text for word in ("Pausing", "Unmanaged memory", "memory budget")) for text in said)
 
 
 def cells(dataset: Dataset, learners: Sequence[str], workers: Sequence[int], limits: Sequence[str]) -> Iterator[Cell]:

@@ -101,7 +101,16 @@ PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_UNCERTAINTY = {"class_score", "deviations", "conformal", "conformal_groups"}
 # Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
 DRIFT = {"drifting", "drift_result", "drift_samples"}
-IMPURE_HEADS = {"fitting", "incremental", "mixed_blocks", "newton", "refinement", "summary", "target_statistics"}
+IMPURE_HEADS = {
+    "answers",
+    "fitting",
+    "incremental",
+    "mixed_blocks",
+    "newton",
+    "refinement",
+    "summary",
+    "target_statistics",
+}
 # Modules that import each other, by imports inside functions where need be, each with the reason.
 CYCLES = {
     frozenset(

@@ -30,7 +30,7 @@ from dkl.kernels.shapley import product_contributions, wave_contributions
 from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.progress import Choice
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel

@@ -14,7 +14,7 @@ from dkl.explain.column_groups import Axis, Columns, Groups, axis_on, columns_of
 from dkl.explain.model import device_of, model_of, output_labels, rows_to_explain, wave_amplitudes
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, left_out_record, part_of, wave_means
 from dkl.kernels.blas import one_blas_thread
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Record

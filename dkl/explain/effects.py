@@ -21,7 +21,7 @@ from dkl.features.projections import formed
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 

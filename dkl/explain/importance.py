@@ -19,7 +19,7 @@ from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
 from dkl.kernels.slopes import has_slopes, spoken_features
 from dkl.kernels.tiles import SCALED_BYTES
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.progress import Choice
 from dkl.protocols.estimators import FittedModel
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record

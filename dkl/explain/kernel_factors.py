@@ -15,7 +15,7 @@ from dkl.features.scaling import Scaler
 from dkl.features.sparse_frequencies import SparseFrequencies, symmetric_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 
 # Bytes of the factors of all columns that exist at once.
 _TILE_BYTES = 1 << 25

@@ -13,7 +13,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import combined_map
 from dkl.features.landmark_projection import Similarities
 from dkl.kernels.landmark_tiles import on_waves, wave_map
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.methods.validation import check_columns, encoded_rows
 from dkl.protocols.estimators import FittedModel
 

@@ -16,7 +16,7 @@ from dkl.features.scaling import Scaler
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.maps import map_rows
 from dkl.kernels.step_tiles import STEP_FLOPS, TILE_ROWS
-from dkl.methods.prediction import Scorer
+from dkl.linear.answers import Scorer
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 

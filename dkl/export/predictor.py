@@ -24,7 +24,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
-from dkl.methods.prediction import Scorer, chosen_codes, probabilities
+from dkl.linear.answers import Scorer, chosen_codes, probabilities
 from dkl.protocols.estimators import FittedModel
 from dkl.solvers.losses import answered
 from dkl.uncertainty.posterior import CoefficientPosterior

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
+from dkl.linear.answers import probabilities
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.base import FeatureLearner
@@ -28,7 +30,7 @@ from dkl.methods.parameters import (
     class_weights,
 )
 from dkl.methods.predicting import ClassPredictions, output_names
-from dkl.methods.prediction import blockwise, probabilities, with_row_id
+from dkl.methods.prediction import blockwise, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
 from dkl.solvers.losses import LOG_LINK, loss_of
@@ -253,9 +255,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         """
         check_is_fitted(self, "linear_")
         # Rows are scored lazily where they are lazy; probabilities follow block by block.
-        multiplier, scores = self._multiplier, self._scores(X, strict)
+        scores = self._scores(X, strict)
         shares = blockwise(
-            lambda part: probabilities(part, multiplier), scores, dtype=np.float64, columns=len(self.classes_)
+            partial(probabilities, multiplier=self._multiplier), scores, dtype=np.float64, columns=len(self.classes_)
         )
         return with_row_id(shares, X, self.classes_)
 

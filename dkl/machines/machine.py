@@ -26,6 +26,7 @@ from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
+from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
@@ -43,7 +44,6 @@ from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_se
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import Constraints, check_constraints
-from dkl.methods.prediction import Scorer
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
 from dkl.methods.room import check_plan, planned_driving

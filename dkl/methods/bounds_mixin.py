@@ -11,8 +11,9 @@ from dkl.bounds.certificate import Bound, Bounds
 from dkl.bounds.margins import error_bound, margin_shortfall, normalised_margins, played_regret, played_value
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
+from dkl.linear.answers import Scorer
 from dkl.methods.game.problem import GameRules
-from dkl.methods.prediction import Scorer, score_rows
+from dkl.methods.prediction import score_rows
 
 
 class Certified:

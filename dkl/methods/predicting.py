@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.methods.prediction import blockwise, chosen_codes, score_rows, with_row_id
+from dkl.linear.answers import chosen_labels, only_column
+from dkl.methods.prediction import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import accuracy, r_squared
 from dkl.solvers.losses import answered
 
@@ -87,7 +88,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         # Two classes have one model, whose decision value is positive for the second class.
         scores = self._scores(X, strict)
         if scores.shape[1] == 1:
-            return with_row_id(blockwise(_first, scores, dtype=np.float64), X, "decision")
+            return with_row_id(blockwise(only_column, scores, dtype=np.float64), X, "decision")
         return with_row_id(scores, X, self.classes_)
 
     def score(self, X: object, y: object = None, sample_weight: object = None) -> float:
@@ -105,7 +106,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
     def _labels(self, X: object, strict: bool = False) -> Any:
         """The predicted labels (n,), lazy for Dask collections and Datasets."""
         classes = self.classes_
-        return blockwise(lambda part: classes[chosen_codes(part)], self._scores(X, strict), dtype=classes.dtype)
+        return blockwise(partial(chosen_labels, classes=classes), self._scores(X, strict), dtype=classes.dtype)
 
 
 class NumberPredictions(RegressorMixin, _Scored):
@@ -160,7 +161,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         if self._link:
             answer = partial(answered, link=self._link, n_quantiles=len(self._quantiles))
             scores = blockwise(answer, scores, dtype=np.float64, columns=scores.shape[1])
-        return blockwise(_first, scores, dtype=np.float64) if self._has_one_target() else scores
+        return blockwise(only_column, scores, dtype=np.float64) if self._has_one_target() else scores
 
 
 def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
@@ -169,8 +170,3 @@ def output_names(model: NumberPredictions, n_outputs: int) -> list[str]:
     if len(quantiles) in (0, n_outputs):
         return [f"prediction_{name:g}" for name in quantiles or range(n_outputs)]
     return [f"prediction_{t}_{q:g}" for t in range(n_outputs // len(quantiles)) for q in quantiles]
-
-
-def _first(scores: np.ndarray) -> np.ndarray:
-    """The only column of decision values, as a vector."""
-    return scores[:, 0]

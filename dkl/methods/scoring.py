@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dask
@@ -10,11 +11,12 @@ import dask.array as da
 import numpy as np
 from sklearn.metrics import accuracy_score, d2_pinball_score, r2_score
 
-from dkl.data.checks import check_order, check_total_weight, checked_weight, named_place, no_rows, shown_value
+from dkl.data.checks import check_order, check_total_weight, checked_weight, no_rows
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import checked_exposure
-from dkl.data.labels import as_targets, check_targets, numeric_targets, written_targets
+from dkl.data.labels import as_targets
 from dkl.data.sources.lazy import targets_beside, weights_beside
+from dkl.linear.answers import check_log_targets, checked_chunk_weight, comparable, comparable_chunk, log_losses
 from dkl.solvers.losses import LOG_LINK
 
 Values = np.ndarray | da.Array
@@ -102,13 +104,7 @@ def mean_loss(
     weight = weight[:, None] if weight.ndim < targets.ndim else weight
     total, sums = dask.compute((weight + 0.0 * targets).sum(axis=0), (weight * targets).sum(axis=0))
     check_total_weight(total)
-    table = LOG_LINK[loss]
-
-    def lost(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """The loss of each row, whose target has to be one that the loss knows."""
-        check_log_targets(y, loss)
-        return np.asarray(table.value(y, np.log(np.broadcast_to(mean, y.shape))))
-
+    lost = partial(log_losses, loss=loss)
     losses = [
         (weight * (da.map_blocks(lost, targets, mean, dtype=np.float64) if lazy else lost(targets, mean))).sum()
         for mean in (values, sums / total)
@@ -152,34 +148,6 @@ def quantile_score(
         for k, level in enumerate(levels)
     ]
     return float(np.mean(scores))
-
-
-def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str = "") -> None:
-    """Raise ValueError for a target that the loss of a mean exp(f) does not know; its row is named.
-
-    Parameters
-    ----------
-    y : ndarray of shape (n,) or (n, t)
-    loss : {"poisson", "gamma"}
-    first_row : int
-        The number of the first row in the whole.
-    place : str
-        What has the rows, for the error.
-    """
-    wrong = np.argwhere(LOG_LINK[loss].unknown(y))
-    if not len(wrong):
-        return
-    where = named_place("y", tuple(int(part) for part in wrong[0]), first_row) + place
-    value = shown_value(y[tuple(wrong[0])])
-    if loss == "poisson":
-        raise ValueError(
-            f"{where} is {value}: loss='poisson' is of counts and rates, which are at least 0; correct the target, or "
-            "use loss='squared_error'"
-        )
-    raise ValueError(
-        f"{where} is {value}: loss='gamma' is of sizes, which are above 0; leave rows of 0 out (whether there is one "
-        "at all is another model), or use loss='poisson' or 'squared_error'"
-    )
 
 
 def check_log_rows(dataset: Dataset, loss: str, *, of_fit: bool = True) -> None:
@@ -235,51 +203,14 @@ def _beside(predicted: Values, X: object, y: object, sample_weight: object) -> t
         weight = checked_weight(weight, len(values))
         if weight is not None:
             check_total_weight(weight)
-        return values, _comparable(as_targets(targets, len(values)), values), weight
+        return values, comparable(as_targets(targets, len(values)), values), weight
     if not isinstance(values, da.Array):
         values = da.from_array(values, chunks=-1)
     targets, weight = targets_beside(targets, values.chunks[0]), weights_beside(weight, values.chunks[0])
     model = np.empty((0, *values.shape[1:]), values.dtype)
     targets = da.map_blocks(
-        _comparable_block, targets, model=model, dtype=model.dtype, meta=np.empty((0,) * targets.ndim, model.dtype)
+        comparable_chunk, targets, model=model, dtype=model.dtype, meta=np.empty((0,) * targets.ndim, model.dtype)
     )
     if weight is not None:
-        weight = da.map_blocks(_weight_block, weight, dtype=np.float64, meta=np.empty(0))
+        weight = da.map_blocks(checked_chunk_weight, weight, dtype=np.float64, meta=np.empty(0))
     return values, targets, weight
-
-
-def _comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
-    """Targets that predictions can be compared with: labels of their kind, or as many numbers a row."""
-    if y.dtype.kind == "U" and y.ndim == 1 and predicted.dtype.kind == "f":
-        y = written_targets(y, is_asked=True)
-    check_targets(y, first_row=first_row)
-    if y.shape[1:] != predicted.shape[1:]:
-        raise ValueError(
-            f"y has shape {y.shape}, and the model predicts {predicted.shape[1:] or 'one value'} a row; score it with "
-            "targets of that shape"
-        )
-    if (y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
-        holds, finds = ("texts", "numbers")[:: 1 if y.dtype.kind == "U" else -1]
-        raise ValueError(
-            f"{named_place('y', (0,), first_row)} is {shown_value(y.flat[0])}: y holds {holds}, and the model predicts "
-            f"{finds}; score it with targets like those of fit"
-        )
-    return numeric_targets(y, first_row=first_row) if predicted.dtype.kind == "f" else y
-
-
-def _comparable_block(
-    y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
-) -> np.ndarray:
-    """`_comparable` of one block, where `model` is an empty array like the predictions."""
-    if block_info is None:
-        return _comparable(as_targets(y), model)
-    first_row = int(block_info[0]["array-location"][0][0])
-    return _comparable(as_targets(y, first_row=first_row), model, first_row)
-
-
-def _weight_block(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:
-    """The checked weights of one block; an error names the row by its number in the whole."""
-    if block_info is None:
-        return np.asarray(checked_weight(weight, len(weight)))
-    first_row = int(block_info[0]["array-location"][0][0])
-    return np.asarray(checked_weight(weight, len(weight), first_row=first_row))

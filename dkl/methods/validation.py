@@ -27,13 +27,11 @@ from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
 from dkl.encodings.fitted import Made
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.maps import map_rows_together, row_mapper
+from dkl.kernels.maps import map_rows_together
+from dkl.linear.answers import CHUNK, map_chunk
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
-
-CHUNK = "a chunk of X, from whose first row the row is counted"
 
 
 def rows_to_fit(
@@ -364,7 +362,7 @@ def whole_rows(estimator: BaseEstimator, X: da.Array, n_columns: int) -> da.Arra
 def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dtype: str) -> da.Array:
     X = whole_rows(estimator, X, feature_map.n_columns)
     return da.map_blocks(
-        _map_block,
+        map_chunk,
         X,
         # one task holds the map, however many blocks there are
         feature_map=dask.delayed(feature_map, pure=True),
@@ -373,26 +371,6 @@ def _map_dask(estimator: BaseEstimator, X: da.Array, feature_map: FeatureMap, dt
         chunks=(X.chunks[0], (feature_map.n_features,)),
         meta=np.empty((0, 0), dtype),
     )
-
-
-def _map_block(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
-    rows = finite_rows(rows)
-    with one_blas_thread(), located(CHUNK):
-        return row_mapper(rows, feature_map, precision, alike=True)(slice(0, rows.shape[0]))
-
-
-def finite_rows(rows: Any) -> Any:
-    """The rows of one chunk, sparse ones as csr_array.
-
-    Raises
-    ------
-    ValueError
-        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
-    """
-    with located(CHUNK):
-        rows = as_rows(rows)
-        check_rows(rows)
-    return rows
 
 
 def first_targets(dataset: Dataset) -> np.ndarray | None:

@@ -14,8 +14,8 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
 from dkl.data.other_task import with_task
 from dkl.data.schema import Task
+from dkl.linear.answers import check_log_targets
 from dkl.methods.provenance import Provenance
-from dkl.methods.scoring import check_log_targets
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block

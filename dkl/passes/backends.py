@@ -29,9 +29,9 @@ from dkl.passes.reading import LOADER
 from dkl.passes.room import (
     ProcessMemory,
     give_up_kept,
-    load,
     memory_by_scheduler,
     memory_of_worker,
+    memory_when_loaded,
     own_memory,
 )
 from dkl.passes.tasks import StopFlag
@@ -203,12 +203,6 @@ def run_packed(call: Packed) -> Packed:
     return packed(in_worker(function, *args))
 
 
-def own_memory_of_task(modules: Collection[str]) -> ProcessMemory:
-    """`own_memory` of a process of a pool, once it has loaded what tasks need."""
-    load(modules)
-    return own_memory("a process of the pool")
-
-
 class ProcessBackend(LocalBackend):
     """Processes of this machine without a cluster: `dask.config.set(scheduler="processes")`."""
 
@@ -232,7 +226,7 @@ class ProcessBackend(LocalBackend):
         return shared_file(value, self._folder.name)
 
     def memories(self, modules: Collection[str]) -> list[ProcessMemory]:
-        measured = self.submit("memory", own_memory_of_task, modules)
+        measured = self.submit("memory", memory_when_loaded, "a process of the pool", modules)
         return [self.result(measured)] * self._n_processes
 
     def submit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import importlib
 import math
@@ -11,7 +10,6 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory
+from dkl.process import free_memory, give_back_memory
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 # A limit that is named as large enough is a multiple of this many bytes, and at least so much above what is needed:
 # two processes of the same program hold some megabytes more or less.
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
+# Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
+_CODE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,25 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 def load(modules: Collection[str]) -> None:
     """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
+    is_loaded = all(name in sys.modules for name in modules)
     for name in modules:
         # a module of the user's own may not be there by its name: its task says so, if it has to
         importlib.import_module(name)
+    if is_loaded:
+        return
     from dkl.kernels.sincos import cos_sin_rows
 
+    # before and after, so that a small worker is not paused for what it only maps
+    give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
+    give_back_memory()
+
+
+def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
+    """The memory of this process once it has loaded modules, the code that a pass maps again included."""
+    load(modules)
+    own = own_memory(name)
+    return replace(own, held=own.held + _CODE_BYTES)
 
 
 def give_up_kept() -> None:
@@ -267,17 +280,14 @@ def give_up_kept() -> None:
     PIECES.clear()
     SHARED.clear()
     gc.collect()
-    if sys.platform == "linux":
-        # the C library keeps freed memory below what is still in use; other libraries may have no such call
-        with suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)
+    give_back_memory()
 
 
 async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
     """The memory of a Dask worker, once it has loaded what the tasks of a pass need; runs there."""
     # the event loop of the worker goes on meanwhile
-    await asyncio.to_thread(load, modules)
-    manager, own = dask_worker.memory_manager, own_memory(f"the worker {dask_worker.address}")
+    own = await asyncio.to_thread(memory_when_loaded, f"the worker {dask_worker.address}", modules)
+    manager = dask_worker.memory_manager
     limit = manager.memory_limit
     is_paused = dask_worker.status.name == "paused"
     if not limit:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkl.methods.prediction import probabilities
+from dkl.linear.answers import probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,3 +29,8 @@ class ClassScore:
     def parts(self, answers: np.ndarray) -> np.ndarray:
         """1 - p of every class: (n, K)."""
         return 1.0 - probabilities(answers, self.multiplier)
+
+
+def members_of(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Which classes are in the set of each row: (n, K) bool."""
+    return score.parts(answers) <= radii

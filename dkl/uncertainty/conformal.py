@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
@@ -26,19 +26,28 @@ from dkl.data.exposure import (
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
+from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
-from dkl.methods.prediction import Scorer, blockwise, score_rows, with_row_id
+from dkl.methods.prediction import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
-from dkl.uncertainty.class_score import ClassScore
+from dkl.uncertainty.class_score import ClassScore, members_of
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
-from dkl.uncertainty.interval_scores import DevianceScore, ErrorScore, IntervalScore, QuantileScore
+from dkl.uncertainty.interval_scores import (
+    DevianceScore,
+    ErrorScore,
+    IntervalScore,
+    QuantileScore,
+    by_target,
+    conformal_scores,
+    ends_of,
+)
 from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -182,7 +191,7 @@ class ConformalMixin:
         operands = {"scorer": scorer, "score": score, "exposure": known_exposure(dataset) if exposed else None}
         run = self._run("")
         blocks = map_blocks(
-            dataset.source, _score_block, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
+            dataset.source, conformal_scores, operands, name=_PASS, publish=run.publish, memory_limit=run.memory_limit
         )
         scored = [part for _, part in blocks]
         scores, weight = (np.concatenate([part[name] for part in scored]) for name in ("scores", "weight"))
@@ -244,7 +253,7 @@ class ConformalMixin:
             share=self.conformal_fraction,
             dtype=problem.dtype,
         )
-        return [([BlockSum(_PASS, _score_block, {}, cost=cost)], 1)]
+        return [([BlockSum(_PASS, conformal_scores, {}, cost=cost)], 1)]
 
     def _forget_scores(self) -> None:
         """Scores of another model say nothing of this one."""
@@ -383,7 +392,7 @@ class ConformalIntervals(ConformalMixin):
                 + (da if isinstance(answers, da.Array) else np).log(exposure_beside(answers, X, exposure))[:, None]
             )
         n_targets = score.n_targets(len(scorer.coef))
-        ends = _with_radii(partial(_ends, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
+        ends = _with_radii(partial(ends_of, score), answers, radii, columns=2 * n_targets, dtype=np.float64)
         if n_targets == 1 and (len(scorer.coef) > 1 or self._has_one_target()):
             return with_row_id(ends, X, ["lower", "upper"])
         if isinstance(X, Dataset):
@@ -392,7 +401,7 @@ class ConformalIntervals(ConformalMixin):
             return ends.reshape(len(ends), n_targets, 2)
         chunks, empty = (ends.chunks[0], (n_targets,), (2,)), np.empty((0, 0, 0))
         return da.map_blocks(
-            partial(_by_target, n_targets), ends, dtype=np.float64, chunks=chunks, new_axis=2, meta=empty
+            partial(by_target, n_targets), ends, dtype=np.float64, chunks=chunks, new_axis=2, meta=empty
         )
 
     def _answering(self) -> tuple[Scorer, IntervalScore]:
@@ -509,7 +518,7 @@ class ConformalSets(ConformalMixin):
         radii = self._radii(X, coverage, groups, sample_weight)
         scorer, score = self._answering()
         answers = self._scored(scorer, X, strict)
-        sets = _with_radii(partial(_members, score), answers, radii, columns=len(self.classes_), dtype=np.bool_)
+        sets = _with_radii(partial(members_of, score), answers, radii, columns=len(self.classes_), dtype=np.bool_)
         return with_row_id(sets, X, self.classes_)
 
     def _answering(self) -> tuple[Scorer, ClassScore]:
@@ -545,31 +554,8 @@ class _Side:
         return chosen[self.held_out.mask(block.held_with[chosen]) == self.out]
 
 
-def _score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The scores (n, t) and the weights (n,) of the rows of a block; runs on a worker."""
-    answers = operands["scorer"].score(block.X)
-    if operands["exposure"] is not None:
-        answers = answers + np.log(operands["exposure"][block.index])[:, None]
-    return {"scores": operands["score"](answers, block.y), "weight": block.weights}
-
-
-def _ends(score: IntervalScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """Lower and upper ends of each target side by side: (n, 2 t)."""
-    return score.ends(answers, radii).reshape(len(answers), -1)
-
-
-def _members(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """Which classes are in the set of each row: (n, K) bool."""
-    return score.parts(answers) <= radii
-
-
-def _by_target(n_targets: int, ends: np.ndarray) -> np.ndarray:
-    """Ends side by side (n, 2 t) as (n, t, 2)."""
-    return ends.reshape(len(ends), n_targets, 2)
-
-
 def _with_radii(
-    function: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    function: Callable[..., np.ndarray],
     answers: Any,
     radii: np.ndarray,
     *,
@@ -585,7 +571,7 @@ def _with_radii(
     """
     n_rows = answers.shape[0]
     if radii.ndim == 1:
-        return blockwise(lambda part: function(part, radii), answers, dtype=dtype, columns=columns)
+        return blockwise(partial(function, radii=radii), answers, dtype=dtype, columns=columns)
     if np.isnan(n_rows):
         raise ValueError(
             "groups and weights are one value a row, and nobody knows how many rows the partitions of this Dask frame "

@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.linear.answers import deviations_of, means_of, shaped
 from dkl.linear.fitting import LinearFit
 from dkl.methods.predicting import NumberPredictions
 from dkl.methods.prediction import blockwise, score_rows, with_row_id
@@ -70,9 +71,9 @@ class DeviatingPredictions(NumberPredictions):
         scores = self._with_lengths(X, strict)
         vector = self._has_one_target()
         answers = []
-        for name, function in (("prediction", _means), ("std", partial(_deviations, posterior))):
+        for name, function in (("prediction", means_of), ("std", partial(deviations_of, posterior))):
             columns = None if vector else n_targets
-            values = blockwise(partial(_shaped, function, vector), scores, dtype=np.float64, columns=columns)
+            values = blockwise(partial(shaped, function, vector), scores, dtype=np.float64, columns=columns)
             names = name if vector else [f"{name}_{target}" for target in range(n_targets)]
             answers.append(with_row_id(values, X, names))
         return tuple(answers)
@@ -114,19 +115,3 @@ class DeviatingPredictions(NumberPredictions):
             self.posterior_ = fit.posterior
         elif hasattr(self, "posterior_"):
             del self.posterior_
-
-
-def _means(scores: np.ndarray) -> np.ndarray:
-    """The predictions (n, t) of scores with lengths (n, t + 1)."""
-    return scores[:, :-1]
-
-
-def _deviations(posterior: CoefficientPosterior, scores: np.ndarray) -> np.ndarray:
-    """The deviations (n, t) of scores with lengths (n, t + 1)."""
-    return posterior.deviations(scores[:, -1])
-
-
-def _shaped(function: Any, vector: bool, scores: np.ndarray) -> np.ndarray:
-    """What a function makes of scores, (n, t), or its only column."""
-    values = function(scores)
-    return values[:, 0] if vector else values

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import wrightomega
 
+from dkl.protocols.block import Block
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -167,3 +169,21 @@ def _gamma_ratios(c: np.ndarray) -> np.ndarray:
     # -r solves w + log w = -(1 + c) -+ i pi, which Wright's omega does without the underflow of exp(-1 - c)
     sides = [-wrightomega(-(1.0 + c) + sign * 1j * np.pi).real for sign in (-1.0, 1.0)]
     return np.stack([np.minimum(*sides), np.maximum(*sides)], axis=-1)
+
+
+def conformal_scores(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The scores (n, t) and the weights (n,) of the rows of a block."""
+    answers = operands["scorer"].score(block.X)
+    if operands["exposure"] is not None:
+        answers = answers + np.log(operands["exposure"][block.index])[:, None]
+    return {"scores": operands["score"](answers, block.y), "weight": block.weights}
+
+
+def ends_of(score: IntervalScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Lower and upper ends of each target side by side: (n, 2 t)."""
+    return score.ends(answers, radii).reshape(len(answers), -1)
+
+
+def by_target(n_targets: int, ends: np.ndarray) -> np.ndarray:
+    """Ends side by side (n, 2 t) as (n, t, 2)."""
+    return ends.reshape(len(ends), n_targets, 2)

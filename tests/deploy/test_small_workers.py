@@ -9,18 +9,18 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    """The script, as a module that workers find too; these are processes of their own, not forked from one that tests
-    have filled, and kernels are compiled, as they are from the second fit of a machine on."""
+    """The script, whose workers are processes of their own, not forked from one that tests have filled; kernels are
+    compiled, as they are from the second fit of a machine on."""
     spawned = dask.config.set({"distributed.worker.multiprocessing-method": "spawn"})
     with pytest.MonkeyPatch.context() as patch, spawned:
         patch.syspath_prepend(str(DEPLOY))
-        patch.setenv("PYTHONPATH", str(DEPLOY), prepend=":")
         module = importlib.import_module("small_workers")
         with dask.config.set(scheduler="synchronous"):
             few = np.random.default_rng(0).normal(size=(3_000, 30)).astype(np.float32)
@@ -51,6 +51,28 @@ def test_a_refusal_names_the_limit_that_is_enough(script: Any, rows: Any) -> Non
     cell = script.run_cell(rows, "aligned", 1, refused.enough)
     assert not cell.refused, cell.refused
     assert cell.faults == [], cell
+
+
+def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any, rows: Any) -> None:
+    """What a worker loads for a Series of Dask, pandas and Arrow, fits beside its rows; a score needs neither."""
+
+    def heavy() -> list[str]:
+        import sys
+
+        return sorted({"pandas", "pyarrow", "sklearn"} & sys.modules.keys())
+
+    options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "500MB", "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        client.run(script._listen)
+        model = script.LEARNERS["posterior"]().fit(rows)
+        n_right = model.score(rows) * rows.n_rows
+        assert set(map(tuple, client.run(heavy).values())) == {()}
+        predicted = model.predict(rows).compute()
+        assert set(map(tuple, client.run(heavy).values())) <= {(), ("pandas", "pyarrow")}
+        assert sum(client.run(script._heard).values()) == 0
+    with dask.config.set(scheduler="synchronous"):
+        assert abs((predicted.to_numpy() == rows.y.compute()).sum() - n_right) < 0.5
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from dkl.features.projections import DenseProjection
 from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
+from dkl.linear.answers import Scorer
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.penalty_choice import Folds
 from dkl.linear.refinement_sums import refinement_minibatch
@@ -34,7 +35,6 @@ from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
-from dkl.methods.prediction import Scorer
 from dkl.methods.steps.binning import ColumnBins, column_bins
 from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
+from dkl.linear.answers import chosen_codes, probabilities
 from dkl.linear.sums import calibration_sums
 from dkl.linear.temperature import MULTIPLIERS, best_multiplier, least_log_loss, slope_and_shifts
-from dkl.methods.prediction import chosen_codes, probabilities
 from tests.definitions import linear as definition
 
 

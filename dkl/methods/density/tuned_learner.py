@@ -18,6 +18,7 @@ from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import newton_targets
@@ -42,7 +43,6 @@ from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.parameters import family_of, kept_frequencies
-from dkl.methods.prediction import Scorer
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated

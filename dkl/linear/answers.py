@@ -1,0 +1,263 @@
+"""What tasks answer of rows: decision values, and of those labels, probabilities and numbers; and what they compare.
+
+Workers load this module for predictions and scores: it needs nothing of scikit-learn, pandas or Arrow, which would take
+more of a worker than its rows do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, softmax
+
+from dkl.data.checks import as_rows, check_rows, checked_weight, named_place, shown_value
+from dkl.data.labels import as_targets, check_targets, numeric_targets, written_targets
+from dkl.errors import located, refuse_non_finite
+from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.maps import row_mapper
+from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
+from dkl.process import give_back_memory
+from dkl.solvers.losses import LOG_LINK
+from dkl.uncertainty.posterior import CoefficientPosterior
+
+# What an error calls the place of a row, which tasks know within their chunk only.
+CHUNK = "a chunk of X, from whose first row the row is counted"
+_FAR_OFF = (
+    "its values are so large that their products with the frequencies of the model overflow. Compare its columns with "
+    "those of fit, or leave the row out"
+)
+
+
+def finite_rows(rows: Any) -> Any:
+    """The rows of one chunk, sparse ones as csr_array.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinity or a masked entry, of which a class would be predicted as of any row.
+    """
+    with located(CHUNK):
+        rows = as_rows(rows)
+        check_rows(rows)
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A fitted linear model on features: rows in, decision values out.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+    coef : ndarray of shape (K, m)
+    intercept : ndarray of shape (K,)
+    dtype : {"float32", "float64"}
+    posterior : CoefficientPosterior or None
+        Has its `lengths` come as a last column behind the decision values.
+    """
+
+    feature_map: FeatureMap
+    coef: np.ndarray
+    intercept: np.ndarray
+    dtype: str
+    posterior: CoefficientPosterior | None = None
+
+    def __post_init__(self) -> None:
+        refuse_non_finite(self.coef, "the coefficient of feature", TOO_LARGE)
+        refuse_non_finite(self.intercept, "the intercept of output", TOO_LARGE)
+
+    @property
+    def n_outputs(self) -> int:
+        """Columns of what comes out."""
+        return len(self.coef) + (self.posterior is not None)
+
+    def __call__(self, rows: np.ndarray | sparse.csr_array) -> np.ndarray:
+        """Decision values of encoded rows: (n, K) float64, by all idle cores of this process."""
+        return self.score(rows, together=True)
+
+    def score(self, rows: np.ndarray | sparse.csr_array, *, together: bool = False) -> np.ndarray:
+        """Decision values of encoded rows: (n, K) float64, in this thread alone, since tasks share the cores."""
+        # SciPy's matrices multiply by `*`; arrays alone have the operators of NumPy.
+        rows = sparse.csr_array(rows) if sparse.issparse(rows) else rows
+        span = cached_rows(self.feature_map, self.dtype)
+        scores = decision_values(
+            rows,
+            self.feature_map,
+            self.coef,
+            self.intercept,
+            dtype=self.dtype,
+            span=span,
+            together=together,
+            posterior=self.posterior,
+            alike=True,
+        )
+        if not np.isfinite(scores).all():
+            # The first row that overflows is named, by its number in what was given.
+            row = int(np.argmin(np.isfinite(scores).all(axis=1)))
+            refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
+        return scores
+
+
+def score_chunk(rows: np.ndarray | sparse.sparray, scorer: Scorer) -> np.ndarray:
+    """Decision values of one chunk."""
+    rows = finite_rows(rows)
+    with located(CHUNK):
+        return scorer.score(rows)
+
+
+def map_chunk(rows: Any, feature_map: FeatureMap, precision: str) -> np.ndarray:
+    """The features of one chunk."""
+    rows = finite_rows(rows)
+    with one_blas_thread(), located(CHUNK):
+        return row_mapper(rows, feature_map, precision, alike=True)(slice(0, rows.shape[0]))
+
+
+def chosen_codes(scores: np.ndarray) -> np.ndarray:
+    """The code of the class that each row is given: (n,) int64."""
+    return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
+
+
+def chosen_labels(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """The label that each row is given: (n,)."""
+    return classes[chosen_codes(scores)]
+
+
+def probabilities(scores: np.ndarray, multiplier: float | None) -> np.ndarray:
+    """Class probabilities of shape (n, K) whose argmax is the predicted class.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, 1) or (n, K)
+    multiplier : float or None
+        The calibrated inverse temperature; None for the log loss, whose scores are log odds already (one class against
+        the rest, normalised, for K > 2).
+    """
+    if scores.shape[1] == 1:
+        # expit of both signs, since 1 - p would lose the digits of small probabilities
+        positive = expit(scores[:, 0] * (1.0 if multiplier is None else multiplier))
+        shares = np.column_stack([expit(-scores[:, 0] * (1.0 if multiplier is None else multiplier)), positive])
+    elif multiplier is None:
+        # One model a class against the rest: their probabilities need not sum to 1, and are normalised.
+        shares = expit(scores)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    else:
+        shares = softmax(multiplier * scores, axis=1)
+    # where rounding has made a tie, the predicted class gets the last bit more, so that argmax and `predict` agree
+    codes = chosen_codes(scores)
+    rows = np.flatnonzero(shares.argmax(axis=1) != codes)
+    shares[rows, codes[rows]] = np.nextafter(shares[rows].max(axis=1), 2.0)
+    return shares
+
+
+def only_column(scores: np.ndarray) -> np.ndarray:
+    """The only column of decision values, as a vector."""
+    return scores[:, 0]
+
+
+def means_of(scores: np.ndarray) -> np.ndarray:
+    """The predictions (n, t) of scores with lengths (n, t + 1)."""
+    return scores[:, :-1]
+
+
+def deviations_of(posterior: CoefficientPosterior, scores: np.ndarray) -> np.ndarray:
+    """The deviations (n, t) of scores with lengths (n, t + 1)."""
+    return posterior.deviations(scores[:, -1])
+
+
+def shaped(function: Any, vector: bool, scores: np.ndarray) -> np.ndarray:
+    """What a function makes of scores, (n, t), or its only column."""
+    values = function(scores)
+    return values[:, 0] if vector else values
+
+
+def indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any] | np.ndarray) -> Any:
+    """Predictions of one block as a pandas Series or DataFrame, indexed by row id."""
+    if "pandas" not in sys.modules:
+        # it loads Arrow too: 100 MB of a worker, most of which is code that is never run
+        give_back_memory()
+        import_module("pandas")
+        give_back_memory()
+    import pandas as pd
+
+    index = pd.Index(row_id, name="row_id")
+    if isinstance(columns, str):
+        return pd.Series(values, index=index, name=columns)
+    return pd.DataFrame(values, index=index, columns=list(columns))
+
+
+def comparable(y: np.ndarray, predicted: np.ndarray, first_row: int = 0) -> np.ndarray:
+    """Targets that predictions can be compared with: labels of their kind, or as many numbers a row."""
+    if y.dtype.kind == "U" and y.ndim == 1 and predicted.dtype.kind == "f":
+        y = written_targets(y, is_asked=True)
+    check_targets(y, first_row=first_row)
+    if y.shape[1:] != predicted.shape[1:]:
+        raise ValueError(
+            f"y has shape {y.shape}, and the model predicts {predicted.shape[1:] or 'one value'} a row; score it with "
+            "targets of that shape"
+        )
+    if (y.dtype.kind == "U") != (predicted.dtype.kind == "U"):
+        holds, finds = ("texts", "numbers")[:: 1 if y.dtype.kind == "U" else -1]
+        raise ValueError(
+            f"{named_place('y', (0,), first_row)} is {shown_value(y.flat[0])}: y holds {holds}, and the model predicts "
+            f"{finds}; score it with targets like those of fit"
+        )
+    return numeric_targets(y, first_row=first_row) if predicted.dtype.kind == "f" else y
+
+
+def comparable_chunk(
+    y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
+) -> np.ndarray:
+    """`comparable` of one chunk, where `model` is an empty array like the predictions."""
+    if block_info is None:
+        return comparable(as_targets(y), model)
+    first_row = int(block_info[0]["array-location"][0][0])
+    return comparable(as_targets(y, first_row=first_row), model, first_row)
+
+
+def checked_chunk_weight(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:
+    """The checked weights of one chunk; an error names the row by its number in the whole."""
+    if block_info is None:
+        return np.asarray(checked_weight(weight, len(weight)))
+    first_row = int(block_info[0]["array-location"][0][0])
+    return np.asarray(checked_weight(weight, len(weight), first_row=first_row))
+
+
+def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str = "") -> None:
+    """Raise ValueError for a target that the loss of a mean exp(f) does not know; its row is named.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,) or (n, t)
+    loss : {"poisson", "gamma"}
+    first_row : int
+        The number of the first row in the whole.
+    place : str
+        What has the rows, for the error.
+    """
+    wrong = np.argwhere(LOG_LINK[loss].unknown(y))
+    if not len(wrong):
+        return
+    where = named_place("y", tuple(int(part) for part in wrong[0]), first_row) + place
+    value = shown_value(y[tuple(wrong[0])])
+    if loss == "poisson":
+        raise ValueError(
+            f"{where} is {value}: loss='poisson' is of counts and rates, which are at least 0; correct the target, or "
+            "use loss='squared_error'"
+        )
+    raise ValueError(
+        f"{where} is {value}: loss='gamma' is of sizes, which are above 0; leave rows of 0 out (whether there is one "
+        "at all is another model), or use loss='poisson' or 'squared_error'"
+    )
+
+
+def log_losses(y: np.ndarray, mean: np.ndarray, *, loss: str) -> np.ndarray:
+    """The loss of each row whose mean is predicted; its target has to be one that the loss knows."""
+    check_log_targets(y, loss)
+    return np.asarray(LOG_LINK[loss].value(y, np.log(np.broadcast_to(mean, y.shape))))
