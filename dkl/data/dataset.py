@@ -116,7 +116,8 @@ class Dataset:
     @property
     def total_weight(self) -> float:
         """The sum of the weights of the rows; `n_rows` without weights."""
-        return float(self.source.counts.weights.sum())
+        # without weights nothing has to be read for it
+        return float(self.source.counts.weights.sum()) if self.source.has_weight else float(self.n_rows)
 
     @property
     def class_weights(self) -> np.ndarray | None:

@@ -40,7 +40,7 @@ from dkl.machines.contenders import (
 )
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
-from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
+from dkl.machines.judged_rows import gathered, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.stopping import ends_trials
@@ -598,7 +598,7 @@ class ChoosingMixin(LossChoosingMixin):
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             # before variants of a kind, and in the end; and on a fold of what is near the best, and of that
             passes += [(records, calls * (2 * len(folds) + RIVALS + 1)) for records, calls in told]
-        self._advised = self._costliest(dataset)
+        self._advised = self._costliest(dataset, sample, tried)
         return passes
 
     def usual_time(
@@ -655,12 +655,8 @@ class ChoosingMixin(LossChoosingMixin):
             return problem
         return replace(problem, choice=PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0))))
 
-    def _planned_judging(self, dataset: Dataset) -> dict[str, int]:
+    def _planned_judging(self, dataset: Dataset, sample: Dataset, tried: list[Contender]) -> dict[str, int]:
         """Bytes beside the passes: to tell penalties apart on the largest features that are tried, or of suspects."""
-        if not self._chooses:
-            return {}
-        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
-        tried = self._all_that_may_be_tried(dataset, sample)
         self._advised = max(tried, key=lambda contender: self._shape(sample).features_of(contender.learner)).learner
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
         held = [chosen_penalty_memory(problem, sample.n_rows)]
@@ -670,10 +666,10 @@ class ChoosingMixin(LossChoosingMixin):
             held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
         return max(held, key=lambda items: sum(items.values()))
 
-    def _planned_rows(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the rows that features are tried on, where they are gathered."""
-        nbytes = gathered_bytes(self._judged_sample(dataset, EFFORTS[self.effort])[0]) if self._chooses else 0
-        return {"rows to try features on": nbytes} if nbytes else {}
+    def _planned_trials(self, dataset: Dataset) -> tuple[Dataset, list[Contender]]:
+        """The rows that kinds of features are tried on, and all that a race may come to."""
+        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
+        return sample, self._all_that_may_be_tried(dataset, sample)
 
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""
@@ -694,12 +690,9 @@ class ChoosingMixin(LossChoosingMixin):
         several = (pair for pair in pairs if race.judging(pair) + race.fitting(pair) <= race.allowed)
         return [*known.values(), *islice(several, MOST_JOINED)]
 
-    def _costliest(self, dataset: Dataset) -> FeatureLearner:
+    def _costliest(self, dataset: Dataset, sample: Dataset, tried: list[Contender]) -> FeatureLearner:
         """Of all that may win, with all landmarks that they may have in the end, the features that take most work."""
-        effort = EFFORTS[self.effort]
-        sample, _ = self._judged_sample(dataset, effort)
         race = self._race([], dataset, sample, [])
-        tried = self._all_that_may_be_tried(dataset, sample)
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner

@@ -35,6 +35,7 @@ from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
 from dkl.machines.given_linear import EstimatorScorer, fit_given, given_passes
+from dkl.machines.judged_rows import gathered_bytes
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import joint_name
 from dkl.machines.suggest import advise
@@ -365,16 +366,21 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
         unfitted = self._unfitted()
         unfitted._settle(dataset)
+        rows: dict[str, int] = {}
         if self._chooses:
-            unfitted._advised = unfitted._costliest(dataset)
+            sample, tried = unfitted._planned_trials(dataset)
+            unfitted._advised = unfitted._costliest(dataset, sample, tried)
+            if nbytes := gathered_bytes(sample):
+                rows = {"rows to try features on": nbytes}
         learner = unfitted._new_features("features")
-        features = {**learner.planned_memory(dataset), **(rows := unfitted._planned_rows(dataset))}
+        features = {**learner.planned_memory(dataset), **rows}
         if unfitted._settings.solver != "newton":
             return features
         problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
         problem = unfitted._planned_last(problem, dataset)
         # features and linear models are fitted one after the other: the largest counts
-        held = [features, head_memory(problem, dataset.n_rows), {**unfitted._planned_judging(dataset), **rows}]
+        judging = unfitted._planned_judging(dataset, sample, tried) if self._chooses else {}
+        held = [features, head_memory(problem, dataset.n_rows), {**judging, **rows}]
         return max(held, key=lambda items: sum(items.values()))
 
     def planned_driving(self, dataset: Dataset) -> float:

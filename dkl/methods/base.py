@@ -307,12 +307,12 @@ class FeatureLearner(
         ValueError
             If factors are given for targets that are numbers.
         """
-        # "balanced" needs the total weight of each class, which a Dataset of labels knows without a pass.
+        if self.class_weight is None:
+            return None
+        # "balanced" needs the total weight of each class, for which the targets of a view are read
         if dataset.classes is not None and dataset.class_weights is not None:
             return class_weights(self.class_weight, dataset.classes, np.asarray(dataset.class_weights))
-        if self.class_weight is not None:
-            raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
-        return None
+        raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
 
     def _prepare(self, dataset: Dataset) -> Any:
         """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
