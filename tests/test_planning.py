@@ -204,6 +204,18 @@ def test_a_plan_counts_what_the_driver_holds_beside_its_passes(dataset: Dataset)
         assert plan(other, dataset).held["searched rows"] > 0
 
 
+def test_passes_and_what_the_driver_holds_beside_them_share_the_limit(dataset: Dataset) -> None:
+    features = MarginFeatures(n_features=100, random_state=0)
+    # the first plan loads what a fit needs
+    needed = [plan(features, dataset) for _ in range(2)][-1]
+    assert needed.room is not None
+    # room for less than the blocks that a pass would take without a limit
+    limit = needed.room.held + needed.peak_bytes - (4 << 20)
+    limited = plan(features.set_params(memory_limit=limit), dataset)
+    assert limited.room is not None
+    assert limited.room.held + limited.peak_bytes <= limit
+
+
 def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     features = MarginFeatures(n_features=60, search_rows=6_000, random_state=0, progress=False)
     planned = plan(features, dataset)

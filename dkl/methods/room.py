@@ -199,12 +199,13 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     if (error := _too_large(kinds, held, whole, room, learner.memory_limit, in_driver=in_driver)) is not None:
         most = _features_that_fit(learner, whole, room, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
+    beside = room.beside(sum(held.values())) if in_driver else room
     memories = [
         fit_limits(
             source_of(whole.source, records),
             records,
             n_threads=max(slots.values()),
-            room=room,
+            room=beside,
             cached=bool(whole.source.stored_nbytes),
             in_driver=in_driver,
             ahead=blocks_ahead(device, is_inline=backend.is_inline),

@@ -85,6 +85,8 @@ class Line:
         What to set, with a pair of braces for the bytes: the end of a sentence that begins with "Enough is".
     of_pass : bool
         Whether the line is one of what a pass adds, however much the process holds beside it.
+    moves : bool
+        Whether it stays as far away when the process comes to hold more beside its passes.
     """
 
     at: int
@@ -92,6 +94,7 @@ class Line:
     share: float
     remedy: str
     of_pass: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ class Room:
     def nbytes(self) -> int:
         """Bytes that a pass may add."""
         return max(0, self.lowest.at - self.held)
+
+    def beside(self, nbytes: int) -> Room:
+        """The room of passes while the process holds so many further bytes."""
+        lines = tuple(replace(line, at=line.at + nbytes) if line.moves else line for line in self.lines)
+        return replace(self, held=self.held + nbytes, lines=lines)
 
     def refusal(self, needed: int) -> str:
         """Why `needed` further bytes are too many, and the smallest limits that would do."""
@@ -180,7 +188,7 @@ def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> I
     if (most := dask.config.get("dkl.pass-bytes", None)) is not None:
         most = parse_bytes(most)
         why = f"a pass may add {format_bytes(most)} (dask.config 'dkl.pass-bytes')"
-        yield Line(memory.held + most, why, 1.0, "'{}' there", of_pass=True)
+        yield Line(memory.held + most, why, 1.0, "'{}' there", of_pass=True, moves=True)
     if memory.limit is None:
         what = "its machine has" if n_sharing == 1 else f"its machine, which {n_sharing} processes share, has"
         why = f"{what} {format_bytes(memory.free)} left"
@@ -201,7 +209,7 @@ def _lines(memory: ProcessMemory, memory_limit: int | None, n_sharing: int) -> I
     if memory.most_results is not None:
         at, share = memory.held + memory.most_results, memory.most_results / memory.limit
         why = f"Dask moves results to disk from {format_bytes(memory.most_results)} on ({share:.0%} {of_limit})"
-        yield Line(at, why, share, remedy, of_pass=True)
+        yield Line(at, why, share, remedy, of_pass=True, moves=True)
 
 
 def checked_limit(memory_limit: int | str | None) -> int | None:
