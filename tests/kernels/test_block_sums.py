@@ -54,7 +54,7 @@ NO_MATHEMATICS = {
     ("dkl.bench.device_speed", "_rows_of_block"): "counts rows, to time reading alone",
     ("dkl.bench.device_speed", "_sums_of_block"): "hands a block to `feature_sums`, to time it",
     ("dkl.methods.checkpoints", "_no_sums"): "reads rows, whose chunks are compared as they are read",
-    ("dkl.uncertainty.interval_scores", "conformal_scores"): "scores the answers to a block, by a score that has its own tests",
+    ("dkl.uncertainty.interval_scores", "conformal_scores"): "scores the answers to a block, by a tested score",
     ("dkl.linear.sums", "calibration_rows"): "maps the rows that `calibration_block`, compared below, sums over",
     ("dkl.model_selection.held_out_scores", "_answers"): "predicts the rows of a block, by the model's own prediction",
 }
