@@ -250,6 +250,13 @@ def leave_quickly() -> None:
     atexit.register(gc.freeze)
 
 
+def mapped_bytes() -> int:
+    """Bytes of files that this process has mapped and touched: code of libraries, on Linux; 0 elsewhere."""
+    status = Path("/proc/self/status")
+    found = re.search(r"^RssFile:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
+    return 1024 * int(found[1]) if found else 0
+
+
 def give_back_memory() -> None:
     """Hand back what this process has freed, and what it has mapped of libraries and does not run; on Linux.
 

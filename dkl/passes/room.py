@@ -20,7 +20,7 @@ from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory
+from dkl.process import free_memory, give_back_memory, mapped_bytes
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
 _CODE_BYTES = 32 << 20
+# Bytes of files that this process had mapped when it last gave its code back; more since then is code that runs.
+_MAPPED_WHEN_GIVEN_BACK = [0]
 
 
 @dataclass(frozen=True)
@@ -270,16 +272,22 @@ def load(modules: Collection[str]) -> None:
     from dkl.kernels.sincos import cos_sin_rows
 
     # before and after, so that a small worker is not paused for what it only maps
-    give_back_memory()
+    _give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
+    _give_back_memory()
+
+
+def _give_back_memory() -> None:
     give_back_memory()
+    _MAPPED_WHEN_GIVEN_BACK[0] = mapped_bytes()
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
     """The memory of this process once it has loaded modules, the code that a pass maps again included."""
     load(modules)
     own = own_memory(name)
-    return replace(own, held=own.held + _CODE_BYTES)
+    mapped_again = max(0, mapped_bytes() - _MAPPED_WHEN_GIVEN_BACK[0])
+    return replace(own, held=own.held + max(0, _CODE_BYTES - mapped_again))
 
 
 def give_up_kept() -> None:
@@ -288,7 +296,7 @@ def give_up_kept() -> None:
     PIECES.clear()
     SHARED.clear()
     gc.collect()
-    give_back_memory()
+    _give_back_memory()
 
 
 async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:
