@@ -45,7 +45,7 @@ def test_a_worker_stays_below_its_promise(script: Any, rows: Any, learner: str, 
 
 
 def test_a_refusal_names_the_limit_that_is_enough(script: Any, rows: Any) -> None:
-    refused = script.run_cell(rows, "aligned", 1, "350MB")
+    refused = script.run_cell(rows, "aligned", 1, "300MB")
     assert "a limit of '" in refused.refused
     assert refused.faults == []
     cell = script.run_cell(rows, "aligned", 1, refused.enough)
