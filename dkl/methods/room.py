@@ -28,7 +28,7 @@ from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, pass_name, refusal
-from dkl.passes.room import Room, modules_of, own_room, room_of
+from dkl.passes.room import Room, modules_of, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.records import Record
 
@@ -191,6 +191,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         modules = {name for records, _ in kinds for name in modules_of(records, reader)}
         processes = backend.memories(modules)
         room = room_of(processes, learner.memory_limit)
+        room = room_to_grow(room) if backend.is_cluster else room
     finally:
         backend.close()
     if rows.schema.has_codes:

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from distributed import Worker
 
 # A limit that is named as large enough is a multiple of this many bytes, and at least so much above what is needed:
-# two processes of the same program hold some megabytes more or less, and what a process holds grows a little in a fit.
-_STEP_BYTES, _SPARE_BYTES = 10_000_000, 12 << 20
+# two processes of the same program hold some megabytes more or less.
+_STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
+# What a worker came to hold between its first pass and its last: 2 to 11 MiB were seen.
+_GROWN_BYTES = 12 << 20
 # Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
 _CODE_BYTES = 32 << 20
 # Bytes of files that this process had mapped when it last gave its code back; more since then is code that runs.
@@ -247,6 +249,11 @@ def own_memory(name: str = "this process") -> ProcessMemory:
 def own_room(memory_limit: int | str | None) -> Room:
     """The room of what this process itself does, whatever cluster there is."""
     return room_of([own_memory()], memory_limit)
+
+
+def room_to_grow(room: Room) -> Room:
+    """The room of a whole fit, in which what a process holds grows a little: no pass in its midst shall be refused."""
+    return room.beside(_GROWN_BYTES)
 
 
 def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
