@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +46,47 @@ def read_plain(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file; errors as of `open_plain`."""
     with open(path, "rb", opener=open_plain) as file:
         return file.read()
+
+
+def inode(path: Path) -> tuple[int, int] | None:
+    """The device and the inode of a file or folder, which a rename keeps; None where nothing is."""
+    try:
+        there = os.lstat(path)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+def rename(
+    path: Path, target: Path, *, folder: int | None = None, identity: Callable[[Path], object | None] = inode
+) -> None:
+    """Rename a file, over one that is there, or a folder; a failure that is reported after the rename was made is none.
+
+    A file system behind a network may rename and report a failure, when the answer was lost on the way: whoever is told
+    that nothing was kept writes the same once more.
+
+    Parameters
+    ----------
+    path, target : Path
+    folder : int or None
+        An open folder, in which the names of both are looked up, wherever it is now.
+    identity : callable
+        Tells what lies at a path from anything else, whatever its name; None where it cannot.
+
+    Raises
+    ------
+    OSError
+        As `os.rename`; `path` has kept its name.
+    """
+    names = (path, target) if folder is None else (path.name, target.name)
+    before = identity(path)
+    try:
+        # Windows replaces nothing by `os.rename`, and no folder by `os.replace`.
+        move = os.rename if path.is_dir() else os.replace
+        move(*names, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        if before is None or path.exists() or identity(target) != before:
+            raise
 
 
 def own_folder(path: Path) -> int | None:

@@ -833,6 +833,30 @@ WEIGHTS = [
         ValueError,
         ("sample_weight", "sums to inf"),
     ),
+    Case(
+        "weights whose products with rows overflow",
+        lambda f: fit_weighted(np.full(60, 1e100)),
+        ValueError,
+        ("sample_weight sums to 6e+101", "single precision"),
+    ),
+    Case(
+        "weights whose products with rows underflow",
+        lambda f: fit_weighted(np.full(60, 1e-100)),
+        ValueError,
+        ("sample_weight sums to 6e-99", "single precision"),
+    ),
+    Case(
+        "weights of a learner that overflow",
+        lambda f: dkl.AlignedFeatures(n_features=4).fit(X, Y, np.full(60, 1e100)),
+        ValueError,
+        ("sample_weight sums to 6e+101",),
+    ),
+    Case(
+        "weights of a store that overflow",
+        lambda f: classifier().fit(dkl.create_dataset(f / "heavy.zarr", X, Y, sample_weight=np.full(60, 1e100))),
+        ValueError,
+        ("sample_weight sums to 6e+101",),
+    ),
     Case("ragged weights", lambda f: fit_weighted([[1.0, 2.0]] + [1.0] * 59), ValueError, ("sample_weight", "ragged")),
     Case("a negative number for all weights", lambda f: fit_weighted(-1.0), ValueError, ("sample_weight[0]", "-1")),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import resource
@@ -19,7 +20,10 @@ from typer.testing import CliRunner
 import dkl
 from dkl.cli.app import app
 from dkl.cli.predictions import is_predictions, open_writer
-from dkl.data.store.outputs import FileKind, written_whole
+from dkl.data.store import commit, outputs
+from dkl.data.store.location import Location
+from dkl.data.store.outputs import FileKind, beside, written_whole
+from dkl.errors import DklHint
 from dkl.model_io import load_model
 
 RNG = np.random.default_rng(0)
@@ -354,3 +358,68 @@ def test_a_file_that_comes_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path
     with pytest.raises(FileExistsError, match="not a note"):
         write_while_another_does()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("note.txt", "mine")]
+
+
+def _written(place: Path, text: str) -> None:
+    """A file, or a folder with one in it, that appears at a place."""
+    with beside(Location.of(place)) as hidden:
+        if place.suffix == ".zarr":
+            hidden.mkdir()
+        (hidden / "note" if place.suffix == ".zarr" else hidden).write_text(text)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("name", ["page.html", "rows.zarr"])
+def test_a_rename_that_is_made_and_reported_as_failed_is_made(
+    name: str, can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file system behind a network does whose answer is lost: the new file or folder is there, and no other."""
+    place = tmp_path / name
+    for move in (os.rename, os.replace):
+
+        def lost_answer(*names: Any, move: Callable[..., None] = move, **folders: Any) -> None:
+            move(*names, **folders)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, move.__name__, lost_answer)
+    exchange = outputs.exchanged
+    monkeypatch.setattr(outputs, "exchanged", lambda *given: can_exchange and exchange(*given) and False)
+    for text in ("first", "second", "third"):
+        _written(place, text)
+        assert (place / "note" if place.is_dir() else place).read_text() == text
+        assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ["page.html", "rows.zarr"])
+def test_a_rename_that_is_not_made_is_an_error_and_leaves_what_was_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _written(tmp_path / name, "first")
+    before = contents(tmp_path)
+
+    def refuse(*names: Any, **folders: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(outputs, "exchanged", lambda *given: False)
+    with pytest.raises(OSError, match=rf"{name}' was not written.*What was there before is as it was"):
+        _written(tmp_path / name, "second")
+    assert contents(tmp_path) == before
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_file_whose_name_cannot_be_forced_to_the_disk_is_there_and_not_said_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = commit.flush
+
+    def refuse(path: Any) -> None:
+        if Path(path) == tmp_path:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        flush(path)
+
+    monkeypatch.setattr(commit, "flush", refuse)
+    with pytest.warns(DklHint, match="page.html' is written and can be opened, but the file system did not confirm"):
+        _written(tmp_path / "page.html", "first")
+    assert (tmp_path / "page.html").read_text() == "first"

@@ -357,15 +357,27 @@ def check_order(X: GivenRows, values: GivenValues, name: str) -> None:
     )
 
 
-def check_total_weight(weights: np.ndarray) -> None:
-    """Raise ValueError where no row counts, or the sum of the weights is so large or small that its square is lost."""
+def check_total_weight(weights: np.ndarray, dtype: DTypeLike = np.float64) -> None:
+    """Raise ValueError where no row counts, or the sum of the weights is so large or small that sums with it are lost.
+
+    Parameters
+    ----------
+    weights : ndarray
+    dtype : dtype
+        Of the rows that are multiplied by them.
+    """
     with np.errstate(over="ignore"):
         total = float(np.sum(weights))
     if total == 0.0:
         raise ValueError(ALL_WEIGHTLESS)
-    # Sums of squared weights, and products of two sums, must be numbers of float64, which end at about 1e308.
-    if not 1e-150 <= total <= 1e150:
+    if np.dtype(dtype) == np.float32:
+        # Float32 ends at 3e38 and 1e-38: 1e30 leaves room for products of two features of up to 1e4 each.
+        least, most, lost = 1e-30, 1e30, "products with rows in single precision"
+    else:
+        # Sums of squared weights, and products of two sums, must be numbers of float64, which end at about 1e308.
+        least, most, lost = 1e-150, 1e150, "squares"
+    if not least <= total <= most:
         raise ValueError(
-            f"sample_weight sums to {total:g}; sums must lie between 1e-150 and 1e150, beyond which their squares are "
-            "lost: multiply all weights by one factor"
+            f"sample_weight sums to {total:g}; sums must lie between {least:g} and {most:g}, beyond which their {lost} "
+            "are lost: multiply all weights by one factor"
         )

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import validate_data
 
-from dkl.data.checks import as_rows, check_rows
+from dkl.data.checks import as_rows, check_rows, check_total_weight
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import with_exposure_of_fit
@@ -63,7 +63,8 @@ def rows_to_fit(
     Raises
     ------
     ValueError
-        If targets are needed and there are none, or the rows are not what a Dataset can hold.
+        If targets are needed and there are none, the rows are not what a Dataset can hold, or the sum of their weights
+        is too large or too small for products with rows.
     """
     if getattr(estimator, "drop_missing_target", False):
         beside, y, sample_weight = beside.with_targets(y, sample_weight)
@@ -89,6 +90,9 @@ def rows_to_fit(
         source, schema = held_by_own_dates(dataset.source, dataset.schema)
         dataset = dataset if schema is dataset.schema else dataset.with_rows(source, schema)
     dataset = held_rows(dataset)
+    if dataset.source.has_weight:
+        learner = getattr(estimator, "features", estimator)
+        check_total_weight(dataset.source.counts.weights, getattr(learner, "dtype", np.float32))
     record_columns(estimator, dataset)
     vars(estimator).pop("first_index_", None)
     if dataset.schema.first_index is not None:

@@ -17,11 +17,11 @@ import fsspec
 import google_crc32c
 import numpy as np
 
-from dkl.data.store.commit import flush
+from dkl.data.store.commit import flush_name
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import STORES, store_around, what_is_at
 from dkl.errors import StoreError
-from dkl.plain_files import NoPlainFileError, read_plain
+from dkl.plain_files import NoPlainFileError, read_plain, rename
 
 FORMAT = 1
 MAGIC = b"dkl-checkpoint\n"
@@ -177,11 +177,11 @@ class Checkpoint:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(unfinished, path)
+            rename(Path(unfinished), Path(path))
         finally:
             if os.path.exists(unfinished):
                 os.remove(unfinished)
-        flush(self._folder)
+        flush_name(Location.of(path))
 
 
 def check_place(store: str | Path) -> None:

@@ -295,3 +295,25 @@ def test_a_row_above_the_limit_is_refused_before_it_is_read(tmp_path: Path, monk
     monkeypatch.setattr(NpzFormat, "read", lambda *given: pytest.fail("rows were read"))
     with pytest.raises(dkl.errors.MemoryLimitError, match=r"a row of '.*wide\.npz' has 61\.04 MiB"):
         dkl.ingest(tmp_path / "wide.npz", tmp_path / "rows.zarr", memory_limit="300MiB")
+
+
+def test_a_row_above_the_free_memory_is_refused_where_no_limit_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_header(tmp_path / "wide.npz", (2, 2**50))
+    monkeypatch.setattr(NpzFormat, "read", lambda *given: pytest.fail("rows were read"))
+    with pytest.raises(dkl.errors.MemoryLimitError, match=r"a row of '.*wide\.npz' has .* of memory are free"):
+        dkl.ingest(path, tmp_path / "rows.zarr")
+
+
+@pytest.mark.parametrize("what", ["the array 'indptr'", "a row"])
+def test_sparse_rows_above_the_limit_are_refused_before_they_are_read(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_rows, n_entries = (6_000_000, 0) if what != "a row" else (1, 6_000_000)
+    bounds = np.linspace(0, n_entries, n_rows + 1).astype(np.int64)
+    X = sparse.csr_array((np.ones(n_entries, np.float32), np.arange(n_entries), bounds), shape=(n_rows, 6_000_000))
+    sparse.save_npz(tmp_path / "long.npz", X, compressed=False)
+    monkeypatch.setattr(NpzFormat, "read", lambda *given: pytest.fail("rows were read"))
+    with pytest.raises(dkl.errors.MemoryLimitError, match=rf"{what} of '.*long\.npz' has [\d.]+ MiB"):
+        dkl.ingest(tmp_path / "long.npz", tmp_path / "rows.zarr", memory_limit="300MiB")

@@ -157,6 +157,20 @@ def test_a_disk_that_refuses_is_an_error_with_path_and_bytes_and_leaves_the_last
     assert_state(checkpoint.load(), 1)
 
 
+def test_a_state_whose_rename_is_made_and_reported_as_failed_is_the_last_one(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def lost_answer(*names, **folders):
+        replace(*names, **folders)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "replace", lost_answer)
+    checkpoint = Checkpoint(tmp_path)
+    for number in (1, 2, 3):
+        checkpoint.save(state_of(number))
+        assert_state(Checkpoint(tmp_path).load(), number)
+
+
 def test_of_two_runs_that_save_in_one_place_the_second_is_told(store):
     ours, theirs = Checkpoint(store), Checkpoint(store)
     assert ours.load("ours") is theirs.load("theirs") is None

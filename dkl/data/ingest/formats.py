@@ -16,12 +16,13 @@ from dkl.data.ingest.staging import BUFFER_BYTES
 from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.table_input import GivenTable
 from dkl.errors import MemoryLimitError
-from dkl.process import usable_cores
+from dkl.process import free_memory, usable_cores
 
 Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 
 _CHUNK_BYTES = 4 * 2**20
 _MAX_THREADS = 8
+_NARROWER_ROWS = "Save the rows as a sparse matrix, or fewer of them or of their columns in a file"
 # What ingest holds besides its buffers: a block of the dataset being filled, encoded and compressed.
 _FIXED_BYTES = 192 * 2**20
 
@@ -83,7 +84,7 @@ def open_rows(
     Raises
     ------
     MemoryLimitError
-        A single row of an archive is more than the limit allows; none was read.
+        A single row of an archive is more than the limit allows, or than there is free memory; none was read.
     ValueError
         The format is unknown or mixed, or a choice is made that it has no use for.
     """
@@ -98,15 +99,20 @@ def open_rows(
         raise ValueError("drop_missing_target=True is for rows of tables; leave rows without a target out of matrices")
     if isinstance(reader, NpzFormat):
         reader = replace(reader, target=choices.target or reader.target, weight=choices.weight or reader.weight)
+        # Without a limit, beyond what is free the system would end the process.
+        most = free_memory() if memory_limit is None else memory_limit - buffers.peak_bytes
         for file in files:
-            # a row is there as it was read, as it is staged, and as it is sorted
-            needed = buffers.peak_bytes + 3 * reader.row_bytes(file)
-            if memory_limit is not None and needed > memory_limit:
-                raise MemoryLimitError(
-                    f"memory_limit is {format_bytes(memory_limit)}, ingest needs {format_bytes(needed)}: a row of "
-                    f"'{file.name}' has {format_bytes(reader.row_bytes(file))}, and is there three times beside "
-                    "buffers; raise the limit, or save the rows as a sparse matrix"
-                )
+            for what, n_bytes in reader.pieces(file):
+                # it is there as it was read, as it is staged, and as it is sorted
+                if 3 * n_bytes > most:
+                    has = f"{what} of '{file.name}' has {format_bytes(n_bytes)}, and is there three times"
+                    if memory_limit is None:
+                        raise MemoryLimitError(f"{has}; {format_bytes(most)} of memory are free. {_NARROWER_ROWS}")
+                    needed = format_bytes(buffers.peak_bytes + 3 * n_bytes)
+                    raise MemoryLimitError(
+                        f"memory_limit is {format_bytes(memory_limit)}, ingest needs {needed}: {has} beside buffers; "
+                        f"raise the limit. {_NARROWER_ROWS}"
+                    )
     elif choices.beside:
         raise ValueError(f"libsvm text carries its target and no other columns; leave out {choices.beside}")
     return MatrixRows(files, reader, task=choices.task, layout=choices.layout)

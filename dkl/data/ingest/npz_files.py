@@ -58,11 +58,20 @@ class NpzFormat:
         with _archive(file) as archive:
             return sum(member.file_size for member in archive.infolist())
 
-    def row_bytes(self, file: InputFile) -> int:
-        """The bytes of a dense row, by the header of its array; 0 of sparse rows, which differ."""
+    def pieces(self, file: InputFile) -> Iterator[tuple[str, int]]:
+        """What is in memory as one piece and its bytes, each before it is read; whoever finds one too large stops.
+
+        Of a dense array that is a row; of a CSR matrix the bounds of all rows, and then the longest row.
+        """
         with _archive(file) as archive, ExitStack() as stack:
             members = _Members(archive, file, stack)
-            return 0 if members.hold_csr else members.get(self.rows, "rows").row_bytes
+            if not members.hold_csr:
+                yield "a row", members.get(self.rows, "rows").row_bytes
+                return
+            data, indices, indptr = (members.get(name, "rows") for name in ("data", "indices", "indptr"))
+            yield "the array 'indptr'", len(indptr) * indptr.row_bytes
+            longest = max(np.diff(indptr.everything()).tolist(), default=0)
+            yield "a row", max(0, longest) * (data.row_bytes + indices.row_bytes)
 
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
         """Batches (X, y, weight), read in order from each array, and how many bytes of the file each covers."""

@@ -21,6 +21,7 @@ from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
 from dkl.errors import hint
+from dkl.plain_files import rename
 
 if TYPE_CHECKING:
     import zarr
@@ -146,14 +147,7 @@ class Staging:
                 raise
         else:
             self._replace(path, target)
-        try:
-            flush(target.parent)
-        except OSError as error:
-            # Whoever is told that nothing was kept writes the same rows once more.
-            hint(
-                f"{self.target.place} is written and can be opened, but the file system did not confirm that its name "
-                f"is on the disk ({error}): after a power failure, look whether it is there"
-            )
+        flush_name(self.target)
 
     def _replace(self, path: Path, target: Path) -> None:
         """Put the folder in the place of a store that is there, provided that it is still the one seen at the start."""
@@ -187,16 +181,7 @@ class Staging:
 
     def _move(self, path: Path, target: Path) -> None:
         """Rename a folder inside the folder that was there when writing began, wherever that one is now."""
-        token = _token_at(path)
-        try:
-            if self.handle is None:
-                os.rename(path, target)
-            else:
-                os.rename(path.name, target.name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
-        except OSError:
-            # A file system behind a network may rename and report a failure, when the answer was lost on the way.
-            if token is None or path.exists() or _token_at(target) != token:
-                raise
+        rename(path, target, folder=self.handle, identity=_token_at)
 
     def discard(self) -> None:
         """Remove what was written, as far as it is still this writer's."""
@@ -377,15 +362,29 @@ def flush(path: str | Path) -> None:
         os.close(handle)
 
 
+def flush_name(location: Location) -> None:
+    """Have the system write the name of what was just put in its place to the disk; a hint says where it did not.
+
+    Whoever is told that nothing was kept, though it is there, writes the same once more.
+    """
+    try:
+        flush(location.path.parent)
+    except OSError as error:
+        hint(
+            f"{location.place} is written and can be opened, but the file system did not confirm that its name "
+            f"is on the disk ({error}): after a power failure, look whether it is there"
+        )
+
+
 def exchanged(one: Path, other: Path, folder: int | None = None) -> bool:
     """Exchange two files or folders atomically (Linux), by name in an open folder; False where it is not possible."""
     try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
+        exchange = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
     names = [os.fsencode(path if folder is None else path.name) for path in (one, other)]
     place = _AT_FDCWD if folder is None else folder
-    return bool(rename(place, names[0], place, names[1], _EXCHANGE) == 0)
+    return bool(exchange(place, names[0], place, names[1], _EXCHANGE) == 0)
 
 
 def _told(target: Location) -> str:

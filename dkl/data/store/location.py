@@ -15,7 +15,7 @@ import fsspec
 import google_crc32c
 
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
-from dkl.plain_files import NoPlainFileError, read_plain
+from dkl.plain_files import NoPlainFileError, read_plain, rename
 
 if TYPE_CHECKING:
     import zarr
@@ -261,7 +261,7 @@ class Location:
         begun = self.path / f"zarr.{uuid.uuid4().hex}.partial"
         try:
             begun.write_bytes(text)
-            os.replace(begun, self.path / "zarr.json")
+            rename(begun, self.path / "zarr.json")
         finally:
             begun.unlink(missing_ok=True)
 

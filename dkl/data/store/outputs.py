@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dkl.data.store.commit import exchanged, flush, flush_folder
+from dkl.data.store.commit import exchanged, flush, flush_folder, flush_name
 from dkl.data.store.location import Location, located_error
 from dkl.data.store.overwriting import check_output, check_writable, what_is_at
+from dkl.plain_files import inode, rename
 
 
 def check_folder(location: Location) -> None:
@@ -96,12 +97,12 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
                     # A file keeps the permissions that somebody gave it.
                     shutil.copymode(final, hidden)
                 flush(hidden)
-                os.replace(hidden, final)
+                rename(hidden, final)
             else:
                 flush_folder(hidden)
                 _put_folder(hidden, final)
-            # The rename itself is not kept before the folder is on the disk.
-            flush(final.parent)
+        # The rename itself is not kept before the folder is on the disk.
+        flush_name(location)
     finally:
         # after an exchange the hidden name is that of the old folder
         if hidden.is_dir():
@@ -138,15 +139,16 @@ def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) ->
 
 def _put_folder(hidden: Path, final: Path) -> None:
     """Rename a folder to its place, in which another may lie: in one step where the system can exchange the two."""
+    new = inode(hidden)
     if not final.is_dir():
-        os.rename(hidden, final)
-    elif not exchanged(hidden, final):
+        rename(hidden, final)
+    elif not exchanged(hidden, final) and inode(final) != new:
         # Two renames elsewhere: aside with the old one, and back if anything fails.
         aside = hidden.with_suffix(".replaced")
-        os.rename(final, aside)
+        rename(final, aside)
         try:
-            os.rename(hidden, final)
+            rename(hidden, final)
         except OSError:
-            os.rename(aside, final)
+            rename(aside, final)
             raise
-        os.rename(aside, hidden)
+        rename(aside, hidden)
