@@ -320,6 +320,14 @@ def test_plans_count_the_passes_that_free_text_takes(settings: dict[str, Any]) -
     assert run["words of texts"] == 1
 
 
+def test_texts_of_the_same_words_are_stored_without_a_warning() -> None:
+    alike = [f"line one\nline two, {number % 10}" for number in range(60)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = TextDirections.fitted("note", TextSample.of(pa.chunked_array([alike]), 0))
+    assert np.isfinite(found.numbers(pa.array(alike))).all()
+
+
 @pytest.mark.slow
 def test_a_store_of_a_million_texts_takes_no_gigabyte_of_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
