@@ -49,6 +49,8 @@ def _translated(text: str, options: Collection[str]) -> str:
         if isinstance(value, bool):
             return flag if value else f"no {flag}"
         values = value if isinstance(value, list) else [value]
-        return " ".join(f"{flag} {shlex.quote(str(each))}" for each in values) or found.group()
+        # a list of which the message leaves the names to the reader
+        given = ["..." if each is Ellipsis else shlex.quote(str(each)) for each in values]
+        return " ".join(f"{flag} {each}" for each in given) or found.group()
 
     return _PARAMETER.sub(option, text)

@@ -133,6 +133,7 @@ def fit(
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     Files are read into a store beside the model first, model.rows.zarr, which is used again while they are unchanged.
     """
+    from dkl.machines.columns_alone import TOO_GOOD
     from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of
@@ -187,7 +188,8 @@ def fit(
     }
     table, reasons, summary = facts_table(facts), getattr(estimator, "reasons_", ()), summary_of(estimator)
     chosen: list[RenderableType] = [Text(summary)] if summary else []
-    chosen += [reasons_table(reasons)] if reasons and (verbose or not summary) else []
+    told = reasons if verbose or not summary else [reason for reason in reasons if reason.startswith(TOO_GOOD)]
+    chosen += [reasons_table(told)] if told else []
     first = [Text(read)] if read else []
     if read and dataset.schema.may_be_counts and machine.task is None:
         line = f"dkl fit {shlex.quote(data)} {shlex.quote(model)} --target {shlex.quote(str(roles.target))} --overwrite"

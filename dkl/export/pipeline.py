@@ -7,6 +7,7 @@ binarisers, clipped scalers and sums of these.
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
@@ -286,13 +287,6 @@ def _columns(encoding: TableEncoding | FittedEncoding) -> list[tuple[str, Any]]:
 def _check_columns(encoding: TableEncoding) -> None:
     """Raise TypeError that lists all columns that scikit-learn's transformers would encode otherwise, or not at all."""
     problems = Problems()
-    times = [rule.name for rule in encoding.rules if rule.kind == "time"]
-    with problems.collected():
-        if times:
-            raise TypeError(
-                f"the columns {times} hold times of day, which neither pandas nor scikit-learn has an operation for: "
-                "model.predictor() answers rows in this process; or fit on numbers that you make of them"
-            )
     for rule in encoding.rules:
         with problems.collected():
             if rule.kind in ("category", "code"):
@@ -308,6 +302,8 @@ def _two_values(rule: ColumnRule) -> list[Any]:
         return [rule.categories[0]] * 2
     if rule.kind == "date":
         return [pd.Timestamp(0, tz=rule.zone or None)] * 2
+    if rule.kind == "time":
+        return [datetime.time(0)] * 2
     if rule.kind == "duration":
         return [pd.Timedelta(0)] * 2
     return [0.0, np.nan if rule.flags_missing else 0.0]

@@ -31,7 +31,9 @@ _SECONDS = 86_400.0
 
 def is_raw(rule: ColumnRule) -> bool:
     """Whether a column takes steps of this module: others are numbers, booleans and categories as they are."""
-    return rule.kind in ("date", "duration", "text") or (rule.kind == "number" and bool(rule.form or rule.unread))
+    return rule.kind in ("date", "time", "duration", "text") or (
+        rule.kind == "number" and bool(rule.form or rule.unread)
+    )
 
 
 def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
@@ -57,7 +59,7 @@ def _missing_of(rule: ColumnRule) -> list[tuple[str, Any]]:
     before: list[tuple[str, Any]] = []
     if rule.kind == "number":
         before = _read_number(rule)
-    elif rule.kind in ("date", "duration"):
+    elif rule.kind in ("date", "time", "duration"):
         before = _read_time(rule)
     return [*before, ("missing", _call(pd.isna))]
 
@@ -147,6 +149,13 @@ def _read_time(rule: ColumnRule) -> list[tuple[str, Any]]:
     """Texts or times as a Series of times by the clock of the rule's zone; NaT where they are none."""
     if rule.kind == "duration":
         return [("times", _call(pd.to_timedelta, errors="coerce"))]
+    if rule.kind == "time":
+        # pandas has no times of day: those of 1 January 1970, whether they come as times or as texts
+        return [
+            ("texts", FunctionTransformer(methodcaller("astype", "str"))),
+            ("of a day", FunctionTransformer(methodcaller("radd", "1970-01-01 "))),
+            ("times", _call(pd.to_datetime, format="ISO8601", errors="coerce")),
+        ]
     given = {"format": "mixed", "dayfirst": rule.form.startswith("d"), "errors": "coerce"}
     if not rule.zone:
         return [("times", _call(pd.to_datetime, **given))]

@@ -155,7 +155,10 @@ class _Columns:
         self.columns = projection.columns
 
     def __call__(self, tile: Rows, chosen: slice) -> np.ndarray:
-        part = tile[:, self.columns[chosen]]
+        columns = self.columns[chosen]
+        # neighbouring columns are a slice, which a sparse matrix cuts out without a table of all columns
+        is_span = len(columns) > 0 and bool(np.all(np.diff(columns) == 1))
+        part = tile[:, columns[0] : columns[-1] + 1] if is_span else tile[:, columns]
         return np.ascontiguousarray(part if isinstance(part, np.ndarray) else part.toarray())
 
 

@@ -9,6 +9,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import mapping_flops, row_mapper
+from dkl.kernels.normal_equations import is_plain_sparse, sparse_rows
 from dkl.kernels.products import alike_dtype
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
@@ -93,8 +94,14 @@ def decision_values(
     if posterior is not None:
         posterior.prepared(precision)
 
+    # rows whose features are their own stored values are multiplied as they are: d zeros a row are never written out
+    plain = posterior is None and is_plain_sparse(X, feature_map)
+
     def score(rows: slice) -> None:
         """Map a span of rows and write its decision values, tile by tile."""
+        if plain:
+            out[rows, : len(coef)] = (sparse_rows(X[rows], feature_map, precision) @ weights)[:, : len(coef)]
+            return
         phi, start = mapped(rows), rows.start
         if is_on_gpu(phi) and posterior is None:
             # The product is made there: of a row K numbers come back, not m.

@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
+from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
@@ -94,6 +95,10 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     given = {} if searched is None else searched.get_params(deep=False)
     size, family = min(given.get("n_features", effort.n_features), effort.n_features), given.get("family", Gaussian())
     drawn = learner_entry("random").learner_class(family, n_features=size, scaling=scaling)
+    if dataset.source.is_sparse and dataset.n_columns > MOST_FEATURES and knobs.sigma == "auto":
+        # Frequencies take n_features numbers a column, where a row holds few, and hardly tell rows of so many columns
+        # apart; joined with the columns themselves they would have every zero written out.
+        return [Contender(tried[0].name, knobs.turned(columns))]
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":

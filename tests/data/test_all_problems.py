@@ -100,6 +100,7 @@ def test_the_shell_has_all_problems_in_its_own_words(tmp_path):
         ("the column 'drop=[1]' and y=3", "the column 'drop=[1]' and y=3"),
         ("write dkl.ingest(..., drop=['a'])", "write dkl.ingest(..., drop=['a'])"),
         ("missing=0.5 fills", "--missing 0.5 fills"),
+        ("names, say so: drop=[...]", "names, say so: --drop ..."),
     ],
 )
 def test_parameters_become_options_of_the_command(said, heard):

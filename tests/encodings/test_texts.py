@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import warnings
 from collections import Counter
 from itertools import pairwise
@@ -316,3 +318,33 @@ def test_plans_count_the_passes_that_free_text_takes(settings: dict[str, Any]) -
     for name in ("words of texts", "rows to look at columns alone"):
         assert run[name] == planned[name]
     assert run["words of texts"] == 1
+
+
+def test_texts_of_the_same_words_are_stored_without_a_warning() -> None:
+    alike = [f"line one\nline two, {number % 10}" for number in range(60)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = TextDirections.fitted("note", TextSample.of(pa.chunked_array([alike]), 0))
+    assert np.isfinite(found.numbers(pa.array(alike))).all()
+
+
+@pytest.mark.slow
+def test_a_store_of_a_million_texts_takes_no_gigabyte_of_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = np.array([f"word{number}" for number in range(3_000)])
+    with (tmp_path / "texts.csv").open("w") as file:
+        file.write("comment,x,y\n")
+        for _ in range(100):
+            drawn, x = words[rng.integers(0, len(words), (10_000, 10))], rng.normal(size=10_000)
+            file.writelines(
+                f"{' '.join(row)},{value:.3f},{int(value > 0)}\n" for row, value in zip(drawn, x, strict=True)
+            )
+    program = (
+        "import resource, dkl\n"
+        f"stored = dkl.ingest({str(tmp_path / 'texts.csv')!r}, {str(tmp_path / 'texts.zarr')!r}, target='y')\n"
+        "print(stored.n_rows, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    n_rows, peak = map(int, done.stdout.split()[-2:])
+    assert n_rows == 1_000_000
+    assert peak < 1e9

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.exceptions import NotFittedError
 
@@ -149,3 +151,24 @@ def test_categories_that_encoders_would_take_otherwise_are_an_error() -> None:
 def test_a_model_that_is_not_fitted_is_an_error() -> None:
     with pytest.raises(NotFittedError):
         classifier().to_sklearn()
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["all there", "some missing"])
+@pytest.mark.parametrize("form", ["times", "Arrow", "texts"])
+def test_times_of_day_are_exported_however_they_are_written(form: str, gaps: bool) -> None:
+    microseconds = np.random.default_rng(0).integers(0, 86_400_000_000, 60)
+    times: list[Any] = [(datetime.datetime.min + datetime.timedelta(microseconds=int(m))).time() for m in microseconds]
+    times[0], times[1] = datetime.time(0), datetime.time(8, 30)
+    if gaps:
+        times[5:60:9] = [None] * len(times[5:60:9])
+    column = {
+        "times": times,
+        "Arrow": pd.Series(times, dtype=pd.ArrowDtype(pa.time64("us"))),
+        "texts": [None if time is None else time.isoformat() for time in times],
+    }[form]
+    frame = pd.DataFrame({"at": column, "x": np.linspace(-1.0, 1.0, 60)})
+    machine = dkl.KernelRegressor("random", n_features=20, random_state=0)
+    model = machine.fit(frame, np.cos(microseconds / 86_400e6 * 2.0 * np.pi) + frame.x)
+    assert_agree(model.to_sklearn().predict(frame), model.predict(frame))
+    alone = frame.iloc[[1]]
+    assert_agree(model.to_sklearn().predict(alone), model.predict(alone))

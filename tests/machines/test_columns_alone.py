@@ -24,9 +24,11 @@ FRAME = pd.DataFrame(
 )
 
 
-def found(frame: Any, y: Any) -> dict[str, float]:
-    """The columns that tell `y` alone, of a frame that is stored."""
-    return dict(perfect_columns(dkl.create_dataset("memory://alone.zarr", frame, y, overwrite=True), Run(), 0))
+def found(frame: Any, y: Any) -> dict[Any, float]:
+    """The columns that tell `y` alone, and the pairs that do, of a frame that is stored."""
+    stored = dkl.create_dataset("memory://alone.zarr", frame, y, overwrite=True)
+    shares = perfect_columns(stored, Run(), 0)
+    return {names[0] if len(names) == 1 else names: share for names, share in shares}
 
 
 def test_the_reasons_of_a_fit_ask_about_a_column_that_tells_the_target_alone() -> None:
@@ -56,3 +58,41 @@ def test_columns_of_noise_are_never_perfect_however_few_the_rows() -> None:
         X = pd.DataFrame(RNG.normal(size=(n, 300))).rename(columns="x{}".format)
         assert not found(X, RNG.integers(0, 2, n))
         assert not found(X, RNG.normal(size=n))
+
+
+PAIRS = pd.DataFrame(
+    {
+        "a": RNG.random(N) < 0.5,
+        "b": RNG.random(N) < 0.5,
+        "level": RNG.integers(0, 4, N),
+        "opened": RNG.normal(size=N),
+        "closed": RNG.normal(size=N),
+    }
+)
+RULES = {
+    "exclusive or": (PAIRS.a ^ PAIRS.b, ("a", "b")),
+    "both": (PAIRS.a & PAIRS.b, ("a", "b")),
+    "larger": (PAIRS.opened > PAIRS.closed, ("opened", "closed")),
+    "a table of two": (PAIRS.a * 10.0 + PAIRS.level, ("a", "level")),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_pairs_of_columns_that_tell_the_target_together_are_asked_about(rule: str) -> None:
+    y, names = RULES[rule]
+    assert list(found(PAIRS, y)) == [names]
+    assert not found(PAIRS, RNG.permutation(y))
+    # a column that tells the target alone is named alone
+    assert list(found(PAIRS.assign(copy=1.0 * y), y)) == ["copy"]
+
+
+def test_a_fit_asks_about_a_pair_and_ends_where_no_loss_is_left() -> None:
+    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(PAIRS, PAIRS.a ^ PAIRS.b)
+    assert any("'a' and 'b' together give 1.000" in reason and "known when you" in reason for reason in model.reasons_)
+    assert any("as there is no loss left" in reason for reason in model.reasons_)
+
+
+def test_pairs_of_noise_are_never_perfect_however_rare_a_class_is() -> None:
+    for n, share in ((60, 0.5), (200, 0.04), (2_000, 0.01)):
+        X = pd.DataFrame(RNG.integers(0, 3, size=(n, 40))).rename(columns="x{}".format)
+        assert not found(X, (RNG.random(n) < share).astype(int))

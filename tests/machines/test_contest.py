@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.linear_model import LogisticRegression
 
 import dkl
 from dkl.data.coerce import as_dataset
@@ -63,6 +65,35 @@ def test_variants_in_a_learned_metric_do_not_learn_it_again() -> None:
 def test_sparse_rows_are_tried_with_their_columns_and_waves_alone() -> None:
     names = [contender.name for contender in tried_on(sparse.csr_array(np.eye(20)))]
     assert names == ["the columns themselves", "random waves", "searched waves"]
+    # frequencies of very many columns take more memory than the rows, unless their bandwidth was asked for
+    very_wide = sparse.csr_array((20, 20_000), dtype=float)
+    assert [contender.name for contender in tried_on(very_wide)] == ["the columns themselves"]
+    assert "random waves" in [contender.name for contender in tried_on(very_wide, sigma=2.0)]
+
+
+@pytest.mark.parametrize(
+    "d",
+    [20_000, *(pytest.param(d, marks=pytest.mark.slow) for d in (300_000, 1_000_000))],
+)
+def test_a_few_columns_that_matter_are_found_among_very_many_sparse_ones(d: int) -> None:
+    rng = np.random.default_rng(0)
+    n, matter = 2_000, 5
+    flags = rng.random((n, matter)) < 0.4
+    noise = sparse.random_array((n, d - matter), density=100 / d, format="csr", rng=rng)
+    X = sparse.hstack([noise, sparse.csr_array(flags.astype(float))], format="csr")
+    scores = flags @ np.array([3.0, -3.0, 2.0, 2.0, -2.0])
+    y = (scores + 0.5 * rng.logistic(size=n) > np.median(scores)).astype(int)
+    machine = dkl.KernelClassifier(random_state=0)
+    begun = time.process_time()
+    machine.fit(X[:1_500], y[:1_500])
+    seconds = time.process_time() - begun
+    linear = LogisticRegression(max_iter=300).fit(X[:1_500], y[:1_500])
+    assert machine.score(X[1_500:], y[1_500:]) >= linear.score(X[1_500:], y[1_500:]) - 0.02
+    # what the fit takes follows from the values that are stored, as scikit-learn's does, and not from the columns
+    assert seconds < 60.0
+    # a row has its own prediction, whichever rows come with it
+    alone = machine.decision_function(X[[1_700]])
+    np.testing.assert_array_equal(alone, machine.decision_function(X[1_600:1_800])[100:101])
 
 
 def judged(*scores: float) -> PenaltyChoice:

@@ -252,7 +252,8 @@ def _directions(rows: sparse.csr_array, most: int) -> np.ndarray:
         # a single word is its own direction, of which scikit-learn has none
         return np.eye(rows.shape[1])
     # several threads of BLAS would round otherwise than one
-    with threadpool_limits(limits=1, user_api="blas"):
+    # texts that all hold the same words have no variance, of which scikit-learn works out shares that nobody asks for
+    with threadpool_limits(limits=1, user_api="blas"), np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(TruncatedSVD(size, random_state=_SEED).fit(rows).components_.T)
 
 

@@ -41,6 +41,8 @@ from dkl.progress import resolve_progress
 from dkl.version import __version__
 
 _UNKNOWN_BYTES = 16 * 2**30
+# Rows that are encoded at a time: of free text they are some 1,000 bytes each, and several copies on their way.
+_ENCODED_ROWS = 1 << 13
 """What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
 
 Progress = bool | Callable[[Event], None] | None
@@ -496,6 +498,9 @@ class _Job:
     def write(self, stage: Stage, writer: DatasetWriter) -> None:
         """Encode the rows in their final order."""
         with _Counted(self.publish, "writing", stage.n_rows) as counted:
-            for table in stage.tables():
-                writer.write(*self.rows.encode(table))
-                counted.advance(table.num_rows, table.num_rows, table.nbytes)
+            for staged in stage.tables():
+                # A short text becomes a hundred numbers: of a table that fits, its encoded rows need not.
+                for first in range(0, staged.num_rows, _ENCODED_ROWS):
+                    table = staged.slice(first, _ENCODED_ROWS)
+                    writer.write(*self.rows.encode(table))
+                    counted.advance(table.num_rows, table.num_rows, table.nbytes)
