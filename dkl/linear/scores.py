@@ -100,7 +100,7 @@ def decision_values(
     def score(rows: slice) -> None:
         """Map a span of rows and write its decision values, tile by tile."""
         if plain:
-            out[rows, : len(coef)] = (sparse_rows(X[rows], feature_map, precision) @ weights)[:, : len(coef)]
+            out[rows, : len(coef)] = (sparse_rows(X[rows], feature_map, precision.name) @ weights)[:, : len(coef)]
             return
         phi, start = mapped(rows), rows.start
         if is_on_gpu(phi) and posterior is None:

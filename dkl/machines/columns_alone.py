@@ -56,7 +56,9 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
     shares = {
         name: judge.share(_quantile_bins(column, judge.half)) for name, column in zip(names, columns, strict=True)
     }
-    found = [((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS]
+    found: list[tuple[tuple[str, ...], float]] = [
+        ((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS
+    ]
     # a column that is perfect alone is so beside any other one
     return found or _perfect_pairs(names, columns, judge)
 
@@ -68,7 +70,7 @@ def _perfect_pairs(
     if len(columns) > _MOST_PAIRED or judge.n_unusual < _FEWEST_UNUSUAL:
         return []
     codes = [np.unique(column, return_inverse=True) for column in columns]
-    found = []
+    found: list[tuple[tuple[str, ...], float]] = []
     for first, second in combinations(range(len(columns)), 2):
         difference = columns[first] - columns[second]
         told = [judge.share(_quantile_bins(difference, judge.half, split_at=0.0))]

@@ -41,9 +41,9 @@ from dkl.progress import resolve_progress
 from dkl.version import __version__
 
 _UNKNOWN_BYTES = 16 * 2**30
+"""What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
 # Rows that are encoded at a time: of free text they are some 1,000 bytes each, and several copies on their way.
 _ENCODED_ROWS = 1 << 13
-"""What a stream may hold: its rows are cut so finely on temporary disk that as many could be put in order."""
 
 Progress = bool | Callable[[Event], None] | None
 
