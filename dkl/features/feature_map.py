@@ -123,8 +123,8 @@ class FeatureMap:
             Names of the d columns of a row that goes in.
         prefix : str
         """
-        parts = self.projection.places() if isinstance(self.projection, CombinedProjection) else [(self, None)]
-        said = [name for part, _ in parts for name in part._said(columns)]
+        parts = self.projection.maps if isinstance(self.projection, CombinedProjection) else (self,)
+        said = [name for part in parts for name in part._said(columns)]
         found: dict[str, None] = {}
         for place, name in enumerate(said):
             free, number = name or f"{prefix}{place}", 1
@@ -139,7 +139,12 @@ class FeatureMap:
         if isinstance(self.projection, StepProjection):
             return self.projection.described(list(columns))
         relu = ("step", "relu", "relu2")[self.order]
-        functions = {"cos-sin": ("cos", "sin"), "cos": ("cos",), "arc-cosine": (relu,), "identity": ("",)}
+        functions: dict[str, tuple[str, ...]] = {
+            "cos-sin": ("cos", "sin"),
+            "cos": ("cos",),
+            "arc-cosine": (relu,),
+            "identity": ("",),
+        }
         if self.activation not in functions or isinstance(self.projection, StructuredProjection):
             return [""] * self.n_features
         matrix = sparse.csr_array(formed(self.projection))
