@@ -127,10 +127,11 @@ class FeatureMap:
         said = [name for part in parts for name in part._said(columns)]
         found: dict[str, None] = {}
         for place, name in enumerate(said):
-            free, number = name or f"{prefix}{place}", 1
+            own = name or f"{prefix}{place}"
+            free, number = own, 1
             while free in found:
                 number += 1
-                free = f"{name} {number}"
+                free = f"{own} {number}"
             found[free] = None
         return list(found)
 
@@ -147,7 +148,8 @@ class FeatureMap:
         }
         if self.activation not in functions or isinstance(self.projection, StructuredProjection):
             return [""] * self.n_features
-        matrix = sparse.csr_array(formed(self.projection))
+        # a copy, since entries that are zero are taken out in place
+        matrix = sparse.csr_array(formed(self.projection), copy=True)
         matrix.eliminate_zeros()
         named = [
             ", ".join(columns[j] for j in np.sort(row)) if 0 < len(row) <= 3 else ""
