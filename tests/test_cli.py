@@ -241,6 +241,31 @@ def test_predictions_carry_ids_as_they_stand_in_the_files(folder: Path, tmp_path
     assert dkl_command("predict", folder / "labels.model", folder / "labels.zarr", "z.csv", "--id", "a").exit_code == 2
 
 
+def test_numbers_in_csv_have_the_digits_of_single_precision(folder: Path, tmp_path: Path) -> None:
+    """Relative to what predictions of a model vary by: 1e9 keeps its last digits where targets differ by one."""
+    new = pd.read_csv(folder / "new.csv")
+    facts_of("predict", folder / "labels.model", folder / "new.csv", tmp_path / "labels.csv", "--proba")
+    table = pd.read_csv(tmp_path / "labels.csv", dtype=str)
+    shares = table.filter(like="probability_")
+    digits = shares.apply(lambda column: column.str.replace(r"e.*|[.]", "", regex=True).str.lstrip("0").str.len())
+    assert digits.max().max() <= 9
+    expected = load_model(str(folder / "labels.model")).predict_proba(new)
+    np.testing.assert_allclose(shares.astype(float), expected, rtol=1e-7)
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    pd.DataFrame(X, columns=["a", "b"]).to_csv(tmp_path / "rows.csv", index=False)
+    for target, decimals in ((X[:, 0], 8), (1e9 + X[:, 0], 8), (1e-9 * X[:, 0], 17)):
+        machine = dkl.KernelRegressor(dkl.RandomFeatures(n_features=20, random_state=0), solver="newton", alpha=1.0)
+        machine.fit(X, target).save(tmp_path / "numbers.zarr", overwrite=True)
+        arguments = (tmp_path / "numbers.zarr", tmp_path / "rows.csv", tmp_path / "numbers.csv", "--overwrite")
+        facts_of("predict", *arguments)
+        written = pd.read_csv(tmp_path / "numbers.csv", dtype=str).prediction
+        np.testing.assert_array_equal(written.astype(float), np.round(written.astype(float), decimals))
+        answers = machine.predict(pd.read_csv(tmp_path / "rows.csv").to_numpy())
+        # a double of 1e9 is itself rounded to 1e-7
+        rounding = 2.0**-24 * np.std(target) + np.spacing(np.abs(answers).max())
+        assert np.abs(written.astype(float) - answers).max() <= rounding
+
+
 HARMFUL = ["=HYPERLINK(1)", "@SUM(A1)", "-a", "\x1b]0;owned\x07", "\t=1+1", "-1.5", "plain, red"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+from dkl.data.dataset import open_dataset
 from dkl.data.together.rules import held_source
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -520,7 +522,7 @@ def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: p
 
 
 def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
-    """From a CSV with texts, dates and gaps to a page, by the commands that a new user types."""
+    """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")
@@ -533,6 +535,9 @@ def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     for said in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
         assert said in run.stdout
+    assert re.search(r"== done \(\d+ s\)", run.stdout)
+    assert len(list(tmp_path.glob("orders-*.csv"))) == 3
+    assert open_dataset(str(tmp_path / "orders.zarr")).n_rows == 1_300
     answers = pd.read_csv(tmp_path / "answers.csv")
     assert answers.order.tolist() == [f"A{number:06d}" for number in range(1_300, 1_500)]
     assert set(answers.prediction) == {"in time", "late"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,30 @@ def test_the_guide_says_where_each_term_first_stands() -> None:
 def test_every_page_of_the_guide_is_in_its_table() -> None:
     contents = (ROOT / "examples" / "index.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^guide/(\w+)$", contents, re.M)) == {page.stem for page in PAGES}
+
+
+def test_no_page_of_the_site_has_the_title_of_another() -> None:
+    """In the list beside every page two of one title could not be told apart."""
+    contents = (ROOT / "examples" / "index.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^:caption: (.+)$", contents, re.M)
+    for name in re.findall(r"^((?:\w+/)*\w+)$", contents, re.M):
+        page = ROOT / "examples" / f"{name}.md"
+        if page.exists():
+            titles.append(page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# "))
+        else:
+            first = json.loads(page.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"][0]["source"]
+            titles.append("".join(first).partition("\n")[0].removeprefix("# "))
+    assert len(titles) > 40
+    assert sorted(set(titles)) == sorted(titles)
+
+
+def test_the_first_page_has_the_installation_an_example_and_four_cards(empty_folder: Path) -> None:
+    text = (ROOT / "examples" / "index.md").read_text(encoding="utf-8")
+    assert "pip install" in text
+    assert text.count("{container} card\n") == 4
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    assert len(code.strip().splitlines()) <= 11
+    run(code, {}, "index.md")
+    assert (empty_folder / "digits.zarr").exists()
+    for place in re.findall(r"(?<!!)\[[^\]]+\]\((?!https?:)([^)#]+)", text):
+        assert (ROOT / "examples" / place).exists(), place

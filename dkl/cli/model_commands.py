@@ -394,7 +394,7 @@ def predict(
         try:
             with open_writer(output, overwrite=overwrite, inputs=[model, data], exact_text=exact_text) as writer:
                 for part in parts:
-                    writer.write(part)
+                    writer.write(answers.in_text(part) if output.endswith(".csv") else part)
         except ValueError as error:
             if exposure is None and counted_over is not None and repr(counted_over) in str(error):
                 error.add_note(

@@ -3,8 +3,8 @@
 Predictions replace predictions only. Parquet and zarr carry the mark ``dkl_predictions`` in their metadata. CSV has no
 metadata, so a CSV file counts as predictions by its first line alone: exactly the header that is written here, with
 its quotes: ``row_id``, columns that were asked for, ``prediction`` (``prediction_...``), ``probability_...``, ``std``,
-``lower``, ``upper`` and ``set_...``. Texts in CSV do no harm in a spreadsheet or a terminal, unless they are asked for
-as they are.
+``lower``, ``upper`` and ``set_...``. Numbers in CSV have the digits that the features have. Texts in CSV do no harm in
+a spreadsheet or a terminal, unless they are asked for as they are.
 """
 
 from __future__ import annotations
@@ -243,6 +243,44 @@ class Answers:
             ends = self.estimator.predict_interval(X, self.interval, groups=groups, **beside)
             columns |= {"lower": ends[..., 0], "upper": ends[..., 1]}
         return columns
+
+    def in_text(self, part: Part) -> Part:
+        """The columns with the digits that features in single precision have, for formats that write numbers as text.
+
+        Of a number that is predicted those are seven behind the decimal point of a unit as large as the deviation of
+        the targets: a prediction of 1e9 keeps its last digit where targets differ by one.
+        """
+        if self._dtype != "float32":
+            return part
+        written = dict(part)
+        for name, values in part.items():
+            if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+                continue
+            if name == "std" or name.startswith("probability_"):
+                written[name] = values.astype(np.float32)
+            elif name.startswith("prediction_") or name in ("prediction", "lower", "upper"):
+                written[name] = self._rounded(values)
+        return written
+
+    @property
+    def _dtype(self) -> str:
+        """Of the features."""
+        model: Any = self.estimator
+        return str(getattr(model, "features_", model).dtype)
+
+    def _rounded(self, values: np.ndarray) -> np.ndarray:
+        """Numbers that are predicted, to 2**-24 of the deviation of the targets; labels as they are."""
+        if hasattr(self.estimator, "classes_"):
+            return values
+        model: Any = self.estimator
+        if model._link:
+            # counts and sizes are exponentials, whose errors are shares of themselves
+            return values.astype(np.float32)
+        scale = float(np.min(getattr(model, "target_scale_", 1.0)))
+        # 1 is a model that was made in the units of its targets, whose deviation it does not know
+        if scale == 1.0:
+            return values
+        return np.round(values, max(int(np.ceil(-np.log10(np.finfo(np.float32).epsneg * scale))), 0))
 
     def _by_class(self, name: str, values: Any) -> dict[str, np.ndarray]:
         """A column a class."""

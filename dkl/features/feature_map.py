@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy import sparse
 
 from dkl.errors import refuse_non_finite
 from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.landmark_projection import Similarities
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.features.projections import Projection
+from dkl.features.projections import ColumnProjection, Projection, StructuredProjection, formed
 from dkl.features.scaling import Scaler, same_scaling
+from dkl.features.step_projection import StepProjection
 
 Activation = Literal[
     "cos-sin", "cos", "arc-cosine", "identity", "harmonics", "landmarks", "steps", "nystrom", "combined"
@@ -108,6 +110,57 @@ class FeatureMap:
     def n_features(self) -> int:
         """Columns of a row that comes out."""
         return self.columns_a_frequency * self.n_frequencies
+
+    def names(self, columns: Sequence[str], prefix: str) -> list[str]:
+        """A name for each column of a row that comes out, all different.
+
+        Features of at most three columns are named after these, as in ``cos(age, bmi)``, and numbered where there are
+        several, ``cos(age, bmi) 2``; steps are ``age > 42.5``. Every other feature is `prefix` with its place.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Names of the d columns of a row that goes in.
+        prefix : str
+        """
+        parts = self.projection.maps if isinstance(self.projection, CombinedProjection) else (self,)
+        said = [name for part in parts for name in part._said(columns)]
+        found: dict[str, None] = {}
+        for place, name in enumerate(said):
+            own = name or f"{prefix}{place}"
+            free, number = own, 1
+            while free in found:
+                number += 1
+                free = f"{own} {number}"
+            found[free] = None
+        return list(found)
+
+    def _said(self, columns: Sequence[str]) -> list[str]:
+        """The name of each feature by the columns that it depends on; empty where it depends on more than three."""
+        if isinstance(self.projection, StepProjection):
+            return self.projection.described(list(columns))
+        relu = ("step", "relu", "relu2")[self.order]
+        functions: dict[str, tuple[str, ...]] = {
+            "cos-sin": ("cos", "sin"),
+            "cos": ("cos",),
+            "arc-cosine": (relu,),
+            "identity": ("",),
+        }
+        if self.activation not in functions or isinstance(self.projection, StructuredProjection):
+            return [""] * self.n_features
+        # a copy, since entries that are zero are taken out in place
+        matrix = sparse.csr_array(formed(self.projection), copy=True)
+        matrix.eliminate_zeros()
+        named = [
+            ", ".join(columns[j] for j in np.sort(row)) if 0 < len(row) <= 3 else ""
+            for row in np.split(matrix.indices, matrix.indptr[1:-1])
+        ]
+        one_alone = isinstance(self.projection, ColumnProjection)
+        return [
+            (name if one_alone and not function else f"{function or 'sum'}({name})") if name else ""
+            for function in functions[self.activation]
+            for name in named
+        ]
 
     def split(self, coef: np.ndarray) -> Iterator[tuple[FeatureMap, np.ndarray]]:
         """The maps of a combination, each with its part of linear forms; a map that is none is its own only part.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -61,9 +61,7 @@ from dkl.solvers.losses import LOG_LINK
 _JUDGING_SHARE = 0.1
 
 
-class FeatureLearner(
-    SavingMixin, DocumentedMixin, CallbackSupportMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
-):
+class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator):
     """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
@@ -250,6 +248,37 @@ class FeatureLearner(
     def scaler_(self) -> Any:
         """The fitted scaler, or None."""
         return self.feature_map_.scaler
+
+    def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
+        """A name for each column of the mapped rows.
+
+        Features of at most three columns are named after these: ``cos(age, bmi)``, ``bmi > 31.5``; further ones of the
+        same columns are numbered. The others have the learner's name and their place.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None
+            Names of the columns of the rows, for a learner that was fitted on rows without names; None is
+            ``x0, x1, ...``.
+
+        Returns
+        -------
+        ndarray of shape (n_features,), str objects
+
+        Raises
+        ------
+        ValueError
+            If `input_features` are not the names of the columns of `fit`.
+        """
+        check_is_fitted(self, "feature_map_")
+        # the names of the columns that go in, checked
+        names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
+        encoding = getattr(self, "encoding_", None)
+        if encoding is not None and (not encoding.array_dtype or encoding.n_columns != len(names)):
+            # columns of tables, and of arrays with missing values, become several
+            names = encoding.column_names
+        columns = [str(name) for name in names]
+        return np.array(self.feature_map_.names(columns, type(self).__name__.lower()), dtype=object)
 
     @property
     def _n_features_out(self) -> int:

@@ -30,6 +30,8 @@ include_patterns = [
 ]
 html_theme = "furo"
 html_title = f"dkl {release}"
+html_static_path = ["static"]
+html_css_files = ["dkl.css"]
 
 # a name in backquotes links to where it is described, wherever that is
 default_role = "py:obj"

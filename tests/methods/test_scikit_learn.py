@@ -15,14 +15,16 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from dkl.features.families import Gaussian, Laplacian
+from dkl.features.families import Coordinates, Gaussian, Laplacian
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.aligned.learner import AlignedFeatures
+from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
+from dkl.methods.steps.learner import StepFeatures
 from tests.kernels.cases import blas_treats_rows_alike
 
 LEARNERS = [
@@ -84,8 +86,30 @@ def test_outputs_have_names_and_become_frames(learner: Any, rows: Any) -> None:
     fitted = clone(learner).set_output(transform="pandas").fit(*rows)
     frame = fitted.transform(rows[0])
     assert list(frame.columns) == list(fitted.get_feature_names_out())
-    assert frame.columns[0] == type(learner).__name__.lower() + "0"
+    assert frame.columns.is_unique
     assert frame.shape[1] == fitted.feature_map_.n_features
+
+
+def test_features_of_few_columns_are_named_after_them() -> None:
+    table = load_breast_cancer(as_frame=True)
+    X, y = table.data.iloc[:, :2].set_axis(["age", "bmi"], axis=1), table.target
+    drawn = RandomFeatures(n_features=4, random_state=0).fit(X)
+    pairs = ["cos(age, bmi)", "cos(age, bmi) 2", "sin(age, bmi)", "sin(age, bmi) 2"]
+    assert drawn.get_feature_names_out().tolist() == pairs
+    with pytest.raises(ValueError, match="feature_names_in_"):
+        drawn.get_feature_names_out(["other", "names"])
+    steps = StepFeatures(n_features=8, random_state=0).fit(X, y)
+    assert steps.get_feature_names_out().tolist() == steps.atoms_
+    both = CombinedFeatures([drawn, steps]).fit(X, y)
+    assert both.get_feature_names_out().tolist()[:4] == pairs
+    assert len(set(both.get_feature_names_out())) == both.feature_map_.n_features
+    itself = RandomFeatures(Coordinates(), n_features=2, random_state=0).fit(X.to_numpy())
+    assert itself.get_feature_names_out(["u", "v"])[0] in {"u", "v"}
+    assert RandomFeatures(n_features=4, random_state=0).fit(table.data).get_feature_names_out()[3] == "randomfeatures3"
+    with_gaps = X.to_numpy().copy()
+    with_gaps[3, 1] = np.nan
+    names = RandomFeatures(n_features=4, random_state=0).fit(with_gaps).get_feature_names_out()
+    assert names[0].startswith("cos(")
 
 
 @every_learner
