@@ -36,7 +36,7 @@ def class_alignments(
 
     References
     ----------
-    Sinha & Duchi 2016, equation (4), and S as of section 2.2 ("consistency").
+    Sinha & Duchi 2016, equation (4), and S as before lemma 1 (section 3).
     """
     whole = sums.sum(axis=2)
     if similarity is not None:

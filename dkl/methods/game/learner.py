@@ -199,8 +199,10 @@ class GameSolver:
         dataset, family = rows.dataset, rows.family
         if dataset.classes is None:
             raise ValueError(
-                "solver='game' of MarginFeatures learns from class labels, and these targets are numbers (regression); "
-                "use solver='corrective'"
+                "solver='game' of MarginFeatures learns from class labels, and these targets are numbers (regression): "
+                "the game is played for the dual weights of a margin, of which theorems 4.1 to 4.3 of the paper speak, "
+                "and the paper states none for errors of numbers; use solver='corrective', which searches the same "
+                "potential of the residuals"
             )
         self.check()
         # The kernel player chooses from a finite set of features, or finds pairs of cosines and sines in R^d. Features
