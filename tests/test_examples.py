@@ -93,6 +93,26 @@ def test_the_globes_of_figure_1_are_drawn(tmp_path: Path) -> None:
     assert is_picture(names["accuracies"](found, tmp_path))
 
 
+def test_figure_1_has_the_papers_own_game_with_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = example("papers/figure_1.py")
+
+    def learned_accuracy(learner: Any, rows: Any, test: Any) -> float:
+        played = learner.solver == "game"
+        assert not played or (learner.loss, learner.C) == ("hinge", 1.0)
+        learner.duality_gap_ = 0.25
+        return 97.0 if played else 99.0
+
+    for name, value in (("rbf_accuracy", 92.0), ("arc_cosine_accuracy", 95.0)):
+        monkeypatch.setitem(names["main"].__globals__, name, lambda rows, test, value=value: value)
+    monkeypatch.setitem(names["main"].__globals__, "learned_accuracy", learned_accuracy)
+    text = names["main"](["--quick", "--output", str(tmp_path)])
+    assert "| windmill | RBF-SVM | 92.00 +- 0.00 | 92.1 |  |" in text
+    assert "| checkerboard | 30 harmonics | 99.00 +- 0.00 | 99.1 |  |" in text
+    assert "| windmill | game, T = 10 | 97.00 +- 0.00 |  | gap 25 %, " in text
+    assert (tmp_path / "figure_1.md").read_text() == text
+    assert is_picture(tmp_path / "accuracy.png")
+
+
 @pytest.mark.slow
 def test_figure_1_is_reached_with_defaults() -> None:
     """The paper: 98.6, 99.1 and 99.3 at T = 100, 300 and 1,000 on the windmill; 99.1 with 29 harmonics."""

@@ -152,7 +152,8 @@ class AlignmentDriver(_PotentialDriver):
             else:
                 values = values - class_diagonal(squares, targets, center=problem.center, similarity=problem.similarity)
         total = total_weight(problem, sums)
-        return PotentialState(values, total, total if problem.similarity is None else _itself(problem, targets))
+        S = problem.similarity
+        return PotentialState(values, total, total if S is None else _itself(problem, S, targets))
 
 
 class PosteriorDriver(_PotentialDriver):
@@ -164,9 +165,9 @@ class PosteriorDriver(_PotentialDriver):
         return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
 
 
-def _itself(problem: PotentialProblem, totals: np.ndarray) -> float:
+def _itself(problem: PotentialProblem, similarity: np.ndarray, totals: np.ndarray) -> float:
     """The sum of s_ii over the rows; of a cosine with a phase, whose square is at most 1, of its positive terms."""
-    of_class = np.diagonal(problem.similarity)
+    of_class = np.diagonal(similarity)
     return float(totals @ (of_class if problem.candidates.activation == "cos-sin" else np.maximum(of_class, 0.0)))
 
 

@@ -285,7 +285,7 @@ class Judge:
             weights.append(_weight(problem, inside[f]))
             alike = _centred(problem, outside)
             if problem.similarity is not None:
-                # centred labels that are alike or not have S = 2 I, and the factor of 2 is left out there
+                # the sums hold sqrt(2) each, for S = 2 I of centred labels that are alike or not
                 alike = alike @ problem.similarity / 2.0
             between.append(np.sum(_centred(problem, inside[f]) * alike, axis=(0, 2)))
         # The mean of the features over all rows, (parts, D). For classes the sums are by class; for numbers the last

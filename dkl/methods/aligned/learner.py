@@ -104,6 +104,8 @@ class AlignedFeatures(Certified, SelectingLearner):
     rho_ : float
     similarity_ : ndarray of shape (K, K)
         S by class, where `similarity` is given.
+    self_similarity_ : float
+        Where `similarity` is given: that of each row with itself, summed over the rows, at most.
     bounds_ : Bounds
         For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
         from the best, and the complexity of machines on it; see `bounds`.

@@ -214,7 +214,8 @@ class GameSolver:
             pool = family.draw(_POOL_SIZE, dataset.n_columns, rows.seed, self.dtype)
         given = {name: getattr(self, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
         given = {name: value for name, value in given.items() if value is not None}
-        options = SearchOptions(sparse_share=self.sparse_share, **given)
+        # most rows of a game on a hinge have the dual weight 0: each ascent takes the time of the others alone
+        options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **given)
         first = self.search_rows or _FIRST_SAMPLE
         judges = self.patience is not None
         held_out = rows.context.held_out(self.validation_fraction, rows.seed) if judges else None
