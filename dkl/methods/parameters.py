@@ -90,7 +90,7 @@ ALIGNMENT: Constraints = {
     "sums": [str, HasMethods("__fspath__"), None],
     "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
     "center": ["boolean"],
-    "similarity": ["array-like", callable, None],
+    "similarity": ["array-like", HasMethods(["__call__"]), None],
     "diagonal": ["boolean"],
     "estimator": [StrOptions({"auto", "draw", "support"})],
 }

@@ -263,6 +263,11 @@ class AlignedFeatures(Certified, SelectingLearner):
     def _check_rest(self) -> None:
         family = family_of(self)
         check_finite_pool(self, family)
+        if not (self.similarity is None or callable(self.similarity) or np.ndim(self.similarity) == 2):
+            raise ValueError(
+                f"similarity is {self.similarity!r}; it must be a matrix over the classes, a function of two labels, or "
+                "None"
+            )
         if callable(self.similarity) and self.checkpoint is not None:
             raise ValueError(
                 "similarity is a function, of which a checkpoint cannot tell whether a later run has the same: give "
@@ -286,7 +291,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     def _keep_values(self, state: PotentialState) -> None:
         """The alignments v that the driver has found."""
-        self.alignment_ = state.values
+        self.alignment_ = np.asarray(state.values)
         if self.similarity is not None:
             self.self_similarity_ = state.itself
 

@@ -191,7 +191,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
 
     def _keep_values(self, state: PotentialState) -> None:
         """The empirical losses that the driver has found."""
-        self.losses_ = state.values
+        self.losses_ = np.asarray(state.values)
 
     def _choose(self) -> None:
         """Weights, and the features that are kept by them: no pass."""
