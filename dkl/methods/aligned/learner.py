@@ -265,8 +265,8 @@ class AlignedFeatures(Certified, SelectingLearner):
         check_finite_pool(self, family)
         if not (self.similarity is None or callable(self.similarity) or np.ndim(self.similarity) == 2):
             raise ValueError(
-                f"similarity is {self.similarity!r}; it must be a matrix over the classes, a function of two labels, or "
-                "None"
+                f"similarity is {self.similarity!r}; it must be a matrix over the classes, a function of two labels "
+                "or None"
             )
         if callable(self.similarity) and self.checkpoint is not None:
             raise ValueError(
