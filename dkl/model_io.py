@@ -359,6 +359,9 @@ def _fields_of(value: object, path: str) -> dict[str, Any]:
         if not isinstance(fields.get("random_state"), int | np.integer | None):
             # A generator is no part of a fitted model: the seed that it gave is `seed_`.
             fields["random_state"] = None
+        if callable(fields.get("similarity")):
+            # nor is a function: its values are
+            fields["similarity"] = value.similarity_
         # Lazy attributes, such as the dual weights of a game, belong to the rows of the fit and stay with them.
         return fields | {
             name: fitted

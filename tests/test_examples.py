@@ -95,6 +95,26 @@ def test_the_globes_of_figure_1_are_drawn(tmp_path: Path) -> None:
     assert is_picture(names["accuracies"](found, tmp_path))
 
 
+def test_figure_1_has_the_papers_own_game_with_its_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = example("papers/figure_1.py")
+
+    def learned_accuracy(learner: Any, rows: Any, test: Any) -> float:
+        played = learner.solver == "game"
+        assert not played or (learner.loss, learner.C) == ("hinge", 1.0)
+        learner.duality_gap_ = 0.25
+        return 97.0 if played else 99.0
+
+    for name, value in (("rbf_accuracy", 92.0), ("arc_cosine_accuracy", 95.0)):
+        monkeypatch.setitem(names["main"].__globals__, name, lambda rows, test, value=value: value)
+    monkeypatch.setitem(names["main"].__globals__, "learned_accuracy", learned_accuracy)
+    text = names["main"](["--quick", "--output", str(tmp_path)])
+    assert "| windmill | RBF-SVM | 92.00 +- 0.00 | 92.1 |  |" in text
+    assert "| checkerboard | 30 harmonics | 99.00 +- 0.00 | 99.1 |  |" in text
+    assert "| windmill | game, T = 10 | 97.00 +- 0.00 |  | gap 25 %, " in text
+    assert (tmp_path / "figure_1.md").read_text() == text
+    assert is_picture(tmp_path / "accuracy.png")
+
+
 @pytest.mark.slow
 def test_figure_1_is_reached_with_defaults() -> None:
     """The paper: 98.6, 99.1 and 99.3 at T = 100, 300 and 1,000 on the windmill; 99.1 with 29 harmonics."""
@@ -111,6 +131,8 @@ def test_table_1_is_measured_on_digits(tmp_path: Path) -> None:
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| digits")]
     assert [line[1] for line in lines] == list(names["ARMS"])
     assert all(float(line[2].split(",")[0]) > 90.0 for line in lines)
+    # the paper's own algorithm says how far from the optimum it has come
+    assert [", gap " in line[2] for line in lines] == [arm == names["GAME"] for arm in names["ARMS"]]
     assert (tmp_path / "table_1.md").read_text() == text
     # What has been measured is not measured again.
     assert names["main"](["--quick", "--sizes", "50", "--output", str(tmp_path), "--minutes", "0"]) == text
@@ -270,6 +292,33 @@ def figure_4(tmp_path: Path) -> dict[str, Any]:
     return example("papers/figure_4.py")
 
 
+def test_the_papers_own_machine_of_figure_4_searches_its_space_once_for_each_number_of_frequencies(
+    figure_4: dict[str, Any], tmp_path: Path
+) -> None:
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
+    spaces = [stage.space(split, {}) for stage in figure_4["MACHINES"]["TRF"].stages(split)]
+    assert [space["n_features"] for space in spaces] == [[2 * D] for D in (50, 100, 200, 400, 800, 1_600)]
+    asked = []
+
+    class Asked:
+        def stages(self, split: Any) -> Any:
+            return figure_4["MACHINES"]["TRF"].stages(split)
+
+        def score(self, split: Any, values: Any) -> float:
+            asked.append(dict(values))
+            return -float(values["n_features"])
+
+    with figure_4["Progress"](disable=True) as progress:
+        best, _ = figure_4["search"](Asked(), split, 2, progress)
+    assert [values["n_features"] for values in asked] == [
+        2 * D for D in (50, 100, 200, 400, 800, 1_600) for _ in range(2)
+    ]
+    assert best["n_features"] == 100
+    assert all(0.01 <= values[name] <= 100.0 for values in asked for name in ("lam", "Lam", "gamma", "length_scale"))
+    assert all(values["meta_kernel"] == "rbf" and values["sigma"] == 1.0 for values in asked)
+    assert all(space["loss"] == ["squared_error"] for space in spaces)
+
+
 def test_figure_4_reads_the_cells_that_are_finished(
     figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +386,51 @@ def test_a_cell_is_measured_once_and_a_broken_one_again(tmp_path: Path) -> None:
     assert "a b/50%" in cells
     with pytest.raises(KeyError, match="other"):
         cells["other"]
+
+
+def test_tables_are_kept_and_printed_before_pictures_are_drawn_and_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = example("papers/cells.py")
+    with pytest.raises(ZeroDivisionError):
+        names["report"]("| 1 |", tmp_path / "new" / "tables.md", lambda: 1 / 0)
+    assert (tmp_path / "new" / "tables.md").read_text() == "| 1 |"
+    assert "| 1 |" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    names["report"]("| 2 |", tmp_path / "tables.md", lambda: 1 / 0)
+    assert "| 2 |\nNo pictures: matplotlib is not installed." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "script", ["alignment", "figure_1", "figure_4", "landmarks", "leverage_curves", "posterior", "table_1"]
+)
+def test_scripts_of_the_papers_start_without_matplotlib(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    assert runpy.run_path(str(EXAMPLES / "papers" / f"{script}.py"), run_name="example")["report"]
+
+
+def test_a_page_is_made_again_by_the_commands_that_it_names(tmp_path: Path) -> None:
+    names = example("papers/remake.py")
+    readme = (EXAMPLES / "papers" / "README.md").read_text()
+    for paper, scripts in names["PAPERS"].items():
+        assert f"`python examples/papers/remake.py {paper} --data DIR`" in readme
+        made = names["commands"](paper, tmp_path, Path("data"), quick=False)
+        for ((name, *arguments), table), (script, given, _) in zip(made, scripts, strict=True):
+            assert (EXAMPLES / "papers" / name).exists()
+            assert ("--data" in arguments) == given.endswith("--data")
+            assert table.parent == tmp_path / script.removesuffix(".py")
+    arguments, _ = names["commands"]("004", tmp_path, None, quick=True)[0]
+    assert arguments == ["landmarks.py", "--quick", "--output", str(tmp_path / "landmarks")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", ["000", "001", "002", "003", "004"])
+def test_the_page_of_a_paper_is_made_again_in_small(paper: str, tmp_path: Path) -> None:
+    page = example("papers/remake.py")["remake"](paper, tmp_path, quick=True)
+    assert page.count("Made by: ") == len(example("papers/remake.py")["PAPERS"][paper])
+    assert "| --- |" in page
+    assert (tmp_path / f"{paper}.md").read_text() == page
 
 
 def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured() -> None:

@@ -13,7 +13,9 @@ import dask
 import pytest
 from typer.testing import CliRunner
 
+import dkl
 from dkl.cli.app import app
+from dkl.methods.parameters import check_parameters
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "examples" / "guide"
@@ -71,6 +73,19 @@ def assert_runs_as_it_stands(page: Path) -> dict[str, Any]:
         if expected:
             assert_as_printed(printed, expected, place)
     return names
+
+
+def test_each_system_of_the_papers_is_one_line_that_is_accepted() -> None:
+    text = (GUIDE / "papers.md").read_text(encoding="utf-8")
+    section = text.split("## Each system of the papers in one line")[1].split("\n## ")[0]
+    lines = [line.split(" | ") for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    names = {name: getattr(dkl, name) for name in dir(dkl)} | {"D": 50, "N": 5, "S": [[1, 0], [0, 1]]}
+    assert len(lines) > 12
+    for line in lines:
+        code = line[1].strip("`")
+        if code != "learner.bounds_":
+            eval(code, names)._check_rest()
+            check_parameters(eval(code, names))
 
 
 @pytest.fixture

@@ -488,7 +488,7 @@ class SelectingLearner(Updated, PoolLearner):
         """One pass over the rows for the value of each candidate, then the choice."""
         state = self._sum(*self._asked(dataset), dataset, "potentials")
         self.total_weight_ = state.total
-        self._keep_values(state.values)
+        self._keep_values(state)
         self._choose()
 
     def _check_task(self, dataset: Dataset) -> None:
@@ -500,6 +500,6 @@ class SelectingLearner(Updated, PoolLearner):
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
-    def _keep_values(self, values: np.ndarray) -> None:
+    def _keep_values(self, state: PotentialState) -> None:
         """Store what the pass has found of each candidate (m,), by the name that the method has for it."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

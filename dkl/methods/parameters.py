@@ -88,14 +88,16 @@ ALIGNMENT: Constraints = {
     "n_features": [_count(1), None],
     "rho": [_FROM_ZERO, None],
     "sums": [str, HasMethods("__fspath__"), None],
-    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
+    "k": [Interval(Real, 1, _LARGEST_POWER, closed="right")],
     "center": ["boolean"],
+    "similarity": ["array-like", HasMethods(["__call__"]), None],
     "diagonal": ["boolean"],
     "estimator": [StrOptions({"auto", "draw", "support"})],
 }
 
 JOINT: Constraints = {
-    **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho", "k")},
+    **{name: ALIGNMENT[name] for name in ("n_candidates", "n_features", "rho")},
+    "k": [Interval(Real, 2, _LARGEST_POWER, closed="both")],
     "C": [_POSITIVE],
     "loss": [StrOptions(set(TUNED_LOSSES)), None],
     "tol": [_POSITIVE],

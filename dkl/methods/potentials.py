@@ -39,6 +39,8 @@ class PotentialProblem:
         Take the mean off the class indicators (regression targets are always centred).
     diagonal : bool
         Keep the terms i = j, as (4) does. False subtracts them.
+    similarity : ndarray of shape (K, K) or None
+        Of two labels; None is 1 within a class and -1 across.
     pivot : ndarray of shape (n_outputs,) or None
         Near the mean of regression targets, and taken off them first: sums of float32 features would lose what little
         large targets vary by.
@@ -51,6 +53,7 @@ class PotentialProblem:
     dtype: str = "float32"
     center: bool = False
     diagonal: bool = True
+    similarity: np.ndarray | None = None
     pivot: np.ndarray | None = None
 
     @property
@@ -73,10 +76,20 @@ class PotentialProblem:
 
 @dataclass(frozen=True, eq=False)
 class PotentialState:
-    """`values` is None before the pass; then the alignments or losses (m,), and `total`, the weight of all rows."""
+    """Before the pass `values` is None; after it the alignments or losses of all candidates.
+
+    Parameters
+    ----------
+    values : ndarray of shape (m,) or None
+    total : float
+        The weight of all rows.
+    itself : float
+        The most that the pairs of a row with itself add to an alignment: the sum of their similarities.
+    """
 
     values: np.ndarray | None = None
     total: float = 0.0
+    itself: float = 0.0
 
 
 def joined_sums(name: str, width: int, problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -130,15 +143,17 @@ class AlignmentDriver(_PotentialDriver):
         if is_regression:
             values = regression_alignments(features, targets)
         else:
-            values = class_alignments(features, targets, center=problem.center)
+            values = class_alignments(features, targets, center=problem.center, similarity=problem.similarity)
         if problem.needs_squares:
             # Less the terms i = j of (4). Of pairs these are the same for all candidates, and move no weight.
             squares = joined_sums("squares", problem.n_squares, problem, sums)
             if is_regression:
                 values = values - regression_diagonal(squares, targets)
             else:
-                values = values - class_diagonal(squares, targets, center=problem.center)
-        return PotentialState(values=values, total=total_weight(problem, sums))
+                values = values - class_diagonal(squares, targets, center=problem.center, similarity=problem.similarity)
+        total = total_weight(problem, sums)
+        S = problem.similarity
+        return PotentialState(values, total, total if S is None else _itself(problem, S, targets))
 
 
 class PosteriorDriver(_PotentialDriver):
@@ -148,6 +163,12 @@ class PosteriorDriver(_PotentialDriver):
         (sums,) = results
         features = joined_sums("features", problem.n_targets, problem, sums)
         return PotentialState(values=pair_losses(features, sums["targets"]), total=total_weight(problem, sums))
+
+
+def _itself(problem: PotentialProblem, similarity: np.ndarray, totals: np.ndarray) -> float:
+    """The sum of s_ii over the rows; of a cosine with a phase, whose square is at most 1, of its positive terms."""
+    of_class = np.diagonal(similarity)
+    return float(totals @ (of_class if problem.candidates.activation == "cos-sin" else np.maximum(of_class, 0.0)))
 
 
 def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:

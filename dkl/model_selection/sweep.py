@@ -283,7 +283,11 @@ class Judge:
             values.append(np.asarray(state.values))
             totals.append(state.total)
             weights.append(_weight(problem, inside[f]))
-            between.append(np.sum(_centred(problem, inside[f]) * _centred(problem, outside), axis=(0, 2)))
+            alike = _centred(problem, outside)
+            if problem.similarity is not None:
+                # the sums hold sqrt(2) each, for S = 2 I of centred labels that are alike or not
+                alike = alike @ problem.similarity / 2.0
+            between.append(np.sum(_centred(problem, inside[f]) * alike, axis=(0, 2)))
         # The mean of the features over all rows, (parts, D). For classes the sums are by class; for numbers the last
         # target is a column of ones.
         features = [_features(problem, sums) for sums in inside]
@@ -296,8 +300,14 @@ class Judge:
         targets = targets if problem.n_classes is not None else targets[:, :-1]
         targets = targets / rows.weights[:, None]
         targets = targets - targets.mean(axis=0)
-        factor = 1.0 if problem.n_classes is None else 2.0
-        size = factor * float(np.linalg.norm(targets.T @ targets) / rows.n_rows)
+        gram = targets.T @ targets
+        if problem.similarity is not None:
+            # |T S T'|^2 = tr(S G S G) with G = T'T, of targets T
+            product = problem.similarity @ gram
+            size = float(np.sqrt(np.sum(product * product.T)) / rows.n_rows)
+        else:
+            factor = 1.0 if problem.n_classes is None else 2.0
+            size = factor * float(np.linalg.norm(gram) / rows.n_rows)
         return cls(values, totals, between, pairs, size, np.array(weights))
 
     def alignments(self, fitted: Swept, chosen: Mapping[str, Any]) -> np.ndarray:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 
-def class_alignments(sums: np.ndarray, totals: np.ndarray, *, center: bool = False) -> np.ndarray:
+def class_alignments(
+    sums: np.ndarray, totals: np.ndarray, *, center: bool = False, similarity: np.ndarray | None = None
+) -> np.ndarray:
     """The alignment of each candidate with class labels, the vector v of (4).
 
     With F_k the sum of the feature over the rows of class k, v = 2 sum_k |F_k|^2 - |sum_k F_k|^2: for two classes this
     is (sum_i y_i phi(x_i))^2 with y in {-1, 1}, for more the similarity of two rows is 1 in one class and -1 across
-    (Letarte, Morvant & Germain 2019, proposition 8).
+    (Letarte, Morvant & Germain 2019, proposition 8). Of any similarity S of two labels, v = sum_kl S_kl F_k.F_l.
 
     Parameters
     ----------
@@ -22,17 +24,25 @@ def class_alignments(sums: np.ndarray, totals: np.ndarray, *, center: bool = Fal
     totals : ndarray of shape (K,)
         The weight of each class.
     center : bool
-        Take the mean off the indicators first: v = 2 sum_k |F_k - p_k F|^2 with p the shares of the classes.
+        Take the mean off the indicators first: F_k - p_k F stands for F_k, with p the shares of the classes, and v is
+        2 sum_k |F_k - p_k F|^2.
+    similarity : ndarray of shape (K, K) or None
+        S, symmetric; None is 1 within a class and -1 across.
 
     Returns
     -------
     ndarray of shape (m,)
+        Negative values are possible where S has negative eigenvalues.
 
     References
     ----------
-    Sinha & Duchi 2016, equation (4).
+    Sinha & Duchi 2016, equation (4), and S as before lemma 1 (section 3).
     """
     whole = sums.sum(axis=2)
+    if similarity is not None:
+        if center:
+            sums = sums - whole[:, :, None] * (totals / totals.sum())
+        return ((sums @ similarity) * sums).sum(axis=(0, 2))
     if center:
         # The features of the rows of class k, less what they would be if classes had nothing to do with features.
         deviations = sums - whole[:, :, None] * (totals / totals.sum())
@@ -59,7 +69,9 @@ def regression_alignments(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
     return np.square(sums[:, :, :-1] - means * sums[:, :, -1:]).sum(axis=(0, 2))
 
 
-def class_diagonal(squares: np.ndarray, totals: np.ndarray, *, center: bool = False) -> np.ndarray:
+def class_diagonal(
+    squares: np.ndarray, totals: np.ndarray, *, center: bool = False, similarity: np.ndarray | None = None
+) -> np.ndarray:
     """The terms i = j of `class_alignments`, which (4) has and the unbiased estimate leaves out.
 
     Parameters
@@ -68,13 +80,17 @@ def class_diagonal(squares: np.ndarray, totals: np.ndarray, *, center: bool = Fa
         Sums of the squared features over the rows of each class.
     totals : ndarray of shape (K,)
         The weight of each class.
-    center : bool
+    center, similarity
         As in `class_alignments`.
 
     Returns
     -------
     ndarray of shape (m,)
     """
+    if similarity is not None:
+        # (e_k - p)'S(e_k - p) for indicators e_k, less the shares p where they are centred.
+        marks = np.eye(len(totals)) - (totals / totals.sum() if center else 0.0)
+        return (squares * ((marks @ similarity) * marks).sum(axis=1)).sum(axis=(0, 2))
     if not center:
         return squares.sum(axis=(0, 2))
     shares = totals / totals.sum()
@@ -116,7 +132,8 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
         Radius of the ball, >= 0: 0 gives uniform weights. From (D/t)^(k-1) - 1 on, with t exact ties at the largest
         alignment, the bound no longer matters and q is uniform on the ties.
     k : float
-        Order of the divergence, >= 2.
+        Order of the divergence, > 1. Below 2 no weights have a divergence above D^(k-1) - 1, which is small where k is
+        near 1.
 
     Returns
     -------
@@ -125,11 +142,12 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     Raises
     ------
     ValueError
-        If `v` is not a finite vector, `rho` is negative or `k` below 2.
+        If `v` is not a finite vector, `rho` is negative or `k` at most 1.
 
     References
     ----------
-    Sinha & Duchi 2016, equation (8), algorithm 1 and lemma 4.
+    Sinha & Duchi 2016, equation (8), algorithm 1 and lemma 4, for k >= 2; Letarte, Morvant & Germain 2019, equations
+    (17) and (18), for every k > 1.
 
     Examples
     --------
@@ -142,8 +160,8 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
         raise ValueError(f"v must be a vector of at least one finite alignment, got shape {v.shape}")
     if not rho >= 0.0:
         raise ValueError(f"rho must be a number >= 0 (0 gives uniform weights), got {rho!r}")
-    if not k >= 2.0:
-        raise ValueError(f"k must be a number >= 2, got {k!r}")
+    if not k > 1.0:
+        raise ValueError(f"k must be a number > 1, got {k!r}")
     size, top = len(v), v.max()
     spread = top - v.min()
     if rho == 0.0 or spread == 0.0:
@@ -219,7 +237,10 @@ def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.
 
 def _powers(heights: np.ndarray, gap: float, k: float) -> np.ndarray:
     """The weights proportional to [v - eta]_+^(1/(k-1)) for eta = -gap."""
-    weights = np.maximum(heights + gap, 0.0) ** (1.0 / (k - 1.0))
+    raised = np.maximum(heights + gap, 0.0)
+    # Below k = 2 the power is above 1 and may be large: relative to the best candidate it neither overflows nor is 0
+    # for all of them.
+    weights = (raised / gap if k < 2.0 else raised) ** (1.0 / (k - 1.0))
     return weights / weights.sum()
 
 

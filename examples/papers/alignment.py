@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from alignment_figures import figure_1, figure_2
+from alignment_figures import Part, figure_1, figure_2
 from alignment_race import race
 from alignment_sets import LARGER, OURS, PLAIN, SETTINGS, Study, best_machine, error, measured
 from baselines import KernelMixture, RBFLandmarks, joint_weights, ratio_weights
-from cells import Cell, markdown
+from cells import Cell, markdown, report
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
@@ -123,7 +123,7 @@ def curve(study: Study, name: str, arm: str, of: str) -> list[float]:
     ]
 
 
-def table_1(study: Study) -> str:
+def table_1(study: Study) -> Part:
     """The best test error over D of both arms, and figure 3."""
     fill_sizes(study)
     rows, errors, speedups = [], {}, {}
@@ -134,11 +134,13 @@ def table_1(study: Study) -> str:
         best = {arm: int(np.argmin(errors[name][f"{arm}, test"])) for arm in seconds}
         ours, plain = ((errors[name][f"{arm}, test"][place], seconds[arm][place]) for arm, place in best.items())
         rows.append([name, *shown_1(*ours, *plain), *(shown_1(*TABLE_1[name]) if name in TABLE_1 else [""] * 3)])
-    draw = partial(ComparisonDisplay, study.sizes, along="D")
-    draw(errors, measure="error, percent").save(study.output / "figure_3.png")
-    draw(speedups, measure="speedup").save(study.output / "figure_3_speedup.png")
+    display = partial(ComparisonDisplay, study.sizes, along="D")
+    pictures = [
+        partial(display(errors, measure="error, percent").save, study.output / "figure_3.png"),
+        partial(display(speedups, measure="speedup").save, study.output / "figure_3_speedup.png"),
+    ]
     heads = ["set", "aligned", "plain", "seconds, plain over aligned", "paper: aligned", "plain", "ratio"]
-    return f"## Table 1: best test error over D, percent, and its seconds\n\n{markdown(heads, rows)}\n"
+    return f"## Table 1: best test error over D, percent, and its seconds\n\n{markdown(heads, rows)}\n", pictures
 
 
 def shown_1(error: float, seconds: float, plain_error: float, plain_seconds: float) -> list[str]:
@@ -146,7 +148,7 @@ def shown_1(error: float, seconds: float, plain_error: float, plain_seconds: flo
     return [*(f"{wrong:.2f}, {took:.1f} s" for wrong, took in pairs), f"{plain_seconds / seconds:.1f}"]
 
 
-def table_2(study: Study) -> str:
+def table_2(study: Study) -> Part:
     """Alignment beside joint optimisation on few rows."""
     names = [name for name in study.sets if study.quick or name in TABLE_2]
     wanted = {
@@ -161,7 +163,7 @@ def table_2(study: Study) -> str:
         shown = ["{train:.2f} / {test:.2f}, {seconds:.1f}".format(**cell) for cell in cells]
         paper = ["{:.2f} / {:.2f}, {:.1f}".format(*each) for each in TABLE_2.get(name, ())]
         lines.append([name, *(shown if not paper else map("{} ({})".format, shown, paper))])
-    return f"## Table 2: {study.mixture_rows:,} rows, the paper's 5,000 in brackets\n\n{markdown(heads, lines)}\n"
+    return f"## Table 2: {study.mixture_rows:,} rows, the paper's 5,000 in brackets\n\n{markdown(heads, lines)}\n", []
 
 
 def few_rows_cell(study: Study, name: str, arm: str) -> dict[str, float]:
@@ -170,7 +172,7 @@ def few_rows_cell(study: Study, name: str, arm: str) -> dict[str, float]:
     return measured(setting.aligned(rows, None, 0) if arm == OURS else setting.joint(rows, 0), rows)
 
 
-def table_4(study: Study) -> str:
+def table_4(study: Study) -> Part:
     """Errors and seconds beside mixtures of kernels: tables 4 and 5."""
     fill_supports(study)
     titles = (OURS, "plain, D = nnz", "plain, D = 10 nnz", *MIXTURES)
@@ -181,10 +183,11 @@ def table_4(study: Study) -> str:
         errors.append([name, *beside([f"{cell['test']:.2f}" for cell in cells], paper[0])])
         seconds.append([name, *beside([f"{cell['seconds']:.2g}" for cell in cells], paper[1])])
     heads = ["set", *titles]
-    return (
+    text = (
         f"## Table 4: test error in percent, the paper's in brackets\n\n{markdown(heads, errors)}\n\n"
         f"## Table 5: seconds\n\n{markdown(heads, seconds)}\n"
     )
+    return text, []
 
 
 def beside(ours: list[str], paper: Sequence[float]) -> list[str]:
@@ -224,7 +227,7 @@ def least_wrong(wrong: Callable[[float], float]) -> float:
         found[beyond] = wrong(beyond)
 
 
-def table_6(study: Study) -> str:
+def table_6(study: Study) -> Part:
     """More candidates and rows; and our own setting beside the paper's."""
     wanted: dict[str, Callable[[], dict[str, float]]] = {}
     names = [name for name in study.sets if name in LARGER]
@@ -243,10 +246,10 @@ def table_6(study: Study) -> str:
         ]
         lines.append([name, *shown, *map(str, TABLE_6.get(name, ("", "")))])
     heads = ["set", "paper's setting %", "s", "D", "ours %", "s", "D", "paper %", "s"]
-    return f"## Table 6: arc-cosine features, ridge\n\n{markdown(heads, lines)}\n"
+    return f"## Table 6: arc-cosine features, ridge\n\n{markdown(heads, lines)}\n", []
 
 
-PARTS: dict[str, Callable[[Study], str]] = {
+PARTS: dict[str, Callable[[Study], Part]] = {
     "sphere": lambda study: figure_1(study.cells, study.output, quick=study.quick),
     "kgrams": lambda study: figure_2(study.cells, study.output, quick=study.quick),
     "sizes": table_1,
@@ -259,10 +262,10 @@ PARTS: dict[str, Callable[[Study], str]] = {
 
 def run(study: Study, parts: Sequence[str] = tuple(PARTS)) -> str:
     """Measure what is missing; write and return the tables."""
-    study.output.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(PARTS[part](study) for part in parts)
-    (study.output / f"alignment{'' if len(parts) == len(PARTS) else '_' + '_'.join(parts)}.md").write_text(text)
-    return text
+    measured_parts = [PARTS[part](study) for part in parts]
+    name = f"alignment{'' if len(parts) == len(PARTS) else '_' + '_'.join(parts)}.md"
+    pictures = [draw for _, drawn in measured_parts for draw in drawn]
+    return report("\n".join(text for text, _ in measured_parts), study.output / name, *pictures)
 
 
 def chosen() -> tuple[Study, list[str]]:
@@ -290,7 +293,7 @@ def quick_study(output: Path) -> Study:
 
 
 def main() -> None:
-    print(run(*chosen()))
+    run(*chosen())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from sets import Rows
 import dkl
 from dkl.plots import ComparisonDisplay
 
+# The tables of a part of the paper, and what draws its pictures afterwards.
+Part = tuple[str, list[Callable[[], object]]]
 LETTERS, LENGTH, LONGEST = "ACGT", 81, 5
 # letters of the two motifs, from this place on
 MOTIFS, PLACE = ("GGTTG", "GTTGG"), 59
@@ -62,22 +64,23 @@ def sphere_cell(scale: Scale, n_columns: int) -> dict[str, float]:
     return {"aligned": ours["test"], "plain": plain["test"], "nnz": ours["features"]}
 
 
-def figure_1(cells: Cells, output: Path, *, quick: bool = False) -> str:
+def figure_1(cells: Cells, output: Path, *, quick: bool = False) -> Part:
     """Error against the number of columns, and the frequencies that are chosen in two."""
     scale = QUICK if quick else FULL
     name = f"sphere, n = {scale.n_rows}, d = {{}}"
     found = list(cells.fill({name.format(d): partial(sphere_cell, scale, d) for d in scale.columns}).values())
     scores = {"|x| > sqrt(d)": {arm: [cell[arm] for cell in found] for arm in ("aligned", "plain")}}
-    ComparisonDisplay(scale.columns, scores, measure="test error, percent", baseline="plain", along="columns").save(
-        output / "figure_1b.png"
-    )
-    draw_frequencies(scale, output / "figure_1a.png")
+    display = ComparisonDisplay(scale.columns, scores, measure="test error, percent", baseline="plain", along="columns")
+    pictures = [
+        partial(display.save, output / "figure_1b.png"),
+        partial(draw_frequencies, scale, output / "figure_1a.png"),
+    ]
     lines = [
         [str(d), f"{cell['aligned']:.1f}", f"{cell['plain']:.1f}", f"{cell['nnz']:.0f}"]
         for d, cell in zip(scale.columns, found, strict=True)
     ]
     heads = ["d", "aligned %", "plain %", "D = nnz"]
-    return f"## Figure 1: |x| against sqrt(d), logistic models\n\n{markdown(heads, lines)}\n"
+    return f"## Figure 1: |x| against sqrt(d), logistic models\n\n{markdown(heads, lines)}\n", pictures
 
 
 def draw_frequencies(scale: Scale, path: Path) -> Path:
@@ -173,7 +176,7 @@ def columns_cell(scale: Scale, arm: str, size: int, rho: float) -> dict[str, flo
     return measured(Setting("ridge", None, 0.0).machine(features, 0), kgram_rows(scale))
 
 
-def figure_2(cells: Cells, output: Path, *, quick: bool = False) -> str:
+def figure_2(cells: Cells, output: Path, *, quick: bool = False) -> Part:
     """Error against the number of columns, and the weight of each column."""
     scale = QUICK if quick else FULL
     name = f"k-grams, n = {scale.n_sequences}"
@@ -185,18 +188,22 @@ def figure_2(cells: Cells, output: Path, *, quick: bool = False) -> str:
     }
     found = {key: cell["test"] for key, cell in cells.fill(wanted).items()}
     errors = {arm: [found[f"{name}, {arm}, D = {size}"] for size in scale.sizes] for arm in ("aligned", "plain")}
-    ComparisonDisplay(
+    display = ComparisonDisplay(
         scale.sizes, {"planted k-grams": errors}, measure="test error, percent", baseline="plain", along="D"
-    ).save(output / "figure_2a.png")
-    draw_weights(chosen, output / "figure_2b.png")
+    )
+    pictures = [
+        partial(display.save, output / "figure_2a.png"),
+        partial(draw_weights, chosen, output / "figure_2b.png"),
+    ]
     lines = [[arm, *(f"{value:.1f}" for value in values)] for arm, values in errors.items()]
     among = len(set(prefix_columns()) & set(chosen["columns"]))
-    return (
+    text = (
         f"## Figure 2: ridge on k-grams, test error in percent by columns\n\n"
         f"{markdown(['', *(f'{size:,}' for size in scale.sizes)], lines)}\n\n{KEPT} of 105,476 columns are chosen in "
         f"{chosen['seconds']:.2f} s (the paper: under 0.2 s); {among} of the {len(prefix_columns())} prefixes of the "
         "planted motifs are among them. The Bayes rule's error is 14 %.\n"
     )
+    return text, pictures
 
 
 def draw_weights(chosen: dict[str, Any], path: Path) -> Path:

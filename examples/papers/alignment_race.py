@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from alignment_figures import Part
 from alignment_sets import OURS, PLAIN, Study
 from cells import markdown
 from sets import Rows
@@ -31,13 +32,11 @@ def racer(arm: str, n_features: int, seed: int, rows: Rows) -> Any:
     )
 
 
-def race(study: Study) -> str:
+def race(study: Study) -> Part:
     """The table, and race.png."""
     errors, seconds = fill(study)
     scores = {study.race: {arm: list(values) for arm, values in errors.items()}}
-    ComparisonDisplay(study.race_sizes, scores, measure="test error, percent", baseline=PLAIN).save(
-        study.output / "race.png"
-    )
+    display = ComparisonDisplay(study.race_sizes, scores, measure="test error, percent", baseline=PLAIN)
     reached = {arm: [seconds_to(target, errors[arm], seconds[arm]) for target in TARGETS] for arm in RACERS}
     lines = [
         [
@@ -48,10 +47,11 @@ def race(study: Study) -> str:
         for arm in RACERS
     ]
     heads = [study.race, *(f"{size:,}" for size in study.race_sizes), *(f"s to {target} %" for target in TARGETS)]
-    return (
+    text = (
         f"## Race: test error in percent by columns, seconds to an error\n\n{markdown(heads, lines)}\n\n"
         f"{ratio(reached[PLAIN][0], reached[OURS][0])}; the paper's ratio, between the best errors of each, is 12.\n"
     )
+    return text, [partial(display.save, study.output / "race.png")]
 
 
 def fill(study: Study) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

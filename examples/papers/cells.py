@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -86,6 +87,19 @@ def measured_when(cells: Iterable[Cell]) -> str:
     days, commits = (", ".join(sorted({cell[name] for cell in noted} - {""})) for name in ("day", "commit"))
     loads = [cell["load"] for cell in noted]
     return f"{days}, commit {commits or 'unknown'}, load {min(loads):.0f} to {max(loads):.0f}"
+
+
+def report(text: str, path: Path, *pictures: Callable[[], object]) -> str:
+    """Write the tables and print them, then draw: numbers need no matplotlib, and no picture that fails takes them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(text, flush=True)
+    if pictures and find_spec("matplotlib") is None:
+        print("No pictures: matplotlib is not installed.")
+        return text
+    for draw in pictures:
+        draw()
+    return text
 
 
 def markdown(heads: list[str], lines: list[list[str]]) -> str:

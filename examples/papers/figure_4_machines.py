@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,7 +96,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Stage:
-    """Part of a search: a share of the evaluations in a space that the best values so far may shape."""
+    """Part of a search: a share of the evaluations in a space that the best values so far may shape.
+
+    Shares of one machine add up to 1, or to more where the paper gives it more.
+    """
 
     share: float
     space: Callable[[Split, Values], Space]
@@ -288,6 +291,14 @@ def margin_space(split: Split, best: Values) -> Space:
     return kept | reference | searched | {"loss": ["squared_hinge"]}
 
 
+def printed_space(split: Split, best: Values, n_frequencies: int) -> Space:
+    """The paper's own machine: an RBF reference of length 1, an RBF meta-kernel, the hinge for labels."""
+    searched = dict.fromkeys(("lam", "Lam", "gamma", "length_scale"), (0.01, 100.0, "log"))
+    fixed = {"family": ["Gaussian"], "sigma": [1.0], "n_features": [2 * n_frequencies], "meta_kernel": ["rbf"]}
+    loss = ["hinge" if split.is_classes else "squared_error"]
+    return fixed | searched | {"loss": loss, "density_floor": [1.0], "center": [1.0]}
+
+
 def fourier_kernel_learning(split: Split, best: Values) -> Space:
     """G = I, centre 0, u >= 0: the penalty is one of sum |w|^(4/3), whose strength lam alone can set."""
     fixed = {"Lam": [1.0], "gamma": [1.0], "meta_kernel": ["delta"], "density_floor": [0.0], "center": [0.0]}
@@ -296,6 +307,8 @@ def fourier_kernel_learning(split: Split, best: Values) -> Space:
     return others | searched | fixed
 
 
+# The whole budget for each of these numbers of frequencies, of which the folds choose one.
+PRINTED = tuple(Stage(1.0, partial(printed_space, n_frequencies=D)) for D in (50, 100, 200, 400, 800, 1_600))
 FOURIER_KERNEL_LEARNING = (Stage(1.0, fourier_kernel_learning),)
 MACHINES: dict[str, Machine] = {
     "RBF-SVM": SupportVectors(gaussian, {"length": LENGTH}),
@@ -304,6 +317,7 @@ MACHINES: dict[str, Machine] = {
         {"length": LENGTH, "matern_length": LENGTH, "m0": (0.0, 1.0), "m1": (0.0, 1.0), "m2": (0.0, 1.0)},
     ),
     "FKL": Tuned(FOURIER_KERNEL_LEARNING, FOURIER_KERNEL_LEARNING),
+    "TRF": Tuned(PRINTED, PRINTED),
     "tuned": Tuned(
         numbers=(Stage(2 / 3, reference_space), Stage(1 / 3, density_space)),
         labels=(Stage(2 / 3, reference_space), Stage(1 / 6, density_space), Stage(1 / 6, margin_space)),

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, markdown
-from matplotlib import pyplot
+from cells import Cell, Cells, markdown, report
 from sklearn.datasets import make_circles, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
@@ -202,6 +201,8 @@ def draw_toy(folder: Path, kind: str = "moons") -> Path:
 
     The paper publishes no generator; 20 frequencies a landmark and beta = 1 are its settings.
     """
+    from matplotlib import pyplot
+
     X, y = (
         make_moons(400, noise=0.2, random_state=1)
         if kind == "moons"
@@ -244,12 +245,10 @@ def main() -> None:
     names = options.sets.split(",") if options.sets else ["breast"] if options.quick else list(SETS[1:])
     found = {name: measure_set(name, options) for name in names}
     table = table_1({name: row_of(cells) for name, cells in found.items()}, options.scaling)
-    (options.output / f"table_1_{options.scaling}.md").write_text(table)
-    print(table)
+    pictures = [partial(draw_toy, options.output, kind) for kind in ("moons", "circles")]
     if options.figures:
-        draw_shares(found, options.output)
-    for kind in ("moons", "circles"):
-        draw_toy(options.output, kind)
+        pictures.append(partial(draw_shares, found, options.output))
+    report(table, options.output / f"table_1_{options.scaling}.md", *pictures)
 
 
 if __name__ == "__main__":

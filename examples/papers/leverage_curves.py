@@ -4,6 +4,9 @@
     python examples/papers/leverage_curves.py --data DIR             # also MNIST 4 v 9 from DIR/mnist.npz
     python examples/papers/leverage_curves.py --quick --only curves
 
+Nystrom features of as many columns, their landmarks drawn uniformly or by leverage, stand beside them: the paper names
+that comparison as future work.
+
 Finished cells are kept in OUTPUT/cells, and a run that was broken off goes on from there. OUTPUT/curves.md holds
 the tables, beside the pictures. All arms draw the same number N of frequencies at the same bandwidth (the mean distance
 between training rows) and train a linear SVM (hinge, no intercept) for the same number of epochs with the lambda that
@@ -19,12 +22,13 @@ import argparse
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, markdown
+from cells import Cell, Cells, markdown, report
 from scipy.spatial.distance import pdist
 from sets import rows_of
 from sklearn.exceptions import ConvergenceWarning
@@ -41,6 +45,9 @@ SIZES = (1, 3, 5, 10, 20)
 MUS = (1e-2, 1e-4, 1e-6)
 MU, CANDIDATES, SHARE, MOST_ROWS = 1e-4, 100, 0.3, 4_000
 SVM, PLAIN, LEVERAGE, PRINTED = "SVM", "plain", "leverage", "leverage, as printed"
+NYSTROM = {"uniform": "Nystrom, uniform", "leverage": "Nystrom, leverage"}
+# From so many rows on, the rows lie in a store and features are learned from it, block by block.
+STORED_ROWS = 30_000
 NOISE = 0.1
 VALIDATION_SEED, TEST_SEED = 10_000, 20_000
 
@@ -99,15 +106,26 @@ def taken(folder: Path, n_rows: int, seed: int) -> tuple[Rows, Rows, Rows]:
     return (X[train], y[train]), (X[rest], y[rest]), test
 
 
-def arms_of(n_draws: int, X: np.ndarray, seed: int, mu: float = MU) -> dict[str, Any]:
-    """Fitted features of every arm; labels are not looked at."""
+def arms_of(n_draws: int, X: np.ndarray, seed: int, mu: float = MU, rows: Any = None) -> dict[str, Any]:
+    """Fitted features of every arm, learned from X or from the store `rows` that holds it; without labels."""
+    rows = X if rows is None else rows
     family = dkl.Gaussian(float(pdist(X[:1_000]).mean()))
-    plain = dkl.RandomFeatures(family, 2 * n_draws, random_state=seed, progress=False).fit(X)
+    plain = dkl.RandomFeatures(family, 2 * n_draws, random_state=seed, progress=False).fit(rows)
     n_rows = min(int(np.ceil(SHARE * len(X))), MOST_ROWS)
     drawn = dkl.LeverageFeatures(
         family, CANDIDATES * n_draws, 2 * n_draws, mu, n_rows, random_state=seed, progress=False
-    ).fit(X)
+    ).fit(rows)
     return {PLAIN: plain, LEVERAGE: drawn, PRINTED: drawn.with_mu(weighted=False)}
+
+
+def landmarks_of(n_draws: int, X: np.ndarray, seed: int, rows: Any) -> dict[str, Any]:
+    """Fitted Nystrom features of as many columns, which the paper names as future work: one landmark a column."""
+    kernel = dkl.Gaussian(float(pdist(X[:1_000]).mean()))
+    n_landmarks = min(2 * n_draws, len(X))
+    return {
+        arm: dkl.NystromFeatures(kernel, n_landmarks, way, random_state=seed, progress=False).fit(rows)
+        for way, arm in NYSTROM.items()
+    }
 
 
 def accuracies(features: Any, parts: Sequence[Rows], epochs: int) -> np.ndarray:
@@ -134,7 +152,11 @@ def curve_cell(parts: Sequence[Rows], is_synthetic: bool, seed: int, epochs: int
     """The risk of each arm at ln^2 n draws, at the lambda that is best on validation rows."""
     n_draws = int(np.ceil(np.log(len(parts[0][0])) ** 2))
     cell: dict[str, float] = {"N": n_draws}
-    for arm, features in arms_of(n_draws, parts[0][0], seed).items():
+    X = parts[0][0]
+    with TemporaryDirectory() as folder:
+        rows = X if len(X) < STORED_ROWS else dkl.create_dataset(f"{folder}/rows.zarr", X)
+        arms = arms_of(n_draws, X, seed, rows=rows) | landmarks_of(n_draws, X, seed, rows)
+    for arm, features in arms.items():
         found = accuracies(features, parts, epochs)
         best = found[np.argmax(found[:, 0]), 1]
         cell[arm] = float(excess(best) if is_synthetic else 100.0 * (1.0 - best))
@@ -172,6 +194,11 @@ def over_seeds(cells: Cells, name: str, seeds: int) -> list[Cell]:
     return [cells[f"{name}, seed {seed}"] for seed in range(seeds)]
 
 
+def curve_key(scale: Scale, name: str, n_rows: int) -> str:
+    """What the cells of the curves are called, but for the seed; those of runs without Nystrom are other ones."""
+    return f"{scale.n_curve_test} {name}, n = {n_rows}, Nystrom beside"
+
+
 def wanted_cells(scale: Scale, folder: Path | None, only: str | None) -> dict[str, Callable[[], Any]]:
     """What the experiment consists of, by key, cheapest curves first."""
     cells: dict[str, Callable[[], Any]] = {}
@@ -186,8 +213,9 @@ def wanted_cells(scale: Scale, folder: Path | None, only: str | None) -> dict[st
     if only in (None, "curves"):
         for n, name in sorted((n, name) for name, sizes in sets_of(scale, folder).items() for n in sizes):
             for seed in range(scale.curve_seeds):
-                key = f"{scale.n_curve_test} {name}, n = {n}, seed {seed}"
-                cells[key] = lambda name=name, n=n, seed=seed: one_curve_cell(name, n, seed, scale, folder)
+                cells[f"{curve_key(scale, name, n)}, seed {seed}"] = lambda name=name, n=n, seed=seed: one_curve_cell(
+                    name, n, seed, scale, folder
+                )
     return cells
 
 
@@ -211,14 +239,14 @@ def curve_table(name: str, cells: Cells, scale: Scale) -> list[str]:
     lines: list[list[str]] = []
     ahead, behind = [], []
     for n in scale.rows[name]:
-        runs = over_seeds(cells, f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds)
-        values = {arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE, PRINTED)}
+        runs = over_seeds(cells, curve_key(scale, name, n), scale.curve_seeds)
+        values = {arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE, PRINTED, *NYSTROM.values())}
         difference = values[LEVERAGE] - values[PLAIN]
         error = difference.std(ddof=1) / np.sqrt(len(difference))
         (ahead if difference.mean() < -2 * error else behind if difference.mean() > 2 * error else []).append(n)
         shown = [mean_and_deviation(arm) for arm in values.values()]
         lines.append([f"{n:,}", str(runs[0]["N"]), *shown, f"{difference.mean():+.2f} ({error:.2f})"])
-    heads = ["n", "N", PLAIN, LEVERAGE, PRINTED, f"{LEVERAGE} less {PLAIN} (se)"]
+    heads = ["n", "N", PLAIN, LEVERAGE, PRINTED, *NYSTROM.values(), f"{LEVERAGE} less {PLAIN} (se)"]
     head = f"### {name}: {what}, percent, against n"
     return [head, "", markdown(heads, lines), "", _said(ahead, behind), ""]
 
@@ -283,10 +311,10 @@ def curve_picture(cells: Cells, scale: Scale, folder: Path | None, output: Path)
     scores: dict[str, dict[str, list[float]]] = {}
     spread: dict[str, dict[str, list[float]]] = {}
     for name, sizes in sets.items():
-        runs = {n: over_seeds(cells, f"{scale.n_curve_test} {name}, n = {n}", scale.curve_seeds) for n in sizes}
+        runs = {n: over_seeds(cells, curve_key(scale, name, n), scale.curve_seeds) for n in sizes}
         values = {
             arm: np.array([[run[arm] for run in runs[n]] if n in runs else [np.nan] * scale.curve_seeds for n in rows])
-            for arm in (PLAIN, LEVERAGE)
+            for arm in (PLAIN, LEVERAGE, *NYSTROM.values())
         }
         scores[name] = {arm: list(found.mean(axis=1)) for arm, found in values.items()}
         spread[name] = {arm: list(found.std(axis=1)) for arm, found in values.items()}
@@ -309,15 +337,15 @@ def run(output: Path, scale: Scale, *, folder: Path | None = None, only: str | N
     cells = Cells(output / "cells")
     cells.fill(wanted_cells(scale, folder, only))
     lines: list[str] = []
+    pictures: list[Callable[[], Path]] = [partial(sample_picture, output)]
     if only in (None, "lambda"):
         lines += lambda_table(cells, scale)
-        lambda_picture(cells, scale, output)
+        pictures.append(partial(lambda_picture, cells, scale, output))
     if only in (None, "curves"):
         for name in sets_of(scale, folder):
             lines += curve_table(name, cells, scale)
-        curve_picture(cells, scale, folder, output)
-    sample_picture(output)
-    (output / "curves.md").write_text("\n".join(lines))
+        pictures.append(partial(curve_picture, cells, scale, folder, output))
+    report("\n".join(lines), output / "curves.md", *pictures)
     return lines
 
 
@@ -327,10 +355,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("leverage_curves"))
     parser.add_argument("--quick", action="store_true", help="few rows and seeds: minutes become seconds")
     parser.add_argument("--only", choices=("lambda", "curves"))
-    parser.add_argument("--most-rows", type=int, default=100_000, help="where the curves end; the paper: 300000")
+    parser.add_argument("--most-rows", type=int, default=300_000, help="where the curves end, as in the paper")
     options = parser.parse_args()
     scale = (QUICK if options.quick else FULL).up_to(options.most_rows)
-    print("\n".join(run(options.output, scale, folder=options.data, only=options.only)))
+    run(options.output, scale, folder=options.data, only=options.only)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, circumstances, markdown, measured_when
+from cells import Cell, Cells, circumstances, markdown, measured_when, report
 from splits import BETAS, SEED, SETS, Split, kernel_search, linear_svm, rbf_svm, split_rows
 
 import dkl
@@ -167,9 +167,7 @@ def main() -> None:
     ]
     curves = (curve_table(name, of_set) for name, of_set in found.items())
     tables = "\n".join([table_2(found), "", *curves, measured_when(measured), ""])
-    (options.output / "tables.md").write_text(tables)
-    print(tables)
-    draw(found, options.output)
+    report(tables, options.output / "tables.md", partial(draw, found, options.output))
 
 
 if __name__ == "__main__":

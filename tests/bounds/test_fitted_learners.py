@@ -73,6 +73,18 @@ def test_aligned_features_carry_what_the_ball_promises(rows: Any, pairing: str, 
     assert "theorem 4 (as printed)" in repr(learner.bounds(as_printed=True))
 
 
+def test_weights_of_an_order_below_two_carry_theorem_4_alone(rows: Any) -> None:
+    X, y = rows
+    learner = dkl.AlignedFeatures(dkl.Gaussian(1.0), 100, None, k=1.5, random_state=0).fit(X, y)
+    (loss,) = learner.bounds_
+    assert loss.terms["mu"] == 1.5
+    assert loss.terms["D_mu"] == pytest.approx(learner.rho_) == pytest.approx(math.sqrt(1.5) - 1.0)
+    expected = pair_loss(learner.transform(X).astype(float), y)
+    assert loss.terms["loss"] == pytest.approx(expected, rel=1e-5)
+    corrected = (2 * N) ** -(1 / 3) * (learner.divergence_ + 1.0) ** (2 / 3) * 0.05 ** -(1 / 3)
+    assert loss.terms["excess"] == pytest.approx(corrected)
+
+
 def test_leverage_scores_and_landmarks_have_theirs(rows: Any) -> None:
     X, y = rows
     by_leverage, plain = dkl.LeverageFeatures(n_candidates=50, n_features=10, mu=0.1, random_state=0).fit(X).bounds_

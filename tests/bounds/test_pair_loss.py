@@ -53,7 +53,7 @@ def test_the_divergence_bound_holds_for_the_best_weights_in_its_ball(mu: float) 
     for _ in range(200):
         y = rng.integers(0, 2, n)
         losses = losses_of(rng.standard_normal(n) + 1.5 * y, y)
-        q = maximise_alignment(-losses, 2.0, max(2.0, mu))
+        q = maximise_alignment(-losses, 0.5, mu)
         fails += q @ TRUTH > divergence_bound(losses, q, n_rows=n, mu=mu, eps=eps).value
     assert fails <= eps * 200
 

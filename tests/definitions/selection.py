@@ -20,7 +20,12 @@ def similarity(first: int, second: int) -> float:
 
 
 def class_alignments(
-    features: np.ndarray, codes: np.ndarray, weights: np.ndarray, *, center: bool = False
+    features: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray,
+    *,
+    center: bool = False,
+    S: np.ndarray | None = None,
 ) -> np.ndarray:
     """sum_ij s_ij phi(x_i).phi(x_j) over rows repeated by their weights; features (parts, n, m)."""
     parts, n, size = features.shape
@@ -30,19 +35,33 @@ def class_alignments(
         marks = marks - (weights[:, None] * marks).sum(axis=0) / weights.sum()
     v = np.zeros(size)
     for part, i, j in itertools.product(range(parts), range(n), range(n)):
-        s = 2.0 * marks[i] @ marks[j] if center else similarity(codes[i], codes[j])
+        if S is not None:
+            s = marks[i] @ S @ marks[j] if center else S[codes[i], codes[j]]
+        else:
+            s = 2.0 * marks[i] @ marks[j] if center else similarity(codes[i], codes[j])
         v += weights[i] * weights[j] * s * features[part, i] * features[part, j]
     return v
 
 
-def class_diagonal(features: np.ndarray, codes: np.ndarray, weights: np.ndarray, *, center: bool = False) -> np.ndarray:
+def class_diagonal(
+    features: np.ndarray,
+    codes: np.ndarray,
+    weights: np.ndarray,
+    *,
+    center: bool = False,
+    S: np.ndarray | None = None,
+) -> np.ndarray:
     """The terms in which a row meets itself (or one of its repetitions, each itself)."""
     parts, n, size = features.shape
     marks = indicators(codes, int(codes.max()) + 1)
     means = (weights[:, None] * marks).sum(axis=0) / weights.sum()
     diagonal = np.zeros(size)
     for part, i in itertools.product(range(parts), range(n)):
-        s = 2.0 * (marks[i] - means) @ (marks[i] - means) if center else 1.0
+        own = marks[i] - means if center else marks[i]
+        if S is not None:
+            s = own @ S @ own
+        else:
+            s = 2.0 * own @ own if center else 1.0
         diagonal += weights[i] * s * features[part, i] ** 2
     return diagonal
 
@@ -107,7 +126,8 @@ def largest_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> float:
         return eta + (1.0 + rho) ** (1.0 / k) * np.mean(np.maximum(v - eta, 0.0) ** conjugate) ** (1.0 / conjugate)
 
     high = float(v.max())
-    low = high - (np.ptp(v) + 1e-12) * (2.0 + 2.0 / math.sqrt(max(rho, 1e-12)))
+    # below k = 2 weights fall like a power 1 / (k - 1), and eta is that much further away for the same divergence
+    low = high - (np.ptp(v) + 1e-12) * (2.0 + 2.0 / math.sqrt(max(rho, 1e-12))) / min(1.0, k - 1.0)
     golden = (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(300):
         left, right = high - golden * (high - low), low + golden * (high - low)

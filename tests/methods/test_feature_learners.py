@@ -182,6 +182,48 @@ def test_losses_are_those_of_all_pairs_whatever_the_pairing(digits: Any) -> None
         np.testing.assert_allclose(learner.losses_, definition.pair_losses(X, learner.candidates_, y), rtol=1e-9)
 
 
+def test_a_similarity_of_labels_is_a_matrix_over_classes_or_a_function_of_two(rows: Any, tmp_path: Path) -> None:
+    X, y = rows[0], np.array(["high", "low", "mid"])[np.arange(len(rows[0])) % 3]
+    grade = {"low": 0.0, "mid": 1.0, "high": 2.0}
+    by_function = AlignedFeatures(n_candidates=40, random_state=0, similarity=lambda a, b: 1 - abs(grade[a] - grade[b]))
+    S = np.array([[1, -1, 0], [-1, 1, 0], [0, 0, 1]])
+    learner, same = by_function.fit(X, y), clone(by_function).set_params(similarity=S).fit(X, y)
+    np.testing.assert_array_equal(learner.similarity_, S)
+    np.testing.assert_array_equal(learner.transform(X), same.transform(X))
+    # the loss of a pair is (1 - S k) / 2, and theorem 4 is about its mean over pairs of different rows
+    codes = np.unique(y, return_inverse=True)[1]
+    kernel = np.cos((X[:, None] - X[None]).astype(float) @ learner.candidates_.T) @ learner.weights_
+    losses = (1.0 - S[np.ix_(codes, codes)] * kernel) / 2.0
+    np.fill_diagonal(losses, 0.0)
+    assert learner.bounds_[0].terms["loss"] == pytest.approx(losses.sum() / (len(X) * (len(X) - 1)), rel=1e-5)
+    plain = clone(by_function).set_params(similarity=2 * np.eye(3) - 1).fit(X, y)
+    np.testing.assert_allclose(plain.alignment_, clone(plain).set_params(similarity=None).fit(X, y).alignment_)
+    learner.save(tmp_path / "model")
+    loaded = dkl.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.similarity, S)
+    assert repr(loaded.bounds_) == repr(learner.bounds_)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "said"),
+    [
+        (np.eye(3), r"shape \(3, 3\); 2 classes"),
+        ([[1, 2], [2, 1]], r"similarity of False and True is .*2.0.*must lie in \[-1, 1\]"),
+        (lambda a, b: np.nan, "must lie in"),
+        ([[1, 0.5], [0, 1]], r"of False and True is .*0.5.*must equal that of the two swapped"),
+        ("near", "'similarity' parameter of AlignedFeatures"),
+    ],
+)
+def test_a_similarity_that_is_none_is_refused(similarity: Any, said: str) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match=said):
+        AlignedFeatures(n_candidates=10, similarity=similarity).fit(X, X[:, 0] > 0)
+    with pytest.raises(ValueError, match="targets are numbers"):
+        AlignedFeatures(n_candidates=10, similarity=np.eye(2)).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="give the matrix of its values"):
+        AlignedFeatures(n_candidates=10, similarity=lambda a, b: 1.0, checkpoint="kept").fit(X, X[:, 0] > 0)
+
+
 def test_the_default_radius_is_a_two_hundredth_of_the_candidates(rows: Any) -> None:
     assert AlignedFeatures(n_candidates=400, random_state=0).fit(*rows).rho_ == 2.0
 
@@ -415,7 +457,7 @@ def test_a_fit_that_was_broken_off_goes_on_from_its_last_pass(
     ("learner", "message"),
     [
         (AlignedFeatures(rho=-1.0), r"'rho' parameter of AlignedFeatures .*\[0.0, 1e\+100\].* Got -1.0 instead"),
-        (AlignedFeatures(k=1.5), r"'k' parameter of AlignedFeatures .*Got 1.5"),
+        (AlignedFeatures(k=1.0), r"'k' parameter of AlignedFeatures .*Got 1.0"),
         (AlignedFeatures(n_candidates=0), r"'n_candidates' parameter of AlignedFeatures .*Got 0 instead"),
         (AlignedFeatures(n_candidates=None), "'n_candidates' parameter of AlignedFeatures is None"),
         (AlignedFeatures(estimator="all"), r"'estimator' parameter .*'auto'.*Got 'all'"),

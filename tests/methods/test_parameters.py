@@ -28,7 +28,7 @@ PLACES = {(name, parameter) for name in LEARNERS for parameter in getattr(dkl, n
 NEVER: dict[str, tuple[Any, set[str]]] = {
     "a class": (dkl.Gaussian, {"progress"}),
     "an object": (object(), set()),
-    "a function": (lambda event: None, {"progress"}),
+    "a function": (lambda event: None, {"progress", "similarity"}),
     "a complex number": (1 + 1j, set()),
     "bytes": (b"auto", set()),
     "NaN": (float("nan"), set()),

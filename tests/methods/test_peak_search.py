@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,21 @@ def test_the_best_of_several_tries_starts() -> None:
         search_peaks(X, s, 2.8, SearchOptions(40, 1, start=9.0, tries=tries), seed=0).potentials for tries in (1, 8)
     )
     assert np.median(many) > 2 * np.median(one)
+
+
+@pytest.mark.parametrize("sparse_share", [0.0, 0.5])
+def test_rows_without_weight_have_no_part_in_an_ascent_on_the_others(sparse_share: float) -> None:
+    X = rows()
+    S = np.where(np.arange(len(X)) % 3 == 0, wave(X, [0.0, 3.0, 0.0, 0.0]), 0.0)
+    options = SearchOptions(chains=8, sparse_share=sparse_share, support_only=True)
+    found = search_peaks(X, S, 2.0, options, seed=0)
+    of_all = search_peaks(X, S, 2.0, replace(options, support_only=False), seed=0)
+    np.testing.assert_allclose(found.potentials, of_all.potentials, rtol=1e-3)
+    np.testing.assert_allclose(found.frequencies, of_all.frequencies, atol=1e-2)
+    if not sparse_share:
+        # columns are standardised by all rows; nothing else is known of those without weight
+        others = np.where((S == 0.0)[:, None], 7.0, X).astype(X.dtype)
+        np.testing.assert_array_equal(search_peaks(others, S, 2.0, options, seed=0).frequencies, found.frequencies)
 
 
 def test_held_out_rows_stop_a_search_that_fits_noise() -> None:

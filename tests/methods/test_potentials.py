@@ -62,6 +62,10 @@ def rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rng.standard_normal((18, 5)), codes, rng.integers(1, 4, 18).astype(float)
 
 
+# neither positive semidefinite nor 1 on the diagonal
+SIMILARITY = np.array([[1.0, -0.3, 0.8], [-0.3, 0.2, -1.0], [0.8, -1.0, -0.5]])
+
+
 def blocks_of(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> list[Block]:
     row_id = np.arange(len(X))
     parts = np.array_split(row_id, 3)
@@ -71,15 +75,18 @@ def blocks_of(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> list[B
 @pytest.mark.parametrize("family", FAMILIES, ids=repr)
 @pytest.mark.parametrize("diagonal", [True, False])
 @pytest.mark.parametrize("center", [False, True])
-def test_alignments_are_their_definition_for_every_family(family: Any, diagonal: bool, center: bool, rows: Any) -> None:
+@pytest.mark.parametrize("S", [None, SIMILARITY], ids=["alike or not", "similarity"])
+def test_alignments_are_their_definition_for_every_family(
+    family: Any, diagonal: bool, center: bool, S: np.ndarray | None, rows: Any
+) -> None:
     X, codes, weights = rows
     candidates = family.draw(7, 5, 0, np.float64)
-    problem = PotentialProblem(candidates, 3, dtype="float64", center=center, diagonal=diagonal)
+    problem = PotentialProblem(candidates, 3, dtype="float64", center=center, similarity=S, diagonal=diagonal)
     state = play(AlignmentDriver(), problem, blocks_of(X, codes, weights))
     features = features_of(candidates, X)
-    expected = definition.class_alignments(features, codes, weights, center=center)
+    expected = definition.class_alignments(features, codes, weights, center=center, S=S)
     if not diagonal and candidates.columns_a_frequency == 1:
-        expected -= definition.class_diagonal(features, codes, weights, center=center)
+        expected -= definition.class_diagonal(features, codes, weights, center=center, S=S)
     np.testing.assert_allclose(state.values, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
     assert state.total == weights.sum()
 

@@ -64,6 +64,18 @@ def held_out_alignment(learner: Any, X: np.ndarray, y: np.ndarray, weight: np.nd
     return found
 
 
+def test_a_similarity_of_labels_judges_as_it_weighs(sphere: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = sphere[0][:200], np.digitize(np.linalg.norm(sphere[0][:200], axis=1), [2.2, 2.6])
+    values = {"rho": [0.5, 4.0]}
+
+    def judged(S: Any) -> Any:
+        learner = clone(ALIGNED).set_params(similarity=S, random_state=0)
+        return dkl.sweep(learner, X, y, values=values, random_state=0).table["alignment"]
+
+    np.testing.assert_allclose(judged(2.0 * np.eye(3) - 1.0), judged(None))
+    assert not np.allclose(judged([[1, 0, -1], [0, 1, 0], [-1, 0, 1]]), judged(None))
+
+
 @pytest.mark.parametrize(
     ("learner", "values", "of_numbers"),
     [

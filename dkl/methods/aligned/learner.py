@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -30,11 +31,15 @@ from dkl.methods.parameters import (
     family_of,
     kept_frequencies,
 )
-from dkl.methods.potentials import AlignmentDriver, PotentialProblem
+from dkl.methods.potentials import AlignmentDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
 # The radius rho of the ball where none is given, for each candidate.
 RHO_SHARE = 0.005
+
+
+# S of two labels: a matrix over the classes, or a function of two of them.
+Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
 
 
 class AlignedFeatures(Certified, SelectingLearner):
@@ -54,12 +59,18 @@ class AlignedFeatures(Certified, SelectingLearner):
     n_features : int or None
         Output columns, an upper bound (a cosine-sine pair takes two); None keeps the support of q.
     rho : float or None
-        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 times the number of
-        candidates (of blocks, for candidates in blocks).
+        Radius of the divergence ball: 0 is plain sampling, larger is more selective. None is 0.005 D for D candidates
+        (blocks, for candidates in blocks), and for k below 2 (1 + 0.005 D)^(k-1) - 1, which leaves as many candidates
+        in the support at least: D / (1 + 0.005 D).
     k : float
-        Order of the divergence, >= 2.
+        Order of the divergence, > 1. Below 2, as Letarte, Morvant & Germain allow, no weights have a divergence above
+        D^(k-1) - 1: a larger `rho` keeps the best candidate alone.
     center : bool
         Take the mean off the class indicators first; pays where classes are of unequal size. Numbers always are.
+    similarity : array of shape (K, K), callable or None
+        S of two labels, symmetric and within [-1, 1]: rows whose labels are alike by it should be close in the kernel.
+        A matrix is in the order of `classes_`; ``S(a, b)`` is called once for each two classes. None is 1 within a
+        class and -1 across. For class labels alone.
     diagonal : bool
         Count each row's pair with itself, as the paper does. Matters for families without pairs only.
     estimator : {"auto", "draw", "support"}
@@ -91,6 +102,10 @@ class AlignedFeatures(Certified, SelectingLearner):
     effective_features_ : float
         1 / sum(q^2).
     rho_ : float
+    similarity_ : ndarray of shape (K, K)
+        S by class, where `similarity` is given.
+    self_similarity_ : float
+        Where `similarity` is given: that of each row with itself, summed over the rows, at most.
     bounds_ : Bounds
         For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
         from the best, and the complexity of machines on it; see `bounds`.
@@ -100,7 +115,9 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     References
     ----------
-    Sinha & Duchi 2016, "Learning kernels with random features", equations (4) to (6).
+    Sinha & Duchi 2016, "Learning kernels with random features", equations (4) to (6), and S as before lemma 1; Letarte,
+    Morvant & Germain 2019, "Pseudo-Bayesian learning with kernel Fourier transform as prior", equations (17) and (18),
+    for k between 1 and 2.
 
     Examples
     --------
@@ -112,6 +129,15 @@ class AlignedFeatures(Certified, SelectingLearner):
     True
     >>> learner.with_rho(1.0).divergence_ < learner.divergence_
     True
+
+    Grades that are far apart are less alike than neighbours are:
+
+    >>> grades = (X[:, 0] > 12).astype(int) + (X[:, 0] > 16)
+    >>> graded = AlignedFeatures(n_candidates=500, n_features=50, similarity=lambda a, b: 1 - abs(a - b))
+    >>> graded.fit(X, grades).similarity_
+    array([[ 1.,  0., -1.],
+           [ 0.,  1.,  0.],
+           [-1.,  0.,  1.]])
     """
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
@@ -126,6 +152,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         *,
         k: float = 2,
         center: bool = False,
+        similarity: Similarity | None = None,
         diagonal: bool = True,
         estimator: Estimator = "auto",
         sigma_factors: Sequence[float] = (1.0,),
@@ -146,6 +173,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         self.rho = rho
         self.k = k
         self.center = center
+        self.similarity = similarity
         self.diagonal = diagonal
         self.estimator = estimator
         self.sigma_factors = sigma_factors
@@ -183,8 +211,9 @@ class AlignedFeatures(Certified, SelectingLearner):
     def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
         """What the weights in the ball promise for the population; without another look at the rows.
 
-        Theorem 4 of Letarte et al. (mu = k) on the expected loss; lemma 1 of Sinha & Duchi on the expected alignment,
-        theorem 1 on its distance from the best in the ball, lemma 3 on machines with coefficients of length 1.
+        Theorem 4 of Letarte et al. (mu = k) on the expected loss; for k >= 2, which Sinha & Duchi ask for, their lemma
+        1 on the expected alignment, theorem 1 on its distance from the best in the ball, and lemma 3 on machines with
+        coefficients of length 1.
 
         Parameters
         ----------
@@ -208,13 +237,17 @@ class AlignedFeatures(Certified, SelectingLearner):
             return Bounds(why_none=why)
         n, q, k = self.total_weight_, self.weights_, float(self.k)
         # pairs of a row with itself: n terms of 1 for cosine-sine pairs, at most that for a cosine with a phase
-        own = n if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
+        itself = n if self.similarity is None else self.self_similarity_
+        own = itself if self.diagonal or self.pool_.activation == "cos-sin" else 0.0
         losses = 0.5 - (self.alignment_ - own) / (2.0 * n * (n - 1.0))
         # the mean over pairs of different rows of y_i y_j K_q(x_i, x_j)
         alignment = 1.0 - 2.0 * float(q @ losses)
+        loss = divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed)
+        if k < 2.0:
+            return Bounds([loss])
         return Bounds(
             [
-                divergence_bound(losses, q, n_rows=n, mu=k, eps=eps, as_printed=as_printed),
+                loss,
                 alignment_deviation(n, self.rho_, k=k, alignment=alignment, eps=eps, as_printed=as_printed),
                 alignment_gap(n, len(q), self.rho_, k=k, eps=eps, as_printed=as_printed),
                 rademacher_bound(n, self.rho_, k=k, as_printed=as_printed),
@@ -230,15 +263,37 @@ class AlignedFeatures(Certified, SelectingLearner):
     def _check_rest(self) -> None:
         family = family_of(self)
         check_finite_pool(self, family)
+        if not (self.similarity is None or callable(self.similarity) or np.ndim(self.similarity) == 2):
+            raise ValueError(
+                f"similarity is {self.similarity!r}; it must be a matrix over the classes, a function of two labels "
+                "or None"
+            )
+        if callable(self.similarity) and self.checkpoint is not None:
+            raise ValueError(
+                "similarity is a function, of which a checkpoint cannot tell whether a later run has the same: give "
+                "the matrix of its values, [[S(a, b) for b in classes] for a in classes], or leave checkpoint out"
+            )
         if self.n_features is not None:
             kept_frequencies(type(self).__name__, self.n_features, family)
 
-    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        return replace(super()._problem(pool, dataset), center=self.center, diagonal=self.diagonal)
+    def _check_task(self, dataset: Dataset) -> None:
+        if self.similarity is not None:
+            similarity_of_classes(self.similarity, dataset.classes)
 
-    def _keep_values(self, values: np.ndarray) -> None:
+    def _weigh(self, dataset: Dataset) -> None:
+        if self.similarity is not None:
+            self.similarity_ = similarity_of_classes(self.similarity, dataset.classes)
+        super()._weigh(dataset)
+
+    def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
+        S = None if self.similarity is None else similarity_of_classes(self.similarity, dataset.classes)
+        return replace(super()._problem(pool, dataset), center=self.center, similarity=S, diagonal=self.diagonal)
+
+    def _keep_values(self, state: PotentialState) -> None:
         """The alignments v that the driver has found."""
-        self.alignment_ = values
+        self.alignment_ = np.asarray(state.values)
+        if self.similarity is not None:
+            self.self_similarity_ = state.itself
 
     def _choose(self) -> None:
         """The weights q that maximise q.v in the ball, and the features that are kept by them: no pass."""
@@ -267,10 +322,50 @@ class AlignedFeatures(Certified, SelectingLearner):
     @property
     def _radius(self) -> float:
         """rho, which grows with the number of blocks where none is given."""
-        return RHO_SHARE * (int(self.pool_.groups.max()) + 1) if self.rho is None else float(self.rho)
+        if self.rho is not None:
+            return float(self.rho)
+        radius = RHO_SHARE * (int(self.pool_.groups.max()) + 1)
+        # a support has D / (1 + rho)^(1/(k-1)) candidates at least: below k = 2 as many as at k = 2
+        return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
         """The candidates that a feature map keeps by weights of the blocks."""
         # a pair takes two columns of the bound that `n_features` is
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
+
+
+def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) -> np.ndarray:
+    """S of two labels as a matrix over the classes.
+
+    Parameters
+    ----------
+    similarity : array of shape (K, K) or callable
+    classes : ndarray of shape (K,) or None
+        None for targets that are numbers.
+
+    Returns
+    -------
+    ndarray of shape (K, K)
+
+    Raises
+    ------
+    ValueError
+        If the targets are numbers, or S has another shape, is not symmetric or leaves [-1, 1].
+    """
+    if classes is None:
+        raise ValueError(
+            "similarity is S of two class labels, and these targets are numbers: leave similarity out, which aligns "
+            "with the products of the centred targets, or cut the targets into classes"
+        )
+    # plain labels: a function that was written for them should not meet NumPy's
+    labels = classes.tolist()
+    values = [[similarity(a, b) for b in labels] for a in labels] if callable(similarity) else similarity
+    S, K = np.asarray(values, dtype=np.float64), len(labels)
+    if S.shape != (K, K):
+        raise ValueError(f"similarity has shape {S.shape}; {K} classes {labels[:5]} need one of shape {(K, K)}")
+    for wrong, why in ((~(np.abs(S) <= 1.0), "must lie in [-1, 1]"), (S != S.T, "must equal that of the two swapped")):
+        if wrong.any():
+            a, b = np.argwhere(wrong)[0]
+            raise ValueError(f"similarity of {labels[a]!r} and {labels[b]!r} is {S[a, b]!r}; it {why}")
+    return S

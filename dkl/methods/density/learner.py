@@ -39,6 +39,10 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     scaling : {None, "auto", "standard", "minmax", "unit", "quantile"}
         How columns are scaled first; "unit", the paper's, divides rows by the largest norm.
     loss : {"hinge", "squared_hinge", "squared_error"}
+        The paper's problem is convex for every convex loss. Others (the log loss, epsilon-insensitive errors) are not
+        here because the solver ends at a certified duality gap: they need a sum of conjugates at scaled dual weights in
+        each pass, and the log loss a Newton step of its own curvature; a row of `dkl.methods.density.loss_table` is
+        where they would come in.
     lam : float
         Strength of the penalty on the weights; worth searching, down to 1e-10 where targets have no noise.
     Lam : float
@@ -215,6 +219,7 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     n_features, family, reference_scale, scaling
         As of `TunedClassifier`.
     loss : {"squared_error"}
+        Others, such as epsilon-insensitive errors, are convex here too: see `TunedClassifier` for what they lack.
         Half the square, of targets in units of their deviation.
     lam, Lam, gamma, meta_kernel, length_scale, density_floor, center, shared_density
         As of `TunedClassifier`; the density is shared by all targets, or one a target.

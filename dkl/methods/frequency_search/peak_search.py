@@ -55,6 +55,8 @@ class SearchOptions:
     held_out : float
         Share of the rows that no chain ascends on: the potential there tells which point of a chain is its best, so
         that a search that only fits its rows does not get far. 0 takes all rows for both.
+    support_only : bool
+        Ascend on rows with weights alone: others add nothing to a potential, and their absence moves its last digits.
     device : {"cpu", "gpu"}
         Where to search.
     """
@@ -73,6 +75,7 @@ class SearchOptions:
     tries: int = 1
     max_columns: int = 3
     held_out: float = 0.0
+    support_only: bool = False
     device: Device = "cpu"
 
     @property
@@ -155,7 +158,7 @@ def search_peaks(
     >>> np.abs(found.frequencies[best]).round(0)
     array([[0., 3., 0.]], dtype=float32)
     """
-    rows = _SplitRows.of(rows_on(X, options.device), S, options.held_out, weight)
+    rows = _SplitRows.of(rows_on(X, options.device), S, options, weight)
     # chains on a few columns come first, then those on columns that go together: what neither takes lives on all
     few = _few_columns(rows, options, seed)
     near = _near_columns(rows, options, seed, options.chains - (0 if few is None else len(few.W)))
@@ -279,7 +282,8 @@ def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, m
 class _SplitRows:
     """The rows whose potential chains ascend, and those that judge them (None: the same).
 
-    `scale` puts potentials on the judging rows on the scale of all rows; `weight` repeats the rows of the ascent.
+    `scale` puts potentials on the judging rows on the scale of all rows; `weight` repeats the rows of the ascent;
+    `support_only` leaves out of it those without weights.
     """
 
     X: Rows
@@ -287,24 +291,34 @@ class _SplitRows:
     judges: tuple[Rows, np.ndarray] | None
     scale: float = 1.0
     weight: np.ndarray | None = None
+    support_only: bool = False
 
     @classmethod
-    def of(cls, X: Rows, S: Array, held_out: float, weight: np.ndarray | None) -> _SplitRows:
+    def of(cls, X: Rows, S: Array, options: SearchOptions, weight: np.ndarray | None) -> _SplitRows:
         """The last rows judge, which is any share of a sample: its rows come in the order of a hash."""
         S = np.asarray(S, dtype=np.float64)
-        n_ascended = len(S) - round(held_out * len(S))
+        n_ascended = len(S) - round(options.held_out * len(S))
         if n_ascended == len(S):
-            return cls(X, S, None, weight=weight)
+            return cls(X, S, None, weight=weight, support_only=options.support_only)
         theirs = np.abs(S[n_ascended:]).sum()
         # a potential is at most (sum |s|)^2
         scale = float(np.abs(S).sum() / theirs) ** 2 if theirs > 0.0 else 1.0
         own_weight = None if weight is None else weight[:n_ascended]
-        return cls(X[:n_ascended], S[:n_ascended], (X[n_ascended:], S[n_ascended:]), scale, own_weight)
+        judges = X[n_ascended:], S[n_ascended:]
+        return cls(X[:n_ascended], S[:n_ascended], judges, scale, own_weight, options.support_only)
 
     @cached_property
     def scales(self) -> np.ndarray:
         """How far each column varies."""
         return column_scales(self.X, self.weight)
+
+    @cached_property
+    def ascended(self) -> tuple[Rows, np.ndarray]:
+        """The rows whose potential chains ascend, and their weights."""
+        support = np.flatnonzero((self.S != 0.0).reshape(len(self.S), -1).any(axis=1))
+        if not self.support_only or not 0 < len(support) < len(self.S):
+            return self.X, self.S
+        return self.X[array_module(self.X).asarray(support)], self.S[support]
 
     def judge(self, columns: np.ndarray | None = None) -> Judge | None:
         """W -> potentials on the held-out rows."""
@@ -401,7 +415,7 @@ def _all_columns(
     """Chains that move in all columns."""
     if n_chains == 0 and extra is None:
         return None
-    d, ascended, xp = rows.X.shape[1], landscape(rows.X, rows.S), array_module(rows.X)
+    d, ascended, xp = rows.X.shape[1], landscape(*rows.ascended), array_module(rows.X)
     draws = stream(seed, "starts").standard_normal((options.tries * n_chains, d), dtype=np.float32)
     W = xp.asarray(draws * np.float32(np.sqrt(options.start) / sigma))
     if options.tries > 1 and n_chains:
@@ -429,9 +443,9 @@ def _few_columns(rows: _SplitRows, options: SearchOptions, seed: int) -> _Group 
     draws = generator.standard_normal(columns.shape, dtype=np.float32) * (columns >= 0)
     W = draws / (scale * np.sqrt(counts[:, None], dtype=np.float32))
     if options.tries > 1:
-        best = _best_tries(landscape(rows.X, rows.S, columns=columns).potentials(xp.asarray(W)), options.tries)
+        best = _best_tries(landscape(*rows.ascended, columns=columns).potentials(xp.asarray(W)), options.tries)
         columns, W, counts, scale = columns[best], W[best], counts[best], scale[best]
-    ascended, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
+    ascended, judge = landscape(*rows.ascended, columns=columns), rows.judge(columns)
     moving = xp.asarray(counts[:, None])
     return _Group(ascended, judge, xp.asarray(W), 2.0 * options.stride, moving, xp.asarray(scale), columns)
 
@@ -452,7 +466,7 @@ def _near_columns(rows: _SplitRows, options: SearchOptions, seed: int, n_others:
     W = draws * (np.sqrt(options.start) / sigma).astype(np.float32)
     # in these coordinates the first step of every chain has the same length
     scale = xp.asarray((sigma / np.sqrt(counts)).astype(np.float32))
-    ascended, judge = landscape(rows.X, rows.S, columns=columns), rows.judge(columns)
+    ascended, judge = landscape(*rows.ascended, columns=columns), rows.judge(columns)
     moving = xp.asarray(counts)
     return _Group(ascended, judge, xp.asarray(W), options.stride, moving, scale, columns, options.near_steps)
 

@@ -121,11 +121,11 @@ class GameDriver:
         )
 
     def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
-        """In R^d the rows of the search, as they came and scaled, and the ascent."""
+        """In R^d the rows of the search, as they came, scaled, and those with weights again; and the ascent."""
         if problem.pool is not None:
             return {}
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
-        return {"searched rows": 2 * problem.most_rows * row_bytes, "chains that climb": ascent}
+        return {"searched rows": 3 * problem.most_rows * row_bytes, "chains that climb": ascent}
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""

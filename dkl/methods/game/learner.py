@@ -199,8 +199,10 @@ class GameSolver:
         dataset, family = rows.dataset, rows.family
         if dataset.classes is None:
             raise ValueError(
-                "solver='game' of MarginFeatures learns from class labels, and these targets are numbers (regression); "
-                "use solver='corrective'"
+                "solver='game' of MarginFeatures learns from class labels, and these targets are numbers (regression): "
+                "the game is played for the dual weights of a margin, of which theorems 4.1 to 4.3 of the paper speak, "
+                "and the paper states none for errors of numbers; use solver='corrective', which searches the same "
+                "potential of the residuals"
             )
         self.check()
         # The kernel player chooses from a finite set of features, or finds pairs of cosines and sines in R^d. Features
@@ -212,7 +214,8 @@ class GameSolver:
             pool = family.draw(_POOL_SIZE, dataset.n_columns, rows.seed, self.dtype)
         given = {name: getattr(self, name) for name in ("chains", "steps", "stride", "noise", "max_norm")}
         given = {name: value for name, value in given.items() if value is not None}
-        options = SearchOptions(sparse_share=self.sparse_share, **given)
+        # most rows of a game on a hinge have the dual weight 0: each ascent takes the time of the others alone
+        options = SearchOptions(sparse_share=self.sparse_share, support_only=True, **given)
         first = self.search_rows or _FIRST_SAMPLE
         judges = self.patience is not None
         held_out = rows.context.held_out(self.validation_fraction, rows.seed) if judges else None

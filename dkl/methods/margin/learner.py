@@ -70,7 +70,9 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
-        projected gradient steps on the dual weights, which are kept beside the rows; for classes.
+        projected gradient steps on the dual weights, which are kept beside the rows. It has no regression: the paper's
+        game is for the margin, its box is that of the hinge's dual, and its theorems bound a margin. For numbers take
+        "corrective", whose rounds search the same potential of the residuals.
     loss : str or None
         Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
         than two classes together, and "hinge" (None in the game); None in a list of dictionaries is "log_loss" for two

@@ -31,7 +31,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
 )
 from dkl.methods.posterior.weights import pseudo_posterior
-from dkl.methods.potentials import PosteriorDriver, PotentialProblem
+from dkl.methods.potentials import PosteriorDriver, PotentialProblem, PotentialState
 from dkl.solvers.kernel_alignment import effective_features
 
 
@@ -189,9 +189,9 @@ class PosteriorFeatures(Certified, SelectingLearner):
         # the loss is one of the kernel cos(w.(x - x')), which a pair has and a cosine with one phase has not
         return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
 
-    def _keep_values(self, values: np.ndarray) -> None:
+    def _keep_values(self, state: PotentialState) -> None:
         """The empirical losses that the driver has found."""
-        self.losses_ = values
+        self.losses_ = np.asarray(state.values)
 
     def _choose(self) -> None:
         """Weights, and the features that are kept by them: no pass."""
