@@ -47,7 +47,13 @@ def _device_count() -> int:
 
 cuda = SimpleNamespace(
     Device=Device,
-    runtime=SimpleNamespace(getDeviceCount=_device_count, deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0"),
+    runtime=SimpleNamespace(
+        getDeviceCount=_device_count,
+        deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0",
+        getDeviceProperties=lambda gpu: {"name": b"a played GPU", "totalGlobalMem": 1 << 30},
+        runtimeGetVersion=lambda: 0,
+        driverGetVersion=lambda: 0,
+    ),
 )
 
 
