@@ -89,6 +89,8 @@ class Sizes:
         Processes on one card.
     shared : int
         Rows that these share.
+    kept_bytes : int
+        Of these rows that the card keeps where they are more than it holds.
     tabled : int
         Rows of the machine without settings.
     speeds : dict
@@ -110,6 +112,7 @@ class Sizes:
     most_stored: int = 1_000_000_000
     workers: tuple[int, ...] = (1, 2, 4)
     shared: int = 4_000_000
+    kept_bytes: int = 50_000_000
     tabled: int = 500_000
     speeds: Any = None
 
@@ -127,6 +130,7 @@ QUICK = Sizes(
     most_stored=4_000,
     workers=(2,),
     shared=1_000,
+    kept_bytes=10_000,
     tabled=120,
     speeds={"n_rows": 120, "n_columns": 9, "n_frequencies": 32, "repeats": 1},
 )
@@ -284,7 +288,9 @@ def rows(asked: Asked) -> Lines:
     sizes, m = asked.sizes, asked.sizes.features[0]
     yield "| rows | | s | GB/s of rows |"
     yield "|---|---|---|---|"
-    with tempfile.TemporaryDirectory(prefix="dkl-gpu-") as folder:
+    # What blocks hold beside the rows that stay on the card: targets and numbers of rows, 17 bytes a row.
+    beside = {"dkl.cache-bytes": 20 * sizes.most_stored}
+    with dask.config.set(beside), tempfile.TemporaryDirectory(prefix="dkl-gpu-") as folder:
         started = time.perf_counter()
         data = written(f"{folder}/first.zarr", sizes.stored)
         seconds = time.perf_counter() - started
@@ -379,6 +385,9 @@ def workers(asked: Asked) -> Lines:
             with LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
                 yield same_bits(f"{n} worker{'s' * (n > 1)}", m, data, expected)
                 if n == sizes.workers[-1]:
+                    with dask.config.set({"dkl.gpu-rows-bytes": sizes.kept_bytes}):
+                        beyond = f"{n} workers, {sizes.kept_bytes / 1e9:g} GB of rows stay on the card"
+                        yield same_bits(beyond, m, data, expected)
                     yield same_bits(f"{n} workers, one killed in a pass", m, data, expected, client)
 
 

@@ -57,7 +57,8 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.passes.reading import LOADER
+from dkl.passes.reading import LOADER, gpu_row_bytes
+from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.uncertainty.drift_sums import counts_record
@@ -381,6 +382,102 @@ def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest
             run_pass(source, (BlockSum("n", _rows_of, {"n": Accumulator(())}),), device=where)  # type: ignore[arg-type]
             assert asked == expected
             asked.clear()
+
+
+def _column_sums(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    return {"sums": device.on_host(block.X.sum(axis=0))}
+
+
+COLUMN_SUMS = BlockSum("sums", _column_sums, {"sums": Accumulator((4,))})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kept_rows(gpu: str, tmp_path: Path) -> Iterator[Any]:
+    """A store of 5 blocks of 100 rows, of 400 bytes of integers each, and nothing that is kept of earlier passes."""
+    if gpu == "real":
+        pytest.skip("the copies of the real CuPy are not counted")
+    X = np.random.default_rng(0).integers(-9, 9, size=(500, 4)).astype(np.int8)
+    LOADER.clear()
+    yield create_dataset(tmp_path / "rows.zarr", X, X[:, 0] > 0, rows_a_block=100).source
+    LOADER.clear()
+
+
+def _copied(source: Any, *records: BlockSum) -> tuple[Any, int]:
+    """What a pass on the GPU returns for its first record, and the bytes that went there."""
+    import cupy
+
+    before = len(cupy.copied)
+    results = run_pass(source, records or (COLUMN_SUMS,), device="gpu").results
+    return results[0], sum(cupy.copied[before:])
+
+
+@pytest.mark.parametrize(("budget", "again"), [(None, 0), (2_000, 0), (1_999, 400), (900, 1_200), (0, 2_000)])
+def test_rows_stay_on_the_gpu_in_their_stored_precision_while_they_fit(
+    kept_rows: Any, budget: int | None, again: int
+) -> None:
+    with dask.config.set({"dkl.gpu-rows-bytes": budget}):
+        first, moved = _copied(kept_rows)
+        assert moved == kept_rows.block_rows.sum() * 4
+        for _ in range(2):
+            found, moved = _copied(kept_rows)
+            assert moved == again
+            np.testing.assert_array_equal(found["sums"], first["sums"])
+    np.testing.assert_array_equal(first["sums"], run_pass(kept_rows, (COLUMN_SUMS,)).results[0]["sums"])
+
+
+def test_rows_that_the_gpu_keeps_are_not_read_again_and_sums_of_the_host_have_them(kept_rows: Any) -> None:
+    _copied(kept_rows)
+    stats = run_pass(kept_rows, (COLUMN_SUMS,), device="gpu").stats
+    assert (stats.cache_hits, stats.bytes) == (5, 0)
+    of_host = BlockSum("sums", _column_sums, {"sums": Accumulator((4,))}, on_host=True)  # type: ignore[arg-type]
+    found, expected = (run_pass(kept_rows, (of_host,), device=where).results[0]["sums"] for where in ("gpu", "cpu"))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_processes_on_one_gpu_share_what_it_keeps(kept_rows: Any) -> None:
+    assert [gpu_row_bytes(Limits(gpu_rows=3_000, sharing=n)) for n in (1, 2, 3)] == [3_000, 1_500, 1_000]
+    # half of what is left and of what is kept already
+    assert gpu_row_bytes(Limits(sharing=4), kept=1 << 20) == ((1 << 30) + (1 << 20)) // 2 // 4
+
+
+def test_a_smaller_budget_counts_at_once(kept_rows: Any) -> None:
+    _copied(kept_rows)
+    assert LOADER._cache.there == 2_000
+    with dask.config.set({"dkl.gpu-rows-bytes": "1 kB"}):
+        _copied(kept_rows)
+    assert LOADER._cache.there == 800
+
+
+def test_rows_that_are_kept_give_way_before_tiles_become_smaller(kept_rows: Any) -> None:
+    """The same bits: nothing is warned of."""
+    sizes: list[int] = []
+
+    def full(block: Any, operands: Any) -> dict[str, np.ndarray]:
+        sizes.append(device.tile_rows(1, 8))
+        if LOADER._cache.there > 1_200:
+            raise MemoryError("out of memory")
+        return _column_sums(block, operands)
+
+    record = BlockSum("sums", full, {"sums": Accumulator((4,))})  # type: ignore[arg-type]
+    with dask.config.set(scheduler="synchronous"):
+        expected, _ = _copied(kept_rows)
+        found, _ = _copied(kept_rows, record)
+    np.testing.assert_array_equal(found["sums"], expected["sums"])
+    assert len(sizes) == 6
+    assert len(set(sizes)) == 1
+    assert LOADER._cache.there == 0
+
+
+def test_a_plan_counts_the_rows_that_a_gpu_keeps(gpu: str, tmp_path: Path) -> None:
+    if gpu == "real":
+        pytest.skip("what a real GPU has left changes")
+    X, y = rows(400)
+    data = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100)
+    learner, planned = AlignedFeatures(Gaussian(2.0), n_candidates=20, n_features=4, device="gpu"), []
+    for budget in (0, 5_000):
+        with dask.config.set({"dkl.gpu-rows-bytes": budget}):
+            planned.append(plan(learner, data).device_bytes)
+    assert planned[1] == planned[0] + 5_000
 
 
 def _rows_of(block: Any, operands: Any) -> dict[str, np.ndarray]:

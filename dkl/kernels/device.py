@@ -66,6 +66,8 @@ _LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
 _MOST_SHARING = 64
 
 _claiming = threading.Lock()
+# Functions that let go of what layers above keep on the GPU for later, and say whether there was anything.
+givers: list[Callable[[], bool]] = []
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
 KERNEL_SOURCE = r"""
@@ -283,7 +285,9 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             # The warning and the second try come after this block, where the error no longer holds on to the memory.
             smaller, reason = _tile_bytes.get() // 8, str(error)
-        _give_memory_back()
+        if _give_memory_back():
+            # Rows that were kept took the room: without them the same tiles, and the same bits, are tried first.
+            return computed(*args)
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
             "whose sums differ in the last bits; give the GPU to fewer processes",
@@ -299,12 +303,30 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def _give_memory_back() -> None:
-    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it."""
+def _give_memory_back() -> bool:
+    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it.
+
+    Returns
+    -------
+    bool
+        Whether layers above had kept something.
+    """
     import cupy
 
+    had_kept = sum(give() for give in givers) > 0
     generic.forget_matrices()
     cupy.get_default_memory_pool().free_all_blocks()
+    return had_kept
+
+
+def free_gpu_memory() -> tuple[int, int]:
+    """Bytes that the GPU of this process has left, and how many GPUs the machine shows."""
+    import cupy
+
+    cupy.cuda.Device(own_gpu()).use()
+    # CuPy keeps what it freed for its next arrays, which CUDA counts as taken.
+    unused = cupy.get_default_memory_pool().free_bytes()
+    return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
 @in_smaller_tiles

@@ -4,6 +4,7 @@ A test puts this folder on its path (`played_gpu`), so that everything that a GP
 that the oldest or the newest CuPy admitted by pyproject.toml lacks raises AttributeError here too, and an argument that
 one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
 There are as many devices as the environment variable PLAYED_GPUS says (1): an array is used on its own alone.
+`copied` has the bytes of each array of the host that went to a device.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _NAMES: dict[str, dict[str, list[str] | None]] = json.loads(Path(__file__).with_
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
 
 _current = threading.local()
+copied: list[int] = []
 
 
 class Device:
@@ -51,6 +53,7 @@ cuda = SimpleNamespace(
         getDeviceCount=_device_count,
         deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0",
         getDeviceProperties=lambda gpu: {"name": b"a played GPU", "totalGlobalMem": 1 << 30},
+        memGetInfo=lambda: (1 << 30, 1 << 30),
         runtimeGetVersion=lambda: 0,
         driverGetVersion=lambda: 0,
     ),
@@ -58,7 +61,7 @@ cuda = SimpleNamespace(
 
 
 def get_default_memory_pool() -> SimpleNamespace:
-    return SimpleNamespace(free_all_blocks=lambda: None)
+    return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0)
 
 
 class ndarray(NDArrayOperatorsMixin):
@@ -121,6 +124,20 @@ class RawKernel:
         self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
 
 
+def _to_device(function: Any) -> Any:
+    """A function that copies arrays of the host, which are counted."""
+    played = _wrapped(function, host=True)
+
+    def call(values: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(values, np.ndarray):
+            copied.append(values.nbytes)
+            # never the memory of the host, as `numpy.asarray` would leave it
+            values = values.copy(order="K")
+        return played(values, *args, **options)
+
+    return call
+
+
 def _inside(value: Any, host: bool = False) -> Any:
     if isinstance(value, ndarray):
         if value.device.id != Device().id:
@@ -165,7 +182,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(np, name)
     if isinstance(found, type) or not callable(found):
         return found
-    played = _wrapped(found, name in _TAKES_HOST_ARRAYS)
+    played = _to_device(found) if name in _TAKES_HOST_ARRAYS else _wrapped(found)
 
     def call(*args: Any, **options: Any) -> Any:
         for version, names in _NAMES.items():
