@@ -29,9 +29,10 @@ from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
-from dkl.features.families import ArcCosine, Coordinates, Gaussian
+from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
@@ -277,6 +278,38 @@ def test_explanations_are_those_of_the_cpu(family: Any, storage: Any, gpu: str) 
     model.set_params(device="gpu")
     for one, other in zip(explained(), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "is_there"),
+    [
+        *((kernel, True) for kernel in (Gaussian(2.0), Laplacian(3.0), *(Matern(nu, 2.0) for nu in (0.5, 1.5, 2.5)))),
+        (Matern(0.8, 2.0), False),
+        (Cauchy(2.0), False),
+    ],
+    ids=str,
+)
+def test_kernels_to_landmarks_are_made_on_the_gpu(
+    kernel: Any, is_there: bool, dtype: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an offset that would take all digits of products; a row is its own landmark, whose distance is 0."""
+    X = rows(400)[0] + 1_000.0
+    whole = np.linalg.cholesky(kernel.kernel(X[:20], X[:20]) + 1e-3 * np.eye(20))
+    for metric, columns in ((None, 4), (np.array([1.0, 2.0, 0.5, 1.0]), 4), (np.eye(4)[:, :3] * 1.5, 3)):
+        landmarks = X[:20] if metric is None else in_metric(X[:20], metric)
+        projection = NystromProjection(kernel, landmarks, np.linalg.inv(whole).T, metric)
+        mapped_by = FeatureMap("nystrom", projection, np.linspace(1.0, 2.0, 20))
+        assert landmarks.shape[1] == columns
+        expected = kernel.kernel(projection.moved(X), landmarks) @ projection.whitening * mapped_by.amplitudes
+        there = device.rows_on(X, "gpu")
+        with monkeypatch.context() as patched:
+            if is_there and gpu == "played":
+                patched.setattr("cupy.ndarray.get", lambda x: pytest.fail("came to the host"))
+            found = device.map_rows(there, mapped_by, dtype)
+        assert found.dtype == dtype
+        atol = 1e-11 if dtype == "float64" else 2e-4
+        np.testing.assert_allclose(device.on_host(found), expected, rtol=0, atol=atol * np.abs(expected).max())
 
 
 def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.frequencies import stream
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels import generic
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
@@ -515,9 +516,17 @@ def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, feature_map.n_angles), dtype.itemsize)):
+    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, _width(feature_map)), dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def _width(feature_map: FeatureMap) -> int:
+    """The most numbers of a row between its columns and its features: angles, or similarities to all landmarks."""
+    projection = feature_map.projection
+    parts = projection.maps if isinstance(projection, CombinedProjection) else []
+    own = len(projection.landmarks) if isinstance(projection, NystromProjection) else 0
+    return max([feature_map.n_angles, own, *(_width(part) for part in parts)])
 
 
 def gpu_bytes(operands: object, rows: int, columns: int) -> int:
@@ -526,7 +535,7 @@ def gpu_bytes(operands: object, rows: int, columns: int) -> int:
     The feature maps among the operands of a pass, and in the objects there, decide.
     """
     feature_maps = list({id(one): one for one in _feature_maps(operands)}.values())
-    widest = max([columns, *(max(one.n_angles, one.n_features) for one in feature_maps)])
+    widest = max([columns, *(max(_width(one), one.n_features) for one in feature_maps)])
     tiles = _ARRAYS_OF_A_TILE * 8 * widest * min(rows, tile_rows(widest, 8))
     # Frequencies lie there written out, in float64 at most.
     return tiles + sum(max(8 * one.n_angles * one.n_columns, 2 * one.projection.nbytes) for one in feature_maps)
