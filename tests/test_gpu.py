@@ -570,6 +570,42 @@ def three(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     cupy.cuda.Device(0).use()
 
 
+def waves() -> FeatureMap:
+    return Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+
+
+SUMS: dict[str, Any] = {
+    "features": lambda X, S: device.feature_sums(X, S, waves(), np.dtype("float64")),
+    "features of landmarks": lambda X, S: device.feature_sums(X, S, landmark_map(), np.dtype("float64")),
+    "squares": lambda X, S: device.feature_squares(X, S[:, 0], waves(), np.dtype("float64")),
+    "gradients": lambda X, S: device.gradient_sums(X, S, waves(), np.dtype("float64")),
+    "slopes": lambda X, S: device.squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), np.dtype("float64")),
+    "left out": lambda X, S: device.left_out_sums(
+        X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], np.dtype("float64")
+    ),
+}
+
+
+def landmark_map() -> FeatureMap:
+    return FeatureMap("nystrom", NystromProjection(Gaussian(2.0), rows(8)[0], np.eye(8)), np.ones(8))
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block of three tiles, by the sums of several weights, coefficients or groups."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    X, S = device.rows_on(rows(600)[0], "gpu"), np.random.default_rng(1).normal(size=(600, 3))
+    expected = SUMS[name](X, S)
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 14))
+    before = dict(cupy.counts)
+    found = SUMS[name](X, S)
+    assert cupy.counts["waits"] - before["waits"] == 1
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
 def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is opened again is locked against this process as against another one."""
     taken = []

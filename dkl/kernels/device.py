@@ -334,7 +334,8 @@ def free_gpu_memory() -> tuple[int, int]:
 def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
-    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
+    # Tiles are added up on the GPU in float64, and only their sum comes to the host: one wait a block.
+    total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
     # Sums are of features without amplitudes, which are taken at the end in float64.
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
     for rows, tile in _tiles(X, feature_map, dtype):
@@ -346,37 +347,37 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
             total += _sincos_sums(xp, angles, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
-            total[part] += _host(xp.matmul(phi.T, weights))
-    return total * feature_map.amplitudes[:, None]
+            total[part] += xp.matmul(phi.T, weights)
+    return _host(total) * feature_map.amplitudes[:, None]
 
 
 @in_smaller_tiles
 def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
-    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies))
+    total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
-            total[part] += _host(xp.matmul(xp.square(phi).T, weights))
-    return total
+            total[part] += xp.matmul(xp.square(phi).T, weights)
+    return _host(total)
 
 
 @in_smaller_tiles
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
-    # U and V of `dkl.kernels.gradients.gradient_sums`, added up on the host in float64.
-    total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
+    # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
+    total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
         z = generic.angles(xp, scaled, feature_map, dtype)
         # U and V column by column of the weights, so that no array is larger than a tile.
         for k in range(S.shape[1]):
             weights = xp.asarray(S[rows, k, None], dtype=dtype)
-            total[0, :, k] += _host(xp.matmul((xp.cos(z) * weights).T, scaled))
-            total[1, :, k] += _host(xp.matmul((xp.sin(z) * weights).T, scaled))
-    return total * feature_map.amplitudes[:, None, None]
+            total[0, :, k] += xp.matmul((xp.cos(z) * weights).T, scaled)
+            total[1, :, k] += xp.matmul((xp.sin(z) * weights).T, scaled)
+    return _host(total) * feature_map.amplitudes[:, None, None]
 
 
 @in_smaller_tiles
@@ -386,14 +387,14 @@ def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.nda
     W = generic.placed_matrix(xp, feature_map.projection, dtype)
     outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
     outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
-    total = np.zeros((feature_map.n_columns, len(coef)))
+    total = xp.zeros((feature_map.n_columns, len(coef)), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for k in range(len(coef)):
             gradients = xp.matmul(generic.slopes(xp, z, feature_map, outer[k]), W)
-            total[:, k] += _host(xp.matmul(weights, xp.square(gradients)))
-    return total
+            total[:, k] += xp.matmul(weights, xp.square(gradients))
+    return _host(total)
 
 
 @in_smaller_tiles
@@ -403,17 +404,16 @@ def left_out_sums(
     """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
-    total = np.zeros((len(groups), 2, m))
+    total = xp.zeros((len(groups), 2, m), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         # In turns, as the fused kernel takes angles.
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
         whole, weights = xp.matmul(scaled, W.T), xp.asarray(S[rows], dtype=dtype)
-        for sums, columns in zip(total, groups, strict=True):
-            left_out = xp.asarray(columns)
+        for group, left_out in enumerate(map(xp.asarray, groups)):
             # w.x without the group's columns is the whole product less the group's own terms.
             own = xp.matmul(xp.take(scaled, left_out, axis=1), xp.take(W, left_out, axis=1).T)
-            sums += _sincos_sums(xp, whole - own, weights)[:, :, 0]
-    return total
+            total[group] += _sincos_sums(xp, whole - own, weights)[:, :, 0]
+    return _host(total)
 
 
 @in_smaller_tiles
@@ -427,8 +427,8 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     return out
 
 
-def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
-    """The weighted sums, (2, m, K), of the cosines and sines of angles z (n, m) in turns."""
+def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> Any:
+    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns."""
     z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
     # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
     # how the GPU schedules its threads.
@@ -438,7 +438,7 @@ def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
     operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
     dtype = np.dtype(weights.dtype.name)
     _compiled(kernel_source(dtype), "pair_sums")(grid, (_THREADS,), operands)
-    return _host(partial.sum(axis=0)).transpose(0, 2, 1)
+    return partial.sum(axis=0).transpose(0, 2, 1)
 
 
 @cache

@@ -4,7 +4,8 @@ A test puts this folder on its path (`played_gpu`), so that everything that a GP
 that the oldest or the newest CuPy admitted by pyproject.toml lacks raises AttributeError here too, and an argument that
 one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
 There are as many devices as the environment variable PLAYED_GPUS says (1): an array is used on its own alone.
-`copied` has the bytes of each array of the host that went to a device.
+`copied` has the bytes of each array of the host that went to a device, `counts` the operations that a device was given
+and how often the host waited for it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
 
 _current = threading.local()
 copied: list[int] = []
+counts = {"launches": 0, "waits": 0}
 
 
 class Device:
@@ -74,12 +76,14 @@ class ndarray(NDArrayOperatorsMixin):
         self.device = Device()
 
     def get(self) -> np.ndarray:
+        counts["waits"] += 1
         return self._values.copy()
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        counts["launches"] += 1
         options = {name: _inside(value) for name, value in options.items()}
         return _outside(getattr(ufunc, method)(*map(_inside, inputs), **options))
 
@@ -93,12 +97,15 @@ class ndarray(NDArrayOperatorsMixin):
         return len(self._values)
 
     def __float__(self) -> float:
+        counts["waits"] += 1
         return float(self._values)
 
     def __int__(self) -> int:
+        counts["waits"] += 1
         return int(self._values)
 
     def __bool__(self) -> bool:
+        counts["waits"] += 1
         return bool(self._values)
 
     def __getattr__(self, name: str) -> Any:
@@ -121,6 +128,7 @@ class RawKernel:
             self._kernel = host_kernel(alone, name, Path(folder))
 
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
+        counts["launches"] += 1
         self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
 
 
@@ -158,6 +166,7 @@ def _outside(value: Any) -> Any:
 
 def _wrapped(function: Any, host: bool = False) -> Any:
     def call(*args: Any, **options: Any) -> Any:
+        counts["launches"] += 1
         inner = {name: _inside(value, host) for name, value in options.items()}
         return _outside(function(*(_inside(one, host) for one in args), **inner))
 
