@@ -51,6 +51,7 @@ from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
@@ -62,6 +63,7 @@ from dkl.passes.reading import LOADER, gpu_row_bytes
 from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
+from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -584,6 +586,35 @@ SUMS: dict[str, Any] = {
         X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], np.dtype("float64")
     ),
 }
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "squared_error", "huber", "poisson", "gamma"])
+def test_the_host_waits_once_a_block_for_a_corrective_round(
+    loss: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses, slopes and curvatures of all rows stay there; sums are those of the CPU, of a block of several tiles."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    X, y = rows(600)
+    held = generator.random(600) < 0.2
+    targets = np.where(y[:, None] > 0, 1.0, -1.0 if loss not in ("poisson", "gamma") else 0.5)
+    given = (targets, np.where(held, 0.0, 1.5), np.where(held, 1.0, 0.0))
+    model, before = generator.normal(size=(2, 1, 17)) * 0.5
+    old, new = np.append(np.arange(12), 16), np.arange(12, 16)
+    for panels in (((0, 13),), ((0, 6), (6, 13))):
+        round_ = CorrectiveRound(loss_of(loss), model, old, new, True, before, panels, "float64")
+        expected = corrective_sums(X, given, feature_map, round_)
+        monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
+        there, waits = device.rows_on(X, "gpu"), cupy.counts["waits"]
+        found = corrective_sums(there, given, feature_map, round_)
+        assert cupy.counts["waits"] - waits == 1
+        assert list(found) == list(expected)
+        for name, value in expected.items():
+            assert isinstance(found[name], np.ndarray)
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def landmark_map() -> FeatureMap:
