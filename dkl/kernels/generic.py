@@ -99,7 +99,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     if isinstance(feature_map.projection, NystromProjection):
         rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
         if getattr(xp, "__name__", "") == "cupy" and getattr(nystrom.kernel, "is_elementary", False):
-            precision = nystrom_precision(feature_map, np.dtype(dtype))
+            precision = nystrom_precision(nystrom, feature_map.amplitudes, dtype)
             return [xp.asarray(_nystrom_values(xp, rows, nystrom, precision), dtype=dtype) * amplitudes]
         # Other kernels are SciPy's: their similarities are made on the host, and only the result goes back.
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)

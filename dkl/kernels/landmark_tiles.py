@@ -96,7 +96,9 @@ class NystromProduct:
             raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
         self.feature_map, self.projection, self.dtype = feature_map, projection, dtype
         is_large = len(projection.landmarks) > _FEW_LANDMARKS
-        self.precision = nystrom_precision(feature_map, dtype) if is_large else np.dtype(np.float64)
+        self.precision = (
+            nystrom_precision(projection, feature_map.amplitudes, dtype) if is_large else np.dtype(np.float64)
+        )
         self.similarities = KernelValues(projection.kernel, projection.landmarks, self.precision)
         self.panels: list[tuple[slice, int, Callable[[np.ndarray], np.ndarray]]] = []
         for columns in spans(projection.n_frequencies, _PANEL):
@@ -120,11 +122,10 @@ class NystromProduct:
         return out[:, :n_features]
 
 
-def nystrom_precision(feature_map: FeatureMap, dtype: DTypeLike) -> np.dtype:
+def nystrom_precision(projection: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
     """The precision of similarities and of their products with A, for features in `dtype`."""
-    whitening = feature_map.projection.whitening  # type: ignore[union-attr]
     # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
-    noise = np.finfo(np.float32).eps * np.linalg.norm(whitening * feature_map.amplitudes)
+    noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * amplitudes)
     return np.dtype(np.float32 if np.dtype(dtype) == np.float32 and noise <= _NOISE else np.float64)
 
 

@@ -254,7 +254,7 @@ class HuberLoss(Loss):
         return _filled(namespace_of(f).abs(f - y) <= self.epsilon, 1.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return namespace_of(s).where(abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
+        return namespace_of(s).where(namespace_of(s).abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class _EpsilonInsensitiveLoss(Loss):
         return namespace_of(f).zeros_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return namespace_of(s).where(abs(s) <= 1.0, self.epsilon * abs(s) + y * s, inf)
+        return namespace_of(s).where(namespace_of(s).abs(s) <= 1.0, self.epsilon * namespace_of(s).abs(s) + y * s, inf)
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
         return _filled(namespace_of(f).abs(f - y) > self.epsilon, 2.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return self.conjugate_square * s**2 + self.epsilon * abs(s) + y * s
+        return self.conjugate_square * s**2 + self.epsilon * namespace_of(s).abs(s) + y * s
 
 
 class _LogLinkLoss(Loss):
