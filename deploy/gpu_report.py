@@ -1,110 +1,571 @@
-"""All tests and measurements that need a GPU, in one call and one report.
+"""All tests and measurements that need a GPU, part by part, as one page of Markdown.
 
-    python deploy/gpu_report.py [--output gpu_report.md] [--quick]
+    python deploy/gpu_report.py [--minutes 5] [--only tests,rates] [--data DIR] [--output gpu_report.md] [--quick]
 
-Runs the tests that are marked `gpu` (tests/, in a process of their own), then times blocks and fits on GPU and CPU and
-compares their results and the GPU's own limits (the rate of its bus and of its products, measured beside), and writes
-the machine, the tests and the measurements as one page of Markdown, each with "pass" or "falls short". Meant to take
-ten minutes on one GPU beside 16 cores. Exits with 1 if a test fails, with 2 and a sentence where there is no GPU: no
-page is written then.
+| part | answers |
+|---|---|
+| tests | do the GPU's results equal the CPU's? Named files, in parallel |
+| rates | how near do sums, maps and products come to the card's own product and copy? |
+| rows | how long do passes and fits over stores take, and how long each of their acts alone? |
+| workers | do 1, 2 and 4 processes on the one card, one of them killed, find the same bits? |
+| machine | how long does a machine without settings take, and how right is it, beside the CPU? (flights, with --data) |
+| speeds | how many times as fast as the CPU are blocks and fits? |
+
+The page is written anew after every line, so that a run that is cut off loses the line that it was at. A part may take
+its share of the minutes and what earlier parts have left; what it has no time for, its section says. With --only the
+other sections of a page that is there stay as they are, each with its own date, commit and card. Exits with 1 if a test
+fails, a part fails or bits differ, with 2 and a sentence where there is no GPU: no page is written then.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import platform
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from xml.etree import ElementTree
+from threading import Timer
+from typing import Any
 
-from dkl.bench.device_speed import Speed, device_speeds
-from dkl.kernels.device import why_no_gpu
+import dask
+import dask.array
+import numpy as np
+
+import dkl
+from dkl.bench.device_speed import DeviceLimits, device_limits, device_speeds
+from dkl.events import Event
+from dkl.features.families import Gaussian
+from dkl.kernels.device import on_host, rows_on, why_no_gpu
+from dkl.kernels.maps import map_rows
+from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.kernels.sums import feature_sums
+from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER
+from dkl.protocols.records import Accumulator, BlockSum
 
 ROOT = Path(__file__).parents[1]
-QUICK = {"n_rows": 4_096, "n_columns": 64, "n_frequencies": 512, "repeats": 1}
+N_COLUMNS = 12
 
 
 @dataclass(frozen=True)
-class Tests:
-    """What the tests that need a GPU came to: numbers by outcome, and the messages of those that did not pass."""
+class Sizes:
+    """How large the measurements are.
 
-    counts: dict[str, int]
-    messages: list[str]
+    Parameters
+    ----------
+    tests : tuple of str
+        Arguments of pytest: the files that compare a GPU with the CPU.
+    at_once : int
+        Tests that run at the same time.
+    block : int
+        Rows of a block whose rates are measured.
+    columns, frequencies : tuple of int
+        d and D of the sums whose rates are measured.
+    features : tuple of int
+        Of Gram matrices and kernels to landmarks; the first of them also of the fits.
+    repeats : int
+        Of a measurement, of which the least time counts.
+    stored : int
+        Rows of the first store.
+    writing_s : float
+        Seconds of writing that decide the rows of the second one.
+    most_stored : int
+        Rows of the second store at most.
+    workers : tuple of int
+        Processes on one card.
+    shared : int
+        Rows that these share.
+    kept_bytes : int
+        Of these rows that the card keeps where they are more than it holds.
+    tabled : int
+        Rows of the machine without settings.
+    speeds : dict
+        Of `dkl.bench.device_speed.device_speeds`.
+    """
 
-    @property
-    def passed(self) -> bool:
-        """Whether there were some, and none failed."""
-        return self.counts["passed"] > 0 and self.counts["failed"] == 0
+    tests: tuple[str, ...] = (
+        *("tests/test_gpu.py", "tests/kernels/test_device.py"),
+        *("tests/kernels/test_sgd.py", "tests/linear/test_array_sgd.py"),
+    )
+    at_once: int = len(os.sched_getaffinity(0))
+    block: int = 65_536
+    columns: tuple[int, ...] = (20, 100, 784)
+    frequencies: tuple[int, ...] = (1_024, 4_096, 20_000)
+    features: tuple[int, ...] = (1_000, 4_000)
+    repeats: int = 3
+    stored: int = 100_000_000
+    writing_s: float = 90.0
+    most_stored: int = 1_000_000_000
+    workers: tuple[int, ...] = (1, 2, 4)
+    shared: int = 4_000_000
+    kept_bytes: int = 50_000_000
+    tabled: int = 500_000
+    speeds: Any = None
 
 
-def run_tests() -> Tests:
-    """The tests marked `gpu`, slow ones too."""
+QUICK = Sizes(
+    tests=("tests/kernels/test_device.py", "-k", "gives_the_sums and gaussian and dense and float32"),
+    at_once=1,
+    block=512,
+    columns=(9,),
+    frequencies=(32,),
+    features=(16,),
+    repeats=1,
+    stored=3_000,
+    writing_s=0.1,
+    most_stored=4_000,
+    workers=(2,),
+    shared=1_000,
+    kept_bytes=10_000,
+    tabled=120,
+    speeds={"n_rows": 120, "n_columns": 9, "n_frequencies": 32, "repeats": 1},
+)
+
+
+class WrongResult(Exception):
+    """A line of the page that says what is wrong; the part goes on after it is written."""
+
+
+Lines = Iterator["str | WrongResult"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a part is told.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    data : Path or None
+        The folder of flights_3m.npz.
+    left : callable
+        Seconds that the part still has.
+    """
+
+    sizes: Sizes
+    data: Path | None
+    left: Callable[[], float]
+
+
+def tests(asked: Asked) -> Lines:
+    """The tests marked `gpu` in the named files, several at once, ended when their time is over."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-ra",
+        "--tb=short",
+        "-W",
+        "default",
+        "-m",
+        "gpu",
+        "-o",
+        "addopts=",
+    ]
+    if importlib.util.find_spec("xdist") and asked.sizes.at_once > 1:
+        command += ["-n", str(asked.sizes.at_once)]
+    with subprocess.Popen(
+        [*command, *asked.sizes.tests], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        ended_early = []
+
+        def end() -> None:
+            ended_early.append(True)
+            os.killpg(running.pid, signal.SIGKILL)
+
+        timer = Timer(max(1.0, asked.left()), end)
+        timer.start()
+        try:
+            counts, messages = outcomes(running.stdout or iter(()))
+        finally:
+            timer.cancel()
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped"))
+    if ended_early:
+        said += "; ended when the time of this part was over"
+    good = counts["passed"] > 0 and not counts["failed"] and not ended_early
+    yield said if good else WrongResult(said)
+    if messages:
+        yield ""
+    yield from (f"- {message}" for message in messages)
+
+
+def outcomes(lines: Iterator[str] | Any) -> tuple[Counter[str], list[str]]:
+    """The numbers of tests by outcome that verbose lines of pytest tell, and those that are no success."""
+    counts: Counter[str] = Counter()
+    messages = []
+    named = {"PASSED": "passed", "FAILED": "failed", "ERROR": "failed", "SKIPPED": "skipped"}
+    for line in lines:
+        if line.startswith(("FAILED ", "ERROR ", "SKIPPED ")):
+            messages.append(line.rstrip())
+        elif found := re.search(r"(?:^\[gw\d+\]|::\S+).*?\b(PASSED|FAILED|ERROR|SKIPPED)\b", line):
+            counts[named[found[1]]] += 1
+    return counts, messages
+
+
+def rates(asked: Asked) -> Lines:
+    """Sums, maps and products of one block that is on the device, beside the card's own product and copies."""
+    sizes = asked.sizes
+    limits = device_limits("gpu", size=min(8_192, 16 * sizes.frequencies[-1]), repeats=sizes.repeats)
+    yield "| | s | TFLOP/s | of its own product | million pairs/s |"
+    yield "|---|---|---|---|---|"
+    yield f"| its own product, float32 | | {limits.flops_a_second / 1e12:.4g} | 1 | |"
+    yield f"| rows to the device: {limits.bytes_a_second / 1e9:.4g} GB/s | | | | |"
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((sizes.block, max(sizes.columns)), dtype=np.float32)
+    signs = np.sign(X[:, 0]).astype(np.float64)
+    for d, D in product(sizes.columns, sizes.frequencies):
+        there = rows_on(np.ascontiguousarray(X[:, :d]), "gpu")
+        seconds = timed(sizes.repeats, feature_sums, there, signs, gaussian(d, D))
+        yield rate(f"pair sums, d = {d}, D = {D:,}", seconds, 2.0 * d * D * sizes.block, limits, D * sizes.block)
+    d = sizes.columns[0]
+    there = rows_on(np.ascontiguousarray(X[:, :d]), "gpu")
+    for m in sizes.features:
+        pairs, waves = m * sizes.block, gaussian(d, m // 2)
+        yield rate(f"map, m = {m:,}", timed(sizes.repeats, mapped, there, waves), d * pairs, limits, pairs)
+        seconds = timed(sizes.repeats, ridge_sums, there, signs, waves)
+        yield rate(f"Gram matrix, m = {m:,}", seconds, (2.0 * m + d) * pairs, limits, pairs)
+        landmarks = dkl.NystromFeatures(Gaussian(float(np.sqrt(d))), n_features=m, random_state=0, device="cpu")
+        seconds = timed(sizes.repeats, mapped, there, landmarks.fit(X[: 4 * m, :d]).feature_map_)
+        yield rate(f"kernel to landmarks, m = {m:,}", seconds, 2.0 * (d + m) * pairs, limits, pairs)
+    steps = dkl.StepFeatures(n_features=sizes.features[0], random_state=0, device="cpu")
+    steps = steps.fit(X[:2_000, :d], signs[:2_000] > 0).feature_map_
+    seconds = timed(sizes.repeats, mapped, there, steps)
+    yield rate(f"steps, m = {steps.n_features:,}", seconds, 0.0, limits, steps.n_features * sizes.block)
+
+
+def mapped(there: Any, feature_map: Any) -> np.ndarray:
+    """The features of rows on the device, of which one number comes to the host and says that all are there."""
+    return on_host(map_rows(there, feature_map)[-1:, :1])
+
+
+def ridge_sums(there: Any, targets: np.ndarray, feature_map: Any) -> np.ndarray:
+    """The Gram matrix of features, beside loss and gradient at zero, of rows on the device."""
+    width = feature_map.n_features + 1
+    trial = TrialSteps(np.zeros((1, width)), np.zeros((1, width)), np.zeros((1, 1)))
+    options = NewtonOptions("squared_error", columns=(0, width))
+    return newton_sums(there, targets[:, None], np.ones(len(targets)), feature_map, trial, options)["hessian"]
+
+
+def gaussian(d: int, D: int) -> Any:
+    """Frequencies of a kernel as wide as rows of d standard normal columns are long."""
+    return Gaussian(float(np.sqrt(d))).draw(D, d, seed=0)
+
+
+def timed(repeats: int, compute: Callable[..., Any], *given: Any) -> float:
+    """The least seconds of the repetitions, after a first call that compiles and warms up; each ends on the host."""
+    compute(*given)
+    least = np.inf
+    for _ in range(repeats):
+        started = time.perf_counter()
+        compute(*given)
+        least = min(least, time.perf_counter() - started)
+    return float(least)
+
+
+def rate(name: str, seconds: float, flops: float, limits: DeviceLimits, pairs: float) -> str:
+    """A line of the table: seconds, TFLOP/s, their share of the card's own product, pairs of rows and features."""
+    speed = f"{flops / seconds / 1e12:.4g} | {flops / seconds / limits.flops_a_second:.2f}" if flops else " | "
+    return f"| {name} | {seconds:.4g} | {speed} | {pairs / seconds / 1e6:.4g} |"
+
+
+def rows(asked: Asked) -> Lines:
+    """Passes and fits over a store of rows made on the spot, and a ridge over as many as the time of writing allows."""
+    sizes, m = asked.sizes, asked.sizes.features[0]
+    yield "| rows | | s | GB/s of rows |"
+    yield "|---|---|---|---|"
+    # What blocks hold beside the rows that stay on the card: targets and numbers of rows, 17 bytes a row.
+    beside = {"dkl.cache-bytes": 20 * sizes.most_stored}
+    with dask.config.set(beside), tempfile.TemporaryDirectory(prefix="dkl-gpu-") as folder:
+        started = time.perf_counter()
+        data = written(f"{folder}/first.zarr", sizes.stored)
+        seconds = time.perf_counter() - started
+        yield stored_line(sizes.stored, "writing the store", seconds)
+        yield from alone(data, Path(folder) / "first.zarr", sizes)
+        aligned = dkl.AlignedFeatures(n_candidates=4 * m, n_features=m, random_state=0, device="gpu")
+        margin = dkl.MarginFeatures(n_features=m // 4, rounds=2, random_state=0, device="gpu")
+        for name, fitted in ((f"aligned, {4 * m:,} candidates", aligned), ("margin, 2 rounds", margin)):
+            yield stored_line(sizes.stored, name, fit_seconds(fitted, data))
+        yield stored_line(sizes.stored, f"ridge on {m:,} features", fit_seconds(ridge(m), data))
+        del data
+        shutil.rmtree(f"{folder}/first.zarr")
+        n_rows = min(sizes.most_stored, int(sizes.stored * min(sizes.writing_s, asked.left() / 2) / seconds))
+        if n_rows > sizes.stored:
+            started = time.perf_counter()
+            data = written(f"{folder}/second.zarr", n_rows)
+            yield stored_line(n_rows, "writing the store", time.perf_counter() - started)
+            yield stored_line(n_rows, f"ridge on {m:,} features", fit_seconds(ridge(m), data))
+
+
+def written(path: str, n_rows: int) -> Any:
+    """A store of standard normal rows with classes that a product of two columns tells, the classes as int8."""
+    at_once = min(n_rows, 1 << 20)
+    X = dask.array.random.default_rng(0).standard_normal((n_rows, N_COLUMNS), dtype=np.float32, chunks=(at_once, -1))
+    return dkl.create_dataset(path, X, (X[:, 0] * X[:, 1] > 0).astype(np.int8), task="classification")
+
+
+def ridge(m: int, device: str = "gpu") -> Any:
+    """The squared error on m random features, by sums of one pass and what corrects them."""
+    features = dkl.RandomFeatures(Gaussian(float(np.sqrt(N_COLUMNS))), n_features=m, random_state=0)
+    options = {"loss": "squared_error", "solver": "newton", "alpha": 1e-6, "calibrate": False}
+    return dkl.KernelClassifier(features, **options, random_state=0, device=device)
+
+
+def fit_seconds(learner: Any, data: Any) -> float:
+    """Seconds of a fit that finds nothing of an earlier one kept."""
+    LOADER.clear()
+    started = time.perf_counter()
+    learner.fit(data)
+    return time.perf_counter() - started
+
+
+def alone(data: Any, path: Path, sizes: Sizes) -> Lines:
+    """What a pass is made of, each by itself: reading files, decoding them too, copying rows, multiplying them."""
+    files = [file for file in path.rglob("*") if file.is_file()]
+    started = time.perf_counter()
+    with ThreadPoolExecutor() as pool:
+        stored = sum(pool.map(lambda file: len(file.read_bytes()), files))
+    yield stored_line(sizes.stored, f"reading {stored / 1e9:.4g} GB of files, alone", time.perf_counter() - started)
+    LOADER.clear()
+    record = BlockSum("rows", number_of_rows, {"n": Accumulator(())}, on_host=True)
+    decoding = run_pass(data.source, (record,)).stats.seconds
+    yield stored_line(sizes.stored, "reading and decoding blocks, alone", decoding)
+    n, m = int(data.source.block_rows.max()), sizes.features[0]
+    block = np.random.default_rng(0).standard_normal((n, N_COLUMNS), dtype=np.float32)
+    copying = timed(sizes.repeats, copied, block)
+    yield stored_line(sizes.stored, "copying rows to the device, alone", copying * sizes.stored / n)
+    products = timed(sizes.repeats, ridge_sums, rows_on(block, "gpu"), block[:, 0], gaussian(N_COLUMNS, m // 2))
+    yield stored_line(sizes.stored, f"sums of a ridge on {m:,} features, alone", products * sizes.stored / n)
+
+
+def copied(block: np.ndarray) -> np.ndarray:
+    """One number of rows that were copied to the device, which says that all have arrived."""
+    return on_host(rows_on(block, "gpu")[-1:, :1])
+
+
+def number_of_rows(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    """The number of rows, of a block that had to be read for it."""
+    return {"n": np.array(float(block.X.shape[0]))}
+
+
+def stored_line(n_rows: int, name: str, seconds: float) -> str:
+    """A line of the table."""
+    return f"| {n_rows:.4g} x {N_COLUMNS} | {name} | {seconds:.4g} | {4e-9 * n_rows * N_COLUMNS / seconds:.4g} |"
+
+
+def workers(asked: Asked) -> Lines:
+    """The same fit by this process, by processes that share the card, and again with one of them killed."""
+    from distributed import Client, LocalCluster
+
+    sizes, m = asked.sizes, asked.sizes.features[0]
+    yield "| | s | bits |"
+    yield "|---|---|---|"
     with tempfile.TemporaryDirectory(prefix="dkl-gpu-") as folder:
-        path = Path(folder) / "tests.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-o", "addopts=", f"--junitxml={path}"]
-        subprocess.run(command, cwd=ROOT, check=False)
-        return tests_of(path.read_text(encoding="utf-8"))
+        data = written(f"{folder}/rows.zarr", sizes.shared)
+        started = time.perf_counter()
+        expected = coefficients(m, data)
+        yield f"| this process | {time.perf_counter() - started:.4g} | |"
+        options = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+        for n in sizes.workers:
+            # without dask_cuda, which a machine with a GPU may lack
+            with LocalCluster(n_workers=n, **options) as cluster, Client(cluster) as client:
+                yield same_bits(f"{n} worker{'s' * (n > 1)}", m, data, expected)
+                if n == sizes.workers[-1]:
+                    with dask.config.set({"dkl.gpu-rows-bytes": sizes.kept_bytes}):
+                        beyond = f"{n} workers, {sizes.kept_bytes / 1e9:g} GB of rows stay on the card"
+                        yield same_bits(beyond, m, data, expected)
+                    yield same_bits(f"{n} workers, one killed in a pass", m, data, expected, client)
 
 
-def tests_of(junit: str) -> Tests:
-    """The outcomes that a report of pytest in JUnit's XML holds."""
-    counts, messages = {"passed": 0, "failed": 0, "skipped": 0}, []
-    for case in ElementTree.fromstring(junit).iter("testcase"):
-        trouble = next((one for one in case if one.tag in ("failure", "error", "skipped")), None)
-        outcome = "passed" if trouble is None else "skipped" if trouble.tag == "skipped" else "failed"
-        counts[outcome] += 1
-        if trouble is not None:
-            first_line = (trouble.get("message") or "").partition("\n")[0]
-            messages.append(f"{outcome}: {case.get('classname')}::{case.get('name')}: {first_line}")
-    return Tests(counts, messages)
+def coefficients(m: int, data: Any, progress: Any = False) -> np.ndarray:
+    """Of aligned features and a ridge on them."""
+    features = dkl.AlignedFeatures(n_candidates=2 * m, n_features=m, random_state=0, progress=progress)
+    return np.asarray(ridge(m).set_params(features=features).fit(data).linear_.coef_)
 
 
-def machine() -> Iterator[tuple[str, str]]:
-    """What the figures were taken on."""
+def same_bits(name: str, m: int, data: Any, expected: np.ndarray, mortal: Any = None) -> str | WrongResult:
+    """The line of a fit on the current cluster; of the client `mortal` a worker is killed in the first pass."""
+    killed: list[int] = []
+
+    def kill(event: Event) -> None:
+        """One process is ended when the first task of the pass is done."""
+        if mortal is not None and not killed and event.kind == "advanced" and event.name == "potentials":
+            killed.append(min(mortal.run(os.getpid).values()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    started = time.perf_counter()
+    found = coefficients(m, data, kill)
+    seconds = time.perf_counter() - started
+    if mortal is not None and not killed:
+        return WrongResult(f"| {name} | {seconds:.4g} | no worker was killed: the pass told of no task |")
+    if np.array_equal(found, expected):
+        return f"| {name} | {seconds:.4g} | the same |"
+    apart = np.abs(found - expected).max() / np.abs(expected).max()
+    return WrongResult(f"| {name} | {seconds:.4g} | differ by {apart:.1e} of the largest coefficient |")
+
+
+def machine(asked: Asked) -> Lines:
+    """A machine without settings, on the GPU and on the CPU, judged on a quarter of the rows."""
+    X, y = flights(asked.data, asked.sizes.tabled) if asked.data else drawn(asked.sizes.tabled)
+    test = np.arange(len(X)) % 4 == 0
+    yield f"{'Flights' if asked.data else 'Rows that are drawn (--data names the folder of flights)'}: {len(X):,}"
+    yield ""
+    yield "| | s | right on held-out rows |"
+    yield "|---|---|---|"
+    for device in ("gpu", "cpu"):
+        model, started = dkl.KernelClassifier(device=device, random_state=0), time.perf_counter()
+        model.fit(X[~test], y[~test])
+        seconds = time.perf_counter() - started
+        yield f"| {device} | {seconds:.4g} | {model.score(X[test], y[test]):.4f} |"
+
+
+def flights(folder: Path, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hour, weekday, month, distance, origin and destination of flights, and whether they were 15 minutes late."""
+    with np.load(folder / "flights_3m.npz") as raw:
+        minutes = np.cumsum(raw["minute_diff"], dtype=np.int64)
+        days = (np.datetime64(str(raw["start"]), "m") + minutes.astype("timedelta64[m]")).astype("datetime64[D]")
+        month = days.astype("datetime64[M]").astype(int) % 12
+        places = (raw["distance"], raw["origin"], raw["destination"])
+        X = np.column_stack([minutes // 60 % 24, (days.astype(int) + 3) % 7, month, *places]).astype(np.float64)
+        late = raw["delay"] >= 15
+    some = np.random.default_rng(0).permutation(len(X))[:n_rows]
+    return X[some], late[some]
+
+
+def drawn(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose class the sign of a product of two columns tells."""
+    X = np.random.default_rng(0).standard_normal((n_rows, 6))
+    return X, X[:, 0] * X[:, 1] > 0
+
+
+def speeds(asked: Asked) -> Lines:
+    """Blocks and fits on the GPU and on the CPU, and how far their results are apart."""
+    yield "| | CPU, s | GPU, s | times as fast | difference | of the GPU's own limit |"
+    yield "|---|---|---|---|---|---|"
+    for one in device_speeds(**(asked.sizes.speeds or {})):
+        times = f"{one.cpu_seconds:.4g} | {one.gpu_seconds:.4g} | {one.ratio:.1f} | {one.difference:.1e}"
+        yield f"| {one.name} | {times} | {one.verdict} |"
+
+
+# Each part with its share of the time.
+PARTS: dict[str, tuple[Callable[[Asked], Lines], float]] = {
+    "tests": (tests, 0.2),
+    "rates": (rates, 0.15),
+    "rows": (rows, 0.35),
+    "workers": (workers, 0.15),
+    "machine": (machine, 0.1),
+    "speeds": (speeds, 0.05),
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page as it is on disk: a heading, and a section a part.
+
+    Parameters
+    ----------
+    path : Path
+    sections : dict
+        The lines of each part.
+    """
+
+    path: Path
+    sections: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, path: Path, *, kept: bool) -> Page:
+        """The sections of a page that is there, or none."""
+        sections: dict[str, list[str]] = {}
+        for section in path.read_text(encoding="utf-8").split("\n## ")[1:] if kept and path.exists() else []:
+            name, _, text = section.partition("\n")
+            sections[name] = text.strip("\n").split("\n")
+        return cls(path, sections)
+
+    def write(self) -> None:
+        """The file is replaced as a whole, so that whoever ends the process leaves a page behind."""
+        parts = [f"## {name}\n\n" + "\n".join(self.sections[name]) for name in PARTS if name in self.sections]
+        beside = self.path.with_name(self.path.name + ".part")
+        beside.write_text("\n\n".join(["# dkl on a GPU", *parts]) + "\n", encoding="utf-8")
+        beside.replace(self.path)
+
+
+def provenance() -> str:
+    """The date, the commit, and the machine that figures were taken on."""
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
-    yield "GPU", f"{properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB"
-    yield "CUDA runtime, driver", f"{cupy.cuda.runtime.runtimeGetVersion()}, {cupy.cuda.runtime.driverGetVersion()}"
-    yield "CPU", f"{platform.processor() or platform.machine()}, {platform.platform()}"
-    yield "versions", f"dkl {version('dkl')}, CuPy {cupy.__version__}, NumPy {version('numpy')}, Dask {version('dask')}"
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = None
+    if shutil.which("git"):
+        commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    runtime = f"CUDA {cupy.cuda.runtime.runtimeGetVersion()}, driver {cupy.cuda.runtime.driverGetVersion()}"
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {commit or 'unknown (no git checkout)'}; "
+        f"dkl {version('dkl')}; {properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB, "
+        f"{runtime}, CuPy {cupy.__version__}; {len(os.sched_getaffinity(0))} cores, "
+        f"{platform.platform()}, NumPy {np.__version__}"
+    )
 
 
-def page(rows: list[tuple[str, str]], tests: Tests, speeds: list[Speed]) -> str:
-    """The report."""
-    counts = ", ".join(f"{number} {outcome}" for outcome, number in tests.counts.items())
-    lines = ["# dkl on a GPU", "", *(f"- {name}: {value}" for name, value in rows), ""]
-    lines += ["## Tests", "", counts, "", *(f"- {message}" for message in tests.messages), ""]
-    lines += ["## Measurements", "", "| | CPU, s | GPU, s | times as fast | difference | of the GPU's own limit |"]
-    lines.append("|---|---|---|---|---|---|")
-    for one in speeds:
-        figures = (
-            f"{one.cpu_seconds:.4g} | {one.gpu_seconds:.4g} | {one.ratio:.1f} | {one.difference:.1e} | {one.verdict}"
-        )
-        lines.append(f"| {one.name} | {figures} |")
-    return "\n".join([*lines, ""])
+def fill(page: Page, name: str, asked: Asked) -> bool:
+    """Run one part, its lines written as they come; whether all went well."""
+    lines, good = [provenance(), ""], True
+    page.sections[name] = lines
+    page.write()
+    try:
+        for line in PARTS[name][0](asked):
+            good = good and not isinstance(line, WrongResult)
+            lines.append(str(line))
+            page.write()
+            sys.stdout.write(f"{line}\n")
+            if asked.left() <= 0:
+                lines += ["", "What would follow was not measured: the time of this part was over."]
+                break
+    except Exception as error:  # whatever ends a part, the others are measured, and the page says what it was
+        good = False
+        lines += ["", f"failed: {type(error).__name__}: {error}"]
+    page.write()
+    return good
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("gpu_report.md"), help="the page that is written")
-    parser.add_argument("--quick", action="store_true", help="small measurements, of seconds")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of all parts together")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--data", type=Path, help="folder of flights_3m.npz")
+    parser.add_argument("--quick", action="store_true", help="measurements of seconds, to try the report itself")
     given = parser.parse_args(arguments)
+    names = given.only.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"--only: there is no part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     reason = why_no_gpu()
     if reason is not None:
         sys.stderr.write(f"no GPU to report on: {reason}\n")
         return 2
-    tests = run_tests()
-    text = page(list(machine()), tests, list(device_speeds(**(QUICK if given.quick else {}))))
-    given.output.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
-    return 0 if tests.passed else 1
+    page, good = Page.of(given.output, kept=set(names) < set(PARTS)), True
+    started, whole, until = time.monotonic(), sum(PARTS[name][1] for name in names), 0.0
+    for name in [name for name in PARTS if name in names]:
+        until += 60.0 * given.minutes * PARTS[name][1] / whole
+        ends = started + until
+        asked = Asked(QUICK if given.quick else Sizes(), given.data, lambda ends=ends: ends - time.monotonic())
+        good = fill(page, name, asked) and good
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

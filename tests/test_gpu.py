@@ -29,9 +29,10 @@ from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
-from dkl.features.families import ArcCosine, Coordinates, Gaussian
+from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
+from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.projections import SparseProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
@@ -50,6 +51,7 @@ from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.margin.learner import MarginFeatures
+from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
@@ -57,9 +59,11 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
-from dkl.passes.reading import LOADER
+from dkl.passes.reading import LOADER, gpu_row_bytes
+from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
+from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -278,6 +282,38 @@ def test_explanations_are_those_of_the_cpu(family: Any, storage: Any, gpu: str) 
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "is_there"),
+    [
+        *((kernel, True) for kernel in (Gaussian(2.0), Laplacian(3.0), *(Matern(nu, 2.0) for nu in (0.5, 1.5, 2.5)))),
+        (Matern(0.8, 2.0), False),
+        (Cauchy(2.0), False),
+    ],
+    ids=str,
+)
+def test_kernels_to_landmarks_are_made_on_the_gpu(
+    kernel: Any, is_there: bool, dtype: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an offset that would take all digits of products; a row is its own landmark, whose distance is 0."""
+    X = rows(400)[0] + 1_000.0
+    whole = np.linalg.cholesky(kernel.kernel(X[:20], X[:20]) + 1e-3 * np.eye(20))
+    for metric, columns in ((None, 4), (np.array([1.0, 2.0, 0.5, 1.0]), 4), (np.eye(4)[:, :3] * 1.5, 3)):
+        landmarks = X[:20] if metric is None else in_metric(X[:20], metric)
+        projection = NystromProjection(kernel, landmarks, np.linalg.inv(whole).T, metric)
+        mapped_by = FeatureMap("nystrom", projection, np.linspace(1.0, 2.0, 20))
+        assert landmarks.shape[1] == columns
+        expected = kernel.kernel(projection.moved(X), landmarks) @ projection.whitening * mapped_by.amplitudes
+        there = device.rows_on(X, "gpu")
+        with monkeypatch.context() as patched:
+            if is_there and gpu == "played":
+                patched.setattr("cupy.ndarray.get", lambda x: pytest.fail("came to the host"))
+            found = device.map_rows(there, mapped_by, dtype)
+        assert found.dtype == dtype
+        atol = 1e-11 if dtype == "float64" else 2e-4
+        np.testing.assert_allclose(device.on_host(found), expected, rtol=0, atol=atol * np.abs(expected).max())
+
+
 def test_rows_move_once_and_are_stepped_through_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece brings its own rows; what travels at its steps is the model."""
     seen: list[Any] = []
@@ -383,6 +419,102 @@ def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest
             asked.clear()
 
 
+def _column_sums(block: Any, operands: Any) -> dict[str, np.ndarray]:
+    return {"sums": device.on_host(block.X.sum(axis=0))}
+
+
+COLUMN_SUMS = BlockSum("sums", _column_sums, {"sums": Accumulator((4,))})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kept_rows(gpu: str, tmp_path: Path) -> Iterator[Any]:
+    """A store of 5 blocks of 100 rows, of 400 bytes of integers each, and nothing that is kept of earlier passes."""
+    if gpu == "real":
+        pytest.skip("the copies of the real CuPy are not counted")
+    X = np.random.default_rng(0).integers(-9, 9, size=(500, 4)).astype(np.int8)
+    LOADER.clear()
+    yield create_dataset(tmp_path / "rows.zarr", X, X[:, 0] > 0, rows_a_block=100).source
+    LOADER.clear()
+
+
+def _copied(source: Any, *records: BlockSum) -> tuple[Any, int]:
+    """What a pass on the GPU returns for its first record, and the bytes that went there."""
+    import cupy
+
+    before = len(cupy.copied)
+    results = run_pass(source, records or (COLUMN_SUMS,), device="gpu").results
+    return results[0], sum(cupy.copied[before:])
+
+
+@pytest.mark.parametrize(("budget", "again"), [(None, 0), (2_000, 0), (1_999, 400), (900, 1_200), (0, 2_000)])
+def test_rows_stay_on_the_gpu_in_their_stored_precision_while_they_fit(
+    kept_rows: Any, budget: int | None, again: int
+) -> None:
+    with dask.config.set({"dkl.gpu-rows-bytes": budget}):
+        first, moved = _copied(kept_rows)
+        assert moved == kept_rows.block_rows.sum() * 4
+        for _ in range(2):
+            found, moved = _copied(kept_rows)
+            assert moved == again
+            np.testing.assert_array_equal(found["sums"], first["sums"])
+    np.testing.assert_array_equal(first["sums"], run_pass(kept_rows, (COLUMN_SUMS,)).results[0]["sums"])
+
+
+def test_rows_that_the_gpu_keeps_are_not_read_again_and_sums_of_the_host_have_them(kept_rows: Any) -> None:
+    _copied(kept_rows)
+    stats = run_pass(kept_rows, (COLUMN_SUMS,), device="gpu").stats
+    assert (stats.cache_hits, stats.bytes) == (5, 0)
+    of_host = BlockSum("sums", _column_sums, {"sums": Accumulator((4,))}, on_host=True)  # type: ignore[arg-type]
+    found, expected = (run_pass(kept_rows, (of_host,), device=where).results[0]["sums"] for where in ("gpu", "cpu"))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_processes_on_one_gpu_share_what_it_keeps(kept_rows: Any) -> None:
+    assert [gpu_row_bytes(Limits(gpu_rows=3_000, sharing=n)) for n in (1, 2, 3)] == [3_000, 1_500, 1_000]
+    # half of what is left and of what is kept already
+    assert gpu_row_bytes(Limits(sharing=4), kept=1 << 20) == ((1 << 30) + (1 << 20)) // 2 // 4
+
+
+def test_a_smaller_budget_counts_at_once(kept_rows: Any) -> None:
+    _copied(kept_rows)
+    assert LOADER._cache.there == 2_000
+    with dask.config.set({"dkl.gpu-rows-bytes": "1 kB"}):
+        _copied(kept_rows)
+    assert LOADER._cache.there == 800
+
+
+def test_rows_that_are_kept_give_way_before_tiles_become_smaller(kept_rows: Any) -> None:
+    """The same bits: nothing is warned of."""
+    sizes: list[int] = []
+
+    def full(block: Any, operands: Any) -> dict[str, np.ndarray]:
+        sizes.append(device.tile_rows(1, 8))
+        if LOADER._cache.there > 1_200:
+            raise MemoryError("out of memory")
+        return _column_sums(block, operands)
+
+    record = BlockSum("sums", full, {"sums": Accumulator((4,))})  # type: ignore[arg-type]
+    with dask.config.set(scheduler="synchronous"):
+        expected, _ = _copied(kept_rows)
+        found, _ = _copied(kept_rows, record)
+    np.testing.assert_array_equal(found["sums"], expected["sums"])
+    assert len(sizes) == 6
+    assert len(set(sizes)) == 1
+    assert LOADER._cache.there == 0
+
+
+def test_a_plan_counts_the_rows_that_a_gpu_keeps(gpu: str, tmp_path: Path) -> None:
+    if gpu == "real":
+        pytest.skip("what a real GPU has left changes")
+    X, y = rows(400)
+    data = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100)
+    learner, planned = AlignedFeatures(Gaussian(2.0), n_candidates=20, n_features=4, device="gpu"), []
+    for budget in (0, 5_000):
+        with dask.config.set({"dkl.gpu-rows-bytes": budget}):
+            planned.append(plan(learner, data).device_bytes)
+    assert planned[1] == planned[0] + 5_000
+
+
 def _rows_of(block: Any, operands: Any) -> dict[str, np.ndarray]:
     return {"n": np.array(float(block.n_rows))}
 
@@ -438,6 +570,71 @@ def three(gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     import cupy
 
     cupy.cuda.Device(0).use()
+
+
+def waves() -> FeatureMap:
+    return Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+
+
+SUMS: dict[str, Any] = {
+    "features": lambda X, S: device.feature_sums(X, S, waves(), np.dtype("float64")),
+    "features of landmarks": lambda X, S: device.feature_sums(X, S, landmark_map(), np.dtype("float64")),
+    "squares": lambda X, S: device.feature_squares(X, S[:, 0], waves(), np.dtype("float64")),
+    "gradients": lambda X, S: device.gradient_sums(X, S, waves(), np.dtype("float64")),
+    "slopes": lambda X, S: device.squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), np.dtype("float64")),
+    "left out": lambda X, S: device.left_out_sums(
+        X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], np.dtype("float64")
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "squared_error", "huber", "poisson", "gamma"])
+def test_the_host_waits_once_a_block_for_a_corrective_round(
+    loss: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses, slopes and curvatures of all rows stay there; sums are those of the CPU, of a block of several tiles."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    X, y = rows(600)
+    held = generator.random(600) < 0.2
+    targets = np.where(y[:, None] > 0, 1.0, -1.0 if loss not in ("poisson", "gamma") else 0.5)
+    given = (targets, np.where(held, 0.0, 1.5), np.where(held, 1.0, 0.0))
+    model, before = generator.normal(size=(2, 1, 17)) * 0.5
+    old, new = np.append(np.arange(12), 16), np.arange(12, 16)
+    for panels in (((0, 13),), ((0, 6), (6, 13))):
+        round_ = CorrectiveRound(loss_of(loss), model, old, new, True, before, panels, "float64")
+        expected = corrective_sums(X, given, feature_map, round_)
+        monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
+        there, waits = device.rows_on(X, "gpu"), cupy.counts["waits"]
+        found = corrective_sums(there, given, feature_map, round_)
+        assert cupy.counts["waits"] - waits == 1
+        assert list(found) == list(expected)
+        for name, value in expected.items():
+            assert isinstance(found[name], np.ndarray)
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def landmark_map() -> FeatureMap:
+    return FeatureMap("nystrom", NystromProjection(Gaussian(2.0), rows(8)[0], np.eye(8)), np.ones(8))
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block of three tiles, by the sums of several weights, coefficients or groups."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    X, S = device.rows_on(rows(600)[0], "gpu"), np.random.default_rng(1).normal(size=(600, 3))
+    expected = SUMS[name](X, S)
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 14))
+    before = dict(cupy.counts)
+    found = SUMS[name](X, S)
+    assert cupy.counts["waits"] - before["waits"] == 1
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

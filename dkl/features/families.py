@@ -124,6 +124,11 @@ class _Fourier(_Drawn):
     norm: ClassVar[Norm | None] = None
 
     @property
+    def is_elementary(self) -> bool:
+        """Whether `of_distances` calls universal functions of NumPy alone, which take arrays of a GPU, too."""
+        return False
+
+    @property
     def needs_bandwidth(self) -> bool:
         return isinstance(self.sigma, str)
 
@@ -204,6 +209,10 @@ class Gaussian(_Fourier):
     pairing: Pairing = "cos-sin"
     norm: ClassVar[Norm | None] = "l2"
 
+    @property
+    def is_elementary(self) -> bool:
+        return True
+
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         return np.exp(-0.5 * np.square(distances))
 
@@ -239,6 +248,10 @@ class Laplacian(_Fourier):
     def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         # The Fourier transform of exp(-|t|) is the Cauchy density, and that of 1 / (1 + t^2) the Laplace density.
         return generator.standard_cauchy(shape)
+
+    @property
+    def is_elementary(self) -> bool:
+        return True
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         return np.exp(-distances)
@@ -320,6 +333,11 @@ class Matern(_Fourier):
         # A Gaussian vector divided by the root of an independent chi^2 / (2 nu) is a Student vector: the spectral law
         # of Matern.
         return np.sqrt(2.0 * self.nu / generator.chisquare(2.0 * self.nu, size))
+
+    @property
+    def is_elementary(self) -> bool:
+        # the others need a Bessel function, which is SciPy's
+        return self.nu in (0.5, 1.5, 2.5)
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         r = float(np.sqrt(2.0 * self.nu)) * distances

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
-from dkl.features.feature_map import FeatureMap
+from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.frequencies import stream
+from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels import generic
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
@@ -66,6 +67,8 @@ _LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
 _MOST_SHARING = 64
 
 _claiming = threading.Lock()
+# Functions that let go of what layers above keep on the GPU for later, and say whether there was anything.
+givers: list[Callable[[], bool]] = []
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
 
 KERNEL_SOURCE = r"""
@@ -283,7 +286,9 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             # The warning and the second try come after this block, where the error no longer holds on to the memory.
             smaller, reason = _tile_bytes.get() // 8, str(error)
-        _give_memory_back()
+        if _give_memory_back():
+            # Rows that were kept took the room: without them the same tiles, and the same bits, are tried first.
+            return computed(*args)
         warnings.warn(
             f"the GPU's memory does not suffice ({reason}): this block again in tiles of {smaller / 2**20:.0f} MiB, "
             "whose sums differ in the last bits; give the GPU to fewer processes",
@@ -299,19 +304,38 @@ def in_smaller_tiles(compute: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def _give_memory_back() -> None:
-    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it."""
+def _give_memory_back() -> bool:
+    """Let go of what is kept on the GPU for later, CuPy's own store included: CUDA's libraries allocate beside it.
+
+    Returns
+    -------
+    bool
+        Whether layers above had kept something.
+    """
     import cupy
 
+    had_kept = sum(give() for give in givers) > 0
     generic.forget_matrices()
     cupy.get_default_memory_pool().free_all_blocks()
+    return had_kept
+
+
+def free_gpu_memory() -> tuple[int, int]:
+    """Bytes that the GPU of this process has left, and how many GPUs the machine shows."""
+    import cupy
+
+    cupy.cuda.Device(own_gpu()).use()
+    # CuPy keeps what it freed for its next arrays, which CUDA counts as taken.
+    unused = cupy.get_default_memory_pool().free_bytes()
+    return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
 @in_smaller_tiles
 def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
-    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]))
+    # Tiles are added up on the GPU in float64, and only their sum comes to the host: one wait a block.
+    total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
     # Sums are of features without amplitudes, which are taken at the end in float64.
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
     for rows, tile in _tiles(X, feature_map, dtype):
@@ -323,37 +347,37 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
             total += _sincos_sums(xp, angles, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
-            total[part] += _host(xp.matmul(phi.T, weights))
-    return total * feature_map.amplitudes[:, None]
+            total[part] += xp.matmul(phi.T, weights)
+    return _host(total) * feature_map.amplitudes[:, None]
 
 
 @in_smaller_tiles
 def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
-    total = np.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies))
+    total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
-            total[part] += _host(xp.matmul(xp.square(phi).T, weights))
-    return total
+            total[part] += xp.matmul(xp.square(phi).T, weights)
+    return _host(total)
 
 
 @in_smaller_tiles
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
-    # U and V of `dkl.kernels.gradients.gradient_sums`, added up on the host in float64.
-    total = np.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns))
+    # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
+    total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
         z = generic.angles(xp, scaled, feature_map, dtype)
         # U and V column by column of the weights, so that no array is larger than a tile.
         for k in range(S.shape[1]):
             weights = xp.asarray(S[rows, k, None], dtype=dtype)
-            total[0, :, k] += _host(xp.matmul((xp.cos(z) * weights).T, scaled))
-            total[1, :, k] += _host(xp.matmul((xp.sin(z) * weights).T, scaled))
-    return total * feature_map.amplitudes[:, None, None]
+            total[0, :, k] += xp.matmul((xp.cos(z) * weights).T, scaled)
+            total[1, :, k] += xp.matmul((xp.sin(z) * weights).T, scaled)
+    return _host(total) * feature_map.amplitudes[:, None, None]
 
 
 @in_smaller_tiles
@@ -363,14 +387,14 @@ def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.nda
     W = generic.placed_matrix(xp, feature_map.projection, dtype)
     outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
     outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
-    total = np.zeros((feature_map.n_columns, len(coef)))
+    total = xp.zeros((feature_map.n_columns, len(coef)), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for k in range(len(coef)):
             gradients = xp.matmul(generic.slopes(xp, z, feature_map, outer[k]), W)
-            total[:, k] += _host(xp.matmul(weights, xp.square(gradients)))
-    return total
+            total[:, k] += xp.matmul(weights, xp.square(gradients))
+    return _host(total)
 
 
 @in_smaller_tiles
@@ -380,17 +404,16 @@ def left_out_sums(
     """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
-    total = np.zeros((len(groups), 2, m))
+    total = xp.zeros((len(groups), 2, m), dtype=xp.float64)
     for rows, tile in _tiles(X, feature_map, dtype):
         # In turns, as the fused kernel takes angles.
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
         whole, weights = xp.matmul(scaled, W.T), xp.asarray(S[rows], dtype=dtype)
-        for sums, columns in zip(total, groups, strict=True):
-            left_out = xp.asarray(columns)
+        for group, left_out in enumerate(map(xp.asarray, groups)):
             # w.x without the group's columns is the whole product less the group's own terms.
             own = xp.matmul(xp.take(scaled, left_out, axis=1), xp.take(W, left_out, axis=1).T)
-            sums += _sincos_sums(xp, whole - own, weights)[:, :, 0]
-    return total
+            total[group] += _sincos_sums(xp, whole - own, weights)[:, :, 0]
+    return _host(total)
 
 
 @in_smaller_tiles
@@ -404,8 +427,8 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     return out
 
 
-def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
-    """The weighted sums, (2, m, K), of the cosines and sines of angles z (n, m) in turns."""
+def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> Any:
+    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns."""
     z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
     # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
     # how the GPU schedules its threads.
@@ -415,7 +438,7 @@ def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> np.ndarray:
     operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
     dtype = np.dtype(weights.dtype.name)
     _compiled(kernel_source(dtype), "pair_sums")(grid, (_THREADS,), operands)
-    return _host(partial.sum(axis=0)).transpose(0, 2, 1)
+    return partial.sum(axis=0).transpose(0, 2, 1)
 
 
 @cache
@@ -493,9 +516,17 @@ def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, feature_map.n_angles), dtype.itemsize)):
+    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, _width(feature_map)), dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
+
+
+def _width(feature_map: FeatureMap) -> int:
+    """The most numbers of a row between its columns and its features: angles, or similarities to all landmarks."""
+    projection = feature_map.projection
+    parts = projection.maps if isinstance(projection, CombinedProjection) else []
+    own = len(projection.landmarks) if isinstance(projection, NystromProjection) else 0
+    return max([feature_map.n_angles, own, *(_width(part) for part in parts)])
 
 
 def gpu_bytes(operands: object, rows: int, columns: int) -> int:
@@ -504,7 +535,7 @@ def gpu_bytes(operands: object, rows: int, columns: int) -> int:
     The feature maps among the operands of a pass, and in the objects there, decide.
     """
     feature_maps = list({id(one): one for one in _feature_maps(operands)}.values())
-    widest = max([columns, *(max(one.n_angles, one.n_features) for one in feature_maps)])
+    widest = max([columns, *(max(_width(one), one.n_features) for one in feature_maps)])
     tiles = _ARRAYS_OF_A_TILE * 8 * widest * min(rows, tile_rows(widest, 8))
     # Frequencies lie there written out, in float64 at most.
     return tiles + sum(max(8 * one.n_angles * one.n_columns, 2 * one.projection.nbytes) for one in feature_maps)

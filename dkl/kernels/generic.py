@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,9 +17,29 @@ from dkl.features.projections import ColumnProjection, Projection, SparseProject
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
 from dkl.kernels.harmonic_tiles import harmonic_values
-from dkl.kernels.landmark_tiles import similarity_values, wave_map
+from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
 from dkl.kernels.scale import linear_part, normal_scores
 from dkl.protocols.arrays import Array
+
+_THREADS = 128
+_DISTANCE_SOURCE = r"""
+// One thread a row and a landmark: the sum of |x - z| over the columns, or the root of that of its squares. Differences
+// and not products: the distance of a row that is near a landmark keeps its digits.
+extern "C" __global__ void distances(
+    const REAL* __restrict__ X, const REAL* __restrict__ Z, REAL* __restrict__ out,
+    const int n, const int l, const int d, const int squared)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (size_t)n * l) return;
+    const size_t i = number / l, j = number % l;
+    REAL sum = 0;
+    for (int c = 0; c < d; ++c) {
+        const REAL gap = X[i * d + c] - Z[(size_t)c * l + j];
+        sum += squared ? gap * gap : gap < 0 ? -gap : gap;
+    }
+    out[number] = squared ? (REAL)sqrt(sum) : sum;
+}
+"""
 
 # The matrices of projections that are on a device: they stay as long as the feature map that they belong to, which on
 # a worker is as long as a pass, and longer where the next pass has the same map. Maps that arrive anew with each pass
@@ -76,8 +97,11 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         rows = scaled(xp, X, feature_map.scaler, xp.float64)
         return [xp.asarray(step_values(xp, rows, feature_map.projection), dtype=dtype) * amplitudes]
     if isinstance(feature_map.projection, NystromProjection):
-        # Kernels in closed form are SciPy's: their similarities are made on the host, and only the result goes back.
         rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
+        if getattr(xp, "__name__", "") == "cupy" and getattr(nystrom.kernel, "is_elementary", False):
+            precision = nystrom_precision(nystrom, feature_map.amplitudes, dtype)
+            return [xp.asarray(_nystrom_values(xp, rows, nystrom, precision), dtype=dtype) * amplitudes]
+        # Other kernels are SciPy's: their similarities are made on the host, and only the result goes back.
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
         similarities = nystrom.kernel.kernel(nystrom.moved(host), nystrom.landmarks)
         return [xp.asarray(similarities @ nystrom.whitening, dtype=dtype) * amplitudes]
@@ -86,6 +110,40 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
     z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
+
+
+def distance_source(dtype: np.dtype) -> str:
+    """The CUDA source of the distances between rows and landmarks for one dtype, ready for NVRTC or nvcc."""
+    return f"#define REAL {'float' if dtype.name == 'float32' else 'double'}\n{_DISTANCE_SOURCE}"
+
+
+@cache
+def _distance_kernel(xp: ModuleType, dtype: np.dtype) -> Any:
+    """The kernel, compiled when it is first called."""
+    return xp.RawKernel(distance_source(dtype), "distances")
+
+
+def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, precision: np.dtype) -> Any:
+    """k(x, Z) A of scaled rows (n, d) on a GPU, of shape (n, m), in a precision."""
+    matrices = _placed.setdefault(nystrom, {})
+    if f"nystrom {precision}" not in matrices:
+        # With both less the mean of the landmarks no digits are lost to a common offset.
+        centre, sigma = nystrom.landmarks.mean(axis=0), float(nystrom.kernel.sigma)
+        columns = np.ascontiguousarray(((nystrom.landmarks - centre) / sigma).T, dtype=precision)
+        metric = None if nystrom.metric is None else xp.asarray(nystrom.metric)
+        whitening = xp.asarray(nystrom.whitening, dtype=precision)
+        matrices[f"nystrom {precision}"] = (metric, xp.asarray(centre), xp.asarray(columns), whitening)
+    metric, centre, columns, whitening = matrices[f"nystrom {precision}"]
+    if metric is not None:
+        rows = rows * metric if metric.ndim == 1 else xp.matmul(rows, metric)
+    moved = xp.ascontiguousarray((rows - centre) * (1.0 / float(nystrom.kernel.sigma)), dtype=precision)
+    (d, n_landmarks), n = columns.shape, moved.shape[0]
+    distances = xp.empty((n, n_landmarks), dtype=precision)
+    if n:
+        sizes = (np.int32(n), np.int32(n_landmarks), np.int32(d), np.int32(nystrom.kernel.norm == "l2"))
+        blocks = -(-n * n_landmarks // _THREADS)
+        _distance_kernel(xp, precision)((blocks,), (_THREADS,), (moved, columns, distances, *sizes))
+    return xp.matmul(nystrom.kernel.of_distances(distances), whitening)
 
 
 def step_values(xp: ModuleType, rows: Array, projection: StepProjection) -> Any:

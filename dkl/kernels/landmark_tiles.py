@@ -95,10 +95,10 @@ class NystromProduct:
         if not isinstance(projection, NystromProjection):
             raise TypeError(f"a Nystrom map holds a NystromProjection, not {type(projection).__name__}")
         self.feature_map, self.projection, self.dtype = feature_map, projection, dtype
-        # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
-        noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * feature_map.amplitudes)
         is_large = len(projection.landmarks) > _FEW_LANDMARKS
-        self.precision = np.dtype(np.float32 if dtype == np.float32 and is_large and noise <= _NOISE else np.float64)
+        self.precision = (
+            nystrom_precision(projection, feature_map.amplitudes, dtype) if is_large else np.dtype(np.float64)
+        )
         self.similarities = KernelValues(projection.kernel, projection.landmarks, self.precision)
         self.panels: list[tuple[slice, int, Callable[[np.ndarray], np.ndarray]]] = []
         for columns in spans(projection.n_frequencies, _PANEL):
@@ -120,6 +120,13 @@ class NystromProduct:
             for columns, last, times_panel in self.panels:
                 out[rows, columns] = times_panel(similarities[:, :last])
         return out[:, :n_features]
+
+
+def nystrom_precision(projection: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
+    """The precision of similarities and of their products with A, for features in `dtype`."""
+    # similarities, of at most 1, are rounded by eps: that makes a noise of eps |A| in the features of a row
+    noise = np.finfo(np.float32).eps * np.linalg.norm(projection.whitening * amplitudes)
+    return np.dtype(np.float32 if np.dtype(dtype) == np.float32 and noise <= _NOISE else np.float64)
 
 
 def _times(matrix: np.ndarray, dtype: np.dtype, alike: bool) -> Callable[[np.ndarray], np.ndarray]:

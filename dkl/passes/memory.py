@@ -6,7 +6,7 @@ import math
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.errors import MemoryLimitError
-from dkl.kernels.device import Device, gpu_bytes
-from dkl.passes.reading import OBJECT_BYTES
+from dkl.kernels.device import Device, gpu_bytes, why_no_gpu
+from dkl.passes.reading import OBJECT_BYTES, gpu_row_bytes
 from dkl.passes.reductions import narrowed
 from dkl.passes.room import Room
 from dkl.passes.tree_sum import root, task_level
@@ -128,6 +128,10 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
         # Of a packed triangle the whole square is there, and beside it the products of one tile.
         "sums": limits.tasks * sum(3 * record.result_bytes for record in moved),
     }
+    if moved and source.stored_nbytes:
+        # A driver without a GPU does not know what those of its workers have left: they keep all rows at most.
+        kept, there = whole_bytes(source), replace(limits, gpu_rows=gpu_rows_setting())
+        items["rows kept for the next pass"] = kept if why_no_gpu() else min(kept, gpu_row_bytes(there))
     if isinstance(records[0], Fold):
         items["pieces"] = 3 * limits.tasks * records[0].piece_bytes
     return items
@@ -275,6 +279,12 @@ def cache_bytes(allowed: int) -> int:
     """`dask.config` "dkl.cache-bytes", else a quarter of what is allowed and at most 512 MiB."""
     setting = dask.config.get("dkl.cache-bytes", None)
     return min(int(allowed * CACHE_SHARE), LARGEST_DEFAULT_CACHE) if setting is None else parse_bytes(setting)
+
+
+def gpu_rows_setting() -> int | None:
+    """`dask.config` "dkl.gpu-rows-bytes": bytes of rows that each GPU keeps for the next pass; None for half of it."""
+    setting = dask.config.get("dkl.gpu-rows-bytes", None)
+    return None if setting is None else parse_bytes(setting)
 
 
 def pass_name(records: Sequence[Record]) -> str:

@@ -15,11 +15,13 @@ from itertools import islice
 from typing import Any
 
 import dask
+import numpy as np
 from scipy import sparse
 
 from dkl.errors import located
+from dkl.kernels.device import free_gpu_memory, givers, is_on_gpu, place, rows_on
 from dkl.passes.transport import aligned, unpacked
-from dkl.passes.work import ReadCounts, Ticket, Work
+from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.process import after_fork
 from dkl.protocols.block import Block
 
@@ -32,23 +34,43 @@ FIRST_PAUSE_S = 0.1
 LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
 # Of the Python objects around the arrays of a block, about.
 OBJECT_BYTES = 4096
+# Of what a GPU has left, so much at most holds rows for the next pass; tiles and sums need the rest.
+GPU_SHARE = 0.5
 
 
 def block_bytes(block: Block) -> int:
-    """Bytes that a block holds, with those of the Python objects around the arrays (they count for tiny blocks)."""
+    """Bytes that a block holds, with those of the Python objects around the arrays (they count for tiny blocks).
+
+    Rows on a GPU do not count.
+    """
     X = block.X
-    parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [X]
+    parts = [X.data, X.indices, X.indptr] if isinstance(X, sparse.csr_array) else [] if is_on_gpu(X) else [X]
     arrays = [*parts, block.y, block.weight, block.row_id, block.held, *block.columns.values()]
     return sum(array.nbytes for array in arrays if array is not None) + OBJECT_BYTES
 
 
+def gpu_row_bytes(limits: Limits, kept: int = 0) -> int:
+    """Bytes of rows that this process may keep on its GPU: of what the card may, its share among the processes there.
+
+    Parameters
+    ----------
+    limits : Limits
+    kept : int
+        Bytes that the process keeps there already.
+    """
+    free, n_gpus = free_gpu_memory()
+    of_card = int(GPU_SHARE * (free + kept)) if limits.gpu_rows is None else limits.gpu_rows
+    return of_card // -(-limits.sharing // n_gpus)
+
+
 @dataclass
 class CachedBlock:
-    """A block in the cache, with the number of the pass that used it last."""
+    """A block in the cache, with the number of the pass that used it last, and its bytes here and on the GPU."""
 
     block: Block
     nbytes: int
     used: int
+    there: int = 0
 
 
 class BlockCache:
@@ -62,6 +84,7 @@ class BlockCache:
         self._kept: OrderedDict[Key, CachedBlock] = OrderedDict()
         self._pass = 0
         self.nbytes = 0
+        self.there = 0
 
     def begin_pass(self) -> None:
         self._pass += 1
@@ -90,6 +113,30 @@ class BlockCache:
             self._kept[key] = CachedBlock(block, nbytes, self._pass)
             self.nbytes += nbytes
 
+    def put_there(self, key: Key, block: Block, capacity: int, there_at_most: int) -> None:
+        """Keep a block whose rows are on the GPU, in the place of one whose rows are here."""
+        nbytes, there = block_bytes(block), block.X.nbytes
+        if there > there_at_most:
+            return
+        if (known := self._kept.get(key)) is not None:
+            if known.there:
+                return
+            self._drop(key)
+        while (self.there + there > there_at_most or self.nbytes + nbytes > capacity) and self._kept:
+            if not self._oldest_is_stale(key[0]):
+                return
+            self._drop_oldest()
+        if nbytes <= capacity:
+            self._kept[key] = CachedBlock(block, nbytes, self._pass, there)
+            self.nbytes, self.there = self.nbytes + nbytes, self.there + there
+
+    def shrink_there(self, capacity: int) -> None:
+        """Let go of blocks whose rows are on the GPU, those used longest ago first, until the others fit."""
+        for key in [key for key, kept in self._kept.items() if kept.there]:
+            if self.there <= capacity:
+                return
+            self._drop(key)
+
     def _oldest_is_stale(self, fingerprint: str) -> bool:
         key, kept = next(iter(self._kept.items()))
         return key[0] != fingerprint or kept.used < self._pass - 1
@@ -99,8 +146,11 @@ class BlockCache:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        _, kept = self._kept.popitem(last=False)
-        self.nbytes -= kept.nbytes
+        self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Key) -> None:
+        kept = self._kept.pop(key)
+        self.nbytes, self.there = self.nbytes - kept.nbytes, self.there - kept.there
 
 
 class BlockLoader:
@@ -116,21 +166,30 @@ class BlockLoader:
         self._begun: tuple[str, set[int]] = ("", set())
         # Blocks that several tasks take pieces of, with the read that the first of them does for all.
         self._shared: OrderedDict[int, Future] = OrderedDict()
+        # Bytes of rows that the GPU may keep, once a pass has asked.
+        self._there_at_most: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the blocks that are kept for the next pass."""
         return self._cache.nbytes
 
-    def fetch(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
-        """The block, from the cache, from a read under way, or read now."""
+    def fetch(self, work: Work, ticket: Ticket, *, as_kept: bool = False) -> tuple[Block, ReadCounts]:
+        """The block, from the cache, from a read under way, or read now.
+
+        Its rows are in the memory of the process; with `as_kept` on the GPU where they are kept there.
+        """
         key = (work.fingerprint, ticket.number)
         with self._lock:
             self._begun_in(work).add(ticket.number)
             self._cache.shrink(work.limits.cache_bytes)
+            if as_kept and self._cache.there:
+                self._cache.shrink_there(self._most_there(work))
             block = self._cache.get(key)
             pending = self._pending.pop(key, None)
         if block is not None:
+            if is_on_gpu(block.X) and not as_kept:
+                block = replace(block, X=rows_on(block.X, "cpu"))
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
         # Outside of the lock: a read may take seconds, and other threads have blocks of their own.
         block, retries = _read(work, ticket) if pending is None else pending.result()
@@ -139,6 +198,34 @@ class BlockLoader:
             with self._lock:
                 self._cache.put(key, block, work.limits.cache_bytes)
         return block, ReadCounts(1, block.n_rows, block_bytes(block) if work.is_read else 0, retries=retries)
+
+    def placed(self, work: Work, block: Block) -> Block:
+        """A block of the pass on the device that it computes on, where dense rows of stores stay while they fit.
+
+        They are kept in the precision that they are stored in. What else a block holds stays here, in the cache.
+        """
+        if work.device == "cpu" or is_on_gpu(block.X):
+            return block
+        there = place(block, work.device)
+        if work.is_read and isinstance(block.X, np.ndarray) and is_on_gpu(there.X):
+            with self._lock:
+                self._cache.put_there(
+                    (work.fingerprint, block.index), there, work.limits.cache_bytes, self._most_there(work)
+                )
+        return there
+
+    def _most_there(self, work: Work) -> int:
+        """Bytes of rows that the GPU may keep in this pass."""
+        if self._there_at_most is None:
+            self._there_at_most = gpu_row_bytes(work.limits, self._cache.there)
+        return self._there_at_most
+
+    def give_up_gpu(self) -> bool:
+        """Let go of rows on the GPU, whose memory is needed: none are kept there for the rest of the pass."""
+        with self._lock:
+            self._there_at_most, had = 0, self._cache.there > 0
+            self._cache.shrink_there(0)
+            return had
 
     def share(self, work: Work, ticket: Ticket) -> tuple[Block, ReadCounts]:
         """The block for one of several tasks that take it shortly after each other; the first reads it for all.
@@ -180,7 +267,7 @@ class BlockLoader:
         """The blocks that tasks of this pass have asked for here: too late to read them ahead."""
         # The first task of a new pass in this process: what the last one shared is of no use to it.
         if self._begun[0] != work.token:
-            self._begun = (work.token, set())
+            self._begun, self._there_at_most = (work.token, set()), None
             self._shared.clear()
             self._cache.begin_pass()
         return self._begun[1]
@@ -214,15 +301,19 @@ class BlockLoader:
 LOADER = BlockLoader()
 # What threads of the parent were reading never comes in its child.
 after_fork(LOADER.__init__)  # type: ignore[misc]
+givers.append(LOADER.give_up_gpu)
 
 
 def blocks_of(
-    work: Work, tickets: Sequence[Ticket], following: Sequence[Ticket] = ()
+    work: Work, tickets: Sequence[Ticket], following: Sequence[Ticket] = (), *, as_kept: bool = False
 ) -> Iterator[tuple[Block, ReadCounts]]:
-    """The blocks behind `tickets` in order, the next ones (at last `following`) read while the caller is busy."""
+    """The blocks behind `tickets` in order, the next ones (at last `following`) read while the caller is busy.
+
+    With `as_kept` the rows of those that a GPU keeps are there.
+    """
     coming, n_ahead = deque([*tickets, *following]), -(-work.limits.ahead // work.limits.tasks)
     for _ in tickets:
-        block, reading = LOADER.fetch(work, coming.popleft())
+        block, reading = LOADER.fetch(work, coming.popleft(), as_kept=as_kept)
         for ticket in islice(coming, n_ahead):
             LOADER.read_ahead(work, ticket)
         yield block, reading

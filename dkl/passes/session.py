@@ -24,7 +24,14 @@ from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
 from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.hung_workers import hung_workers_restarted
-from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, whole_bytes
+from dkl.passes.memory import (
+    MemoryProjection,
+    blocks_ahead,
+    fit_limits,
+    gpu_rows_setting,
+    least_memory,
+    whole_bytes,
+)
 from dkl.passes.room import modules_of, own_room, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
@@ -85,6 +92,7 @@ class Session:
         self.backend = backend
         self.reading = ReadCounts()
         self.losses = 0
+        self.sharing = 1
         self.work: Work
         self.projection: MemoryProjection
         self._publish = publish
@@ -105,11 +113,13 @@ class Session:
         modules = modules_of(records, self.source.reader())
 
         def within() -> MemoryProjection:
+            memories = self.backend.memories(modules)
+            self.sharing = max(Counter(memory.host for memory in memories).values())
             return fit_limits(
                 self.source,
                 records,
                 n_threads=n_threads,
-                room=room_of(self.backend.memories(modules), memory_limit),
+                room=room_of(memories, memory_limit),
                 cached=self.is_read,
                 in_driver=not self.backend.is_cluster,
                 ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
@@ -308,7 +318,7 @@ def open_session(
                 source.fingerprint if session.is_read else "",
                 source.place,
                 session.is_read,
-                session.limits,
+                replace(session.limits, gpu_rows=gpu_rows_setting(), sharing=session.sharing),
                 device,
                 columns,
             )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device, in_smaller_tiles, place
+from dkl.kernels.device import in_smaller_tiles
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
@@ -96,12 +96,16 @@ def sum_blocks(
     """
     reductions = [reduction(record, work.limits.piece_bytes) for record in work.records]  # type: ignore[arg-type]
 
+    # Rows that the GPU keeps are used there, unless a record sums on the host.
+    on_host = [each.on_host for each in reductions]
+    moves, as_kept = not all(on_host), not any(on_host)
+
     def values_of(block: Block) -> Values | None:
         """One value a record, or None for a block that a filter left without rows."""
         if block.n_rows == 0:
             return None
         with located(f"block {block.index} of {work.place}"):
-            there = block if all(each.on_host for each in reductions) else placed(block, work.device)
+            there = LOADER.placed(work, block) if moves else block
             return tuple(each.of_block(block if each.on_host else there, work.columns) for each in reductions)
 
     tree = TreeSum(partial(_merged, reductions), work.n_blocks, node)
@@ -110,7 +114,7 @@ def sum_blocks(
     missing = numbers.start
     reading = ReadCounts()
     with working(work):
-        for block, of_block in blocks_of(work, tickets, following):
+        for block, of_block in blocks_of(work, tickets, following, as_kept=as_kept):
             stop.check()
             reading += of_block
             for index in range(missing, block.index):
@@ -139,13 +143,8 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
     """What the one block sum of `work` returns for one block, whatever it is, and what reading the block came to."""
     stop.check()
     with working(work):
-        block, reading = LOADER.fetch(work, ticket)
+        block, reading = LOADER.fetch(work, ticket, as_kept=True)
         record: Any = work.records[0]
         with located(f"block {block.index} of {work.place}"):
-            output = in_smaller_tiles(record.function)(placed(block, work.device), record.operands)
+            output = in_smaller_tiles(record.function)(LOADER.placed(work, block), record.operands)
             return output, replace(reading, noted=LEDGER.taken())
-
-
-def placed(block: Block, device: Device) -> Block:
-    """The block on the device that the pass computes on."""
-    return block if device == "cpu" else place(block, device)

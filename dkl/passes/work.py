@@ -27,6 +27,10 @@ class Limits:
         Blocks kept for the next pass.
     piece_bytes : int
         Pieces of a fold kept for the next one that shares them.
+    gpu_rows : int or None
+        Bytes of rows that each GPU keeps for the next pass; None for a share of what it has left.
+    sharing : int
+        Processes on the machine, which share what its GPUs keep.
     """
 
     # Limits change how much is in flight, never what is computed: no bit depends on them.
@@ -34,6 +38,8 @@ class Limits:
     ahead: int = 1
     cache_bytes: int = 0
     piece_bytes: int = 0
+    gpu_rows: int | None = None
+    sharing: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ exp(f) (as in `PoissonRegressor`). So C and alpha mean what these estimators mea
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +83,10 @@ class Loss(ABC):
 
 def namespace_of(f: Numbers) -> ModuleType:
     """The library that an array belongs to, whose functions take it; NumPy for numbers."""
-    return f.__array_namespace__() if hasattr(f, "__array_namespace__") else np
+    if hasattr(f, "__array_namespace__"):
+        return f.__array_namespace__()
+    # Arrays of a GPU are there when CuPy is.
+    return sys.modules["cupy"] if type(f).__module__.partition(".")[0] == "cupy" else np
 
 
 def _filled(condition: Numbers, number: float, like: Numbers) -> Any:
@@ -99,7 +103,7 @@ class _MarginLoss(Loss):
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # Minus y times the slope is the dual weight of the row, of which the loss bounds the size.
         possible = (-y * s >= 0.0) & (-y * s <= self.largest_dual)
-        return np.where(possible, self.conjugate_square * s**2 + y * s, inf)
+        return namespace_of(s).where(possible, self.conjugate_square * s**2 + y * s, inf)
 
 
 class HingeLoss(_MarginLoss):
@@ -180,9 +184,10 @@ class _LogLoss(_MarginLoss):
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         dual = -y * s
         # The entropy a log a + (1 - a) log(1 - a) of the dual weight a, in which 0 log 0 is 0.
-        share = np.clip(dual, np.finfo(np.float64).tiny, 1.0)
-        entropy = share * np.log(share) + (1.0 - share) * np.log1p(-np.minimum(share, 1.0 - 1e-16))
-        return np.where((dual >= 0.0) & (dual <= 1.0), entropy, inf)
+        xp = namespace_of(s)
+        share = xp.clip(dual, np.finfo(np.float64).tiny, 1.0)
+        entropy = share * xp.log(share) + (1.0 - share) * xp.log1p(-xp.clip(share, None, 1.0 - 1e-16))
+        return xp.where((dual >= 0.0) & (dual <= 1.0), entropy, inf)
 
     @staticmethod
     def _share(margin: Numbers) -> Any:
@@ -204,7 +209,7 @@ class _PerceptronLoss(_MarginLoss):
         return namespace_of(f).zeros_like(y * f)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return np.where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
+        return namespace_of(s).where((-y * s >= 0.0) & (-y * s <= 1.0), 0.0, inf)
 
 
 class _SquaredErrorLoss(Loss):
@@ -249,7 +254,7 @@ class HuberLoss(Loss):
         return _filled(namespace_of(f).abs(f - y) <= self.epsilon, 1.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return np.where(np.abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
+        return namespace_of(s).where(namespace_of(s).abs(s) <= self.epsilon, self.conjugate_square * s**2 + y * s, inf)
 
 
 @dataclass(frozen=True)
@@ -270,7 +275,7 @@ class _EpsilonInsensitiveLoss(Loss):
         return namespace_of(f).zeros_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return np.where(np.abs(s) <= 1.0, self.epsilon * np.abs(s) + y * s, inf)
+        return namespace_of(s).where(namespace_of(s).abs(s) <= 1.0, self.epsilon * namespace_of(s).abs(s) + y * s, inf)
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
         return _filled(namespace_of(f).abs(f - y) > self.epsilon, 2.0, f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return self.conjugate_square * s**2 + self.epsilon * np.abs(s) + y * s
+        return self.conjugate_square * s**2 + self.epsilon * namespace_of(s).abs(s) + y * s
 
 
 class _LogLinkLoss(Loss):
@@ -329,8 +334,9 @@ class PoissonLoss(_LogLinkLoss):
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # The line of slope s touches the loss where the mean is y + s.
-        mean = np.clip(y + s, 0.0, None)
-        return np.where(y + s >= 0.0, _entropy(mean) - mean - _entropy(y) + y, inf)
+        xp = namespace_of(s)
+        mean = xp.clip(y + s, 0.0, None)
+        return xp.where(y + s >= 0.0, _entropy(mean) - mean - _entropy(y) + y, inf)
 
 
 class GammaLoss(_LogLinkLoss):
@@ -350,8 +356,9 @@ class GammaLoss(_LogLinkLoss):
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         # The line of slope s touches the loss where y over the mean is 1 - s.
-        ratio = np.clip(1.0 - s, 0.0, None)
-        return np.where(s <= 1.0, _entropy(ratio) - ratio + s * np.log(y) + 1.0, inf)
+        xp = namespace_of(s)
+        ratio = xp.clip(1.0 - s, 0.0, None)
+        return xp.where(s <= 1.0, _entropy(ratio) - ratio + s * xp.log(y) + 1.0, inf)
 
 
 def _entropy(y: Numbers) -> Any:
@@ -378,7 +385,7 @@ class PinballLoss(Loss):
         return namespace_of(f).zeros_like(f - y)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        return np.where((-self.quantile <= s) & (s <= 1.0 - self.quantile), y * s, inf)
+        return namespace_of(s).where((-self.quantile <= s) & (s <= 1.0 - self.quantile), y * s, inf)
 
 
 @dataclass(frozen=True)
@@ -422,7 +429,7 @@ class SmoothedPinballLoss(Loss):
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         possible = (-self.quantile <= s) & (s <= 1.0 - self.quantile)
         parabola = self.width * (s + self.quantile - 0.5) ** 2 - 0.25 * self.width
-        return np.where(possible, y * s + parabola, inf)
+        return namespace_of(s).where(possible, y * s + parabola, inf)
 
 
 def newton_loss(name: str, epsilon: float = 0.1, quantiles: Any = None) -> Loss:

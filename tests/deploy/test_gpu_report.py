@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,13 +14,16 @@ import pytest
 
 from dkl.bench.device_speed import DeviceLimits, Speed, device_limits, device_speeds
 from dkl.kernels.device import why_no_gpu
+from tests.kernels.cuda_sources import played
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-OUTCOMES = """<testsuites><testsuite>
-<testcase classname="tests.a" name="good"/>
-<testcase classname="tests.a" name="bad"><failure message="1 is not 2&#10;more"/></testcase>
-<testcase classname="tests.b" name="without"><skipped message="dask-cuda is not installed"/></testcase>
-</testsuite></testsuites>"""
+PLAYED = Path(__file__).parents[1] / "played_gpu"
+VERBOSE = """tests/a.py::test_good PASSED  [ 33%]
+[gw1] [ 66%] FAILED tests/a.py::test_bad[PASSED-1]
+tests/b.py::test_without SKIPPED (no dask-cuda) [100%]
+FAILED tests/a.py::test_bad[PASSED-1] - assert 1 == 2
+SKIPPED [1] tests/b.py:3: no dask-cuda
+"""
 
 
 @pytest.fixture
@@ -35,31 +41,103 @@ def test_without_a_gpu_it_says_so(report: Any, tmp_path: Path, capsys: pytest.Ca
     assert not path.exists()
 
 
-def test_the_page_holds_tests_and_figures(report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = report.tests_of(OUTCOMES)
-    assert tests.counts == {"passed": 1, "failed": 1, "skipped": 1}
+def test_outcomes_are_counted_as_the_tests_run(report: Any) -> None:
+    counts, messages = report.outcomes(VERBOSE.splitlines(keepends=True))
+    assert counts == {"passed": 1, "failed": 1, "skipped": 1}
+    assert messages == VERBOSE.splitlines()[3:]
+
+
+@pytest.fixture
+def parts(report: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The parts of a report, to be replaced, on a machine whose GPU nobody looks at."""
     monkeypatch.setattr(report, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(report, "run_tests", lambda: tests)
-    monkeypatch.setattr(report, "machine", lambda: iter([("GPU", "a played one")]))
-    monkeypatch.setattr(
-        report,
-        "device_speeds",
-        lambda **options: iter([Speed("a sum", 3.0, 0.5, 2e-7, 0.4), Speed("a fit", 3.0, 0.5, 0.0)]),
-    )
+    monkeypatch.setattr(report, "provenance", lambda: "today, a card")
+    monkeypatch.setattr(report, "PARTS", dict.fromkeys(("tests", "rates"), (lambda asked: iter(["a line"]), 0.5)))
+    found: dict[str, Any] = report.PARTS
+    return found
+
+
+def test_a_page_that_is_cut_off_holds_all_lines_before(report: Any, parts: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    assert report.main(["--output", str(path)]) == 1
-    lines = path.read_text().splitlines()
-    assert "- GPU: a played one" in lines
-    assert "1 passed, 1 failed, 1 skipped" in lines
-    assert "- failed: tests.a::bad: 1 is not 2" in lines
-    assert "| a sum | 3 | 0.5 | 6.0 | 2.0e-07 | 0.80 of the limit: pass |" in lines
-    assert "| a fit | 3 | 0.5 | 6.0 | 0.0e+00 |  |" in lines
-    monkeypatch.setattr(report, "run_tests", lambda: report.Tests({"passed": 2, "failed": 0, "skipped": 0}, []))
+
+    def cut_off(asked: Any) -> Any:
+        yield "measured"
+        assert path.read_text().endswith("## rates\n\ntoday, a card\n\nmeasured\n")
+        raise KeyboardInterrupt
+
+    parts["rates"] = (cut_off, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        report.main(["--output", str(path)])
+    assert path.read_text().startswith("# dkl on a GPU\n\n## tests\n\ntoday, a card\n\na line\n\n## rates")
+
+
+def test_a_part_that_fails_leaves_the_others_and_its_reason(report: Any, parts: dict[str, Any], tmp_path: Path) -> None:
+    def failing(asked: Any) -> Any:
+        yield "measured"
+        raise ValueError("no such file")
+
+    path = tmp_path / "page.md"
     assert report.main(["--output", str(path)]) == 0
+    parts["tests"] = (failing, 0.5)
+    assert report.main(["--output", str(path)]) == 1
+    assert "measured\n\nfailed: ValueError: no such file\n\n## rates\n\ntoday, a card\n\na line\n" in path.read_text()
+    parts["tests"] = (lambda asked: iter([report.WrongResult("bits differ"), "a line"]), 0.5)
+    assert report.main(["--output", str(path)]) == 1
+    assert "bits differ\na line\n" in path.read_text()
 
 
-def test_no_test_that_ran_is_no_success(report: Any) -> None:
-    assert not report.Tests({"passed": 0, "failed": 0, "skipped": 5}, []).passed
+def test_a_part_that_is_repeated_leaves_the_sections_of_others(
+    report: Any, parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.md"
+    report.main(["--output", str(path)])
+    monkeypatch.setattr(report, "provenance", lambda: "tomorrow")
+    report.main(["--output", str(path), "--only", "rates"])
+    assert (
+        path.read_text() == "# dkl on a GPU\n\n## tests\n\ntoday, a card\n\na line\n\n## rates\n\ntomorrow\n\na line\n"
+    )
+    with pytest.raises(SystemExit):
+        report.main(["--only", "rates,no"])
+
+
+def test_a_part_ends_with_its_time_and_leaves_the_next_its_own(
+    report: Any, parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+    left: list[float] = []
+
+    def slow(asked: Any) -> Any:
+        for number in range(9):
+            left.append(asked.left())
+            now[0] += 20.0
+            yield str(number)
+
+    parts["tests"] = parts["rates"] = (slow, 0.5)
+    path = tmp_path / "page.md"
+    report.main(["--output", str(path), "--minutes", "1"])
+    assert left == [30.0, 10.0, 20.0]
+    assert path.read_text().count("was not measured: the time of this part was over") == 2
+
+
+@played
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_all_parts_run_on_a_played_gpu(report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `--quick` on a card: the tests and the workers of the report are processes with the same GPU."""
+    path, folders = tmp_path / "page.md", [str(PLAYED), str(PLAYED.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(folders))
+    script = Path(report.__file__)
+    command = [sys.executable, str(script), "--quick", "--minutes", "9", "--output", str(path)]
+    done = subprocess.run(command, cwd=script.parents[1], capture_output=True, text=True, check=False)
+    page = path.read_text()
+    assert done.returncode == 0, page + done.stderr
+    sections = page.split("\n## ")
+    assert [section.partition("\n")[0] for section in sections[1:]] == list(report.PARTS)
+    assert "a played GPU, 1 GiB" in page
+    assert "3 passed, 0 failed, 0 skipped" in sections[1]
+    assert sections[4].count("| the same |") == 3
+    assert "failed:" not in page
+    assert "not measured" not in page
 
 
 def test_the_measurements_compare_both_devices() -> None:

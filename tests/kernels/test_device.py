@@ -25,6 +25,11 @@ def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
     assert "pair_sums" in compiled(device.kernel_source(np.dtype(dtype)), tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_distances_compile(dtype: str, tmp_path: Path) -> None:
+    assert "distances" in compiled(generic.distance_source(np.dtype(dtype)), tmp_path)
+
+
 @played
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ A test puts this folder on its path (`played_gpu`), so that everything that a GP
 that the oldest or the newest CuPy admitted by pyproject.toml lacks raises AttributeError here too, and an argument that
 one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
 There are as many devices as the environment variable PLAYED_GPUS says (1): an array is used on its own alone.
+`copied` has the bytes of each array of the host that went to a device, `counts` the operations that a device was given
+and how often the host waited for it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ _NAMES: dict[str, dict[str, list[str] | None]] = json.loads(Path(__file__).with_
 _TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
 
 _current = threading.local()
+copied: list[int] = []
+counts = {"launches": 0, "waits": 0}
 
 
 class Device:
@@ -47,12 +51,19 @@ def _device_count() -> int:
 
 cuda = SimpleNamespace(
     Device=Device,
-    runtime=SimpleNamespace(getDeviceCount=_device_count, deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0"),
+    runtime=SimpleNamespace(
+        getDeviceCount=_device_count,
+        deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0",
+        getDeviceProperties=lambda gpu: {"name": b"a played GPU", "totalGlobalMem": 1 << 30},
+        memGetInfo=lambda: (1 << 30, 1 << 30),
+        runtimeGetVersion=lambda: 0,
+        driverGetVersion=lambda: 0,
+    ),
 )
 
 
 def get_default_memory_pool() -> SimpleNamespace:
-    return SimpleNamespace(free_all_blocks=lambda: None)
+    return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0)
 
 
 class ndarray(NDArrayOperatorsMixin):
@@ -65,12 +76,14 @@ class ndarray(NDArrayOperatorsMixin):
         self.device = Device()
 
     def get(self) -> np.ndarray:
+        counts["waits"] += 1
         return self._values.copy()
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        counts["launches"] += 1
         options = {name: _inside(value) for name, value in options.items()}
         return _outside(getattr(ufunc, method)(*map(_inside, inputs), **options))
 
@@ -84,12 +97,15 @@ class ndarray(NDArrayOperatorsMixin):
         return len(self._values)
 
     def __float__(self) -> float:
+        counts["waits"] += 1
         return float(self._values)
 
     def __int__(self) -> int:
+        counts["waits"] += 1
         return int(self._values)
 
     def __bool__(self) -> bool:
+        counts["waits"] += 1
         return bool(self._values)
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +128,22 @@ class RawKernel:
             self._kernel = host_kernel(alone, name, Path(folder))
 
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
+        counts["launches"] += 1
         self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
+
+
+def _to_device(function: Any) -> Any:
+    """A function that copies arrays of the host, which are counted."""
+    played = _wrapped(function, host=True)
+
+    def call(values: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(values, np.ndarray):
+            copied.append(values.nbytes)
+            # never the memory of the host, as `numpy.asarray` would leave it
+            values = values.copy(order="K")
+        return played(values, *args, **options)
+
+    return call
 
 
 def _inside(value: Any, host: bool = False) -> Any:
@@ -135,6 +166,7 @@ def _outside(value: Any) -> Any:
 
 def _wrapped(function: Any, host: bool = False) -> Any:
     def call(*args: Any, **options: Any) -> Any:
+        counts["launches"] += 1
         inner = {name: _inside(value, host) for name, value in options.items()}
         return _outside(function(*(_inside(one, host) for one in args), **inner))
 
@@ -159,7 +191,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(np, name)
     if isinstance(found, type) or not callable(found):
         return found
-    played = _wrapped(found, name in _TAKES_HOST_ARRAYS)
+    played = _to_device(found) if name in _TAKES_HOST_ARRAYS else _wrapped(found)
 
     def call(*args: Any, **options: Any) -> Any:
         for version, names in _NAMES.items():

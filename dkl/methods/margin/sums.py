@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.newton.gram import rows_at, signed_products
 from dkl.kernels.normal_equations import NewtonTargets, design_tiles
 from dkl.protocols.arrays import Rows
@@ -121,8 +121,10 @@ def corrective_sums(
     change = _GramChange(round_)
     sums: dict[str, Any] = {}
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
-        y, weight, held_out = (part[rows] for part in targets)
-        xp, scores = array_module(phi), _scores(phi, round_.coefficients)
+        xp = array_module(phi)
+        # on a GPU all of a tile is computed there, so that the host waits once a block
+        y, weight, held_out = (part[rows] if xp is np else xp.asarray(part[rows]) for part in targets)
+        scores = _scores(phi, round_.coefficients)
         # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
         with np.errstate(over="ignore"):
             losses, slopes, bends = loss.value(y, scores), loss.slope(y, scores), loss.curvature(y, scores)
@@ -131,20 +133,21 @@ def corrective_sums(
         weighted = weight[:, None] * duals
         # what each row counts in the Gram sums: by its curvature where these follow one model
         used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
-        counting = np.flatnonzero(used)
-        counted = phi if len(counting) == len(phi) else rows_at(phi, counting)
-        shares = xp.asarray(used[counting, None].astype(phi.dtype))
+        counted, shares = phi, used[:, None].astype(phi.dtype)
+        if xp is np and len(counting := np.flatnonzero(used)) < len(phi):
+            # which rows count is not known on a GPU without a wait: there the others have weight 0
+            counted, shares = rows_at(phi, counting), shares[counting]
         tile = {
-            "gradient": xp.asarray(weighted.T.astype(phi.dtype)) @ phi,
+            "gradient": weighted.T.astype(phi.dtype) @ phi,
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
             "dual": -(weight @ loss.conjugate(y, slopes)),
             "curvature": weight @ bends,
-            "absolutes": np.abs(weighted).sum(axis=0),
+            "absolutes": abs(weighted).sum(axis=0),
             # a row of weight w is w rows, each of which meets itself
             "squares": weight @ duals**2,
             "support": weight @ (duals != 0.0),
-            "held_out": np.array([(held_out @ losses).sum(), held_out.sum()]),
+            "held_out": xp.stack([(held_out @ losses).sum(), held_out.sum()]),
             # sum over rows of used phi phi_new^T: Gram columns of the candidates
             "cross": counted.T @ (xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
@@ -155,12 +158,25 @@ def corrective_sums(
                 sums[name] += value
             else:
                 sums[name] = value.astype(np.float64)
-    return {**{name: on_host(value) for name, value in sums.items()}, **change.sums()}
+    return _together_on_host({**sums, **change.sums()})
 
 
-def _scores(phi: Any, models: np.ndarray) -> np.ndarray:
-    """The scores (n, K), on the host, of models (K, m + 1) on rows of the design matrix, wherever these are."""
-    return on_host(phi @ array_module(phi).asarray(models.T.astype(phi.dtype))).astype(np.float64)
+def _together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Sums on the host; those of a GPU come in one go, for which the host waits once."""
+    there = {name: value for name, value in sums.items() if is_on_gpu(value)}
+    if not there:
+        return sums
+    xp = array_module(next(iter(there.values())))
+    flat, found, start = on_host(xp.concat([value.ravel() for value in there.values()])), dict(sums), 0
+    for name, value in there.items():
+        found[name] = flat[start : start + value.size].reshape(value.shape)
+        start += value.size
+    return found
+
+
+def _scores(phi: Any, models: np.ndarray) -> Any:
+    """The scores (n, K), where the rows are, of models (K, m + 1) on rows of the design matrix."""
+    return (phi @ array_module(phi).asarray(models.T.astype(phi.dtype))).astype(np.float64)
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -178,36 +194,42 @@ class _GramChange:
         self._round, n = round_, len(round_.old)
         self._totals: list[Any] = [np.zeros((stop - start, n - start)) for start, stop in round_.panels]
         self._rows: list[Any] = []
-        self._weights: list[np.ndarray] = []
+        self._weights: list[Any] = []
 
-    def add(self, phi: Any, y: np.ndarray, weight: np.ndarray, used: np.ndarray) -> None:
+    def add(self, phi: Any, y: Any, weight: Any, used: Any) -> None:
         """Take the rows of a tile of which another weight is `used` than before."""
         if not self._totals:
             return
+        xp = array_module(phi)
         # the weight under the model at which the matrix is known: 0 where it is not, so that all rows come in
-        before = np.zeros_like(used)
+        before = xp.zeros_like(used)
         if self._round.previous is not None:
             before = gram_weights(_scores(phi, self._round.previous), y, weight, self._round.loss)
         change = used - before
+        if xp is not np:
+            # which rows have changed is not known there without a wait: all of the tile are multiplied
+            self._rows.append(xp.take(phi, xp.asarray(self._round.old), axis=1))
+            self._weights.append(change)
+            self._multiply()
+            return
         rows = np.flatnonzero(change)
         if sum(map(len, self._weights)) + len(rows) > _CHANGED_ROWS:
             self._multiply()
         if len(rows):
-            xp = array_module(phi)
-            self._rows.append(xp.take(rows_at(phi, rows), xp.asarray(self._round.old), axis=1))
+            self._rows.append(np.take(rows_at(phi, rows), self._round.old, axis=1))
             self._weights.append(change[rows])
 
-    def sums(self) -> dict[str, np.ndarray]:
-        """A panel of the matrix each: "change_0", ..."""
+    def sums(self) -> dict[str, Any]:
+        """A panel of the matrix each, where the rows are: "change_0", ..."""
         self._multiply()
-        return {f"change_{j}": on_host(total) for j, total in enumerate(self._totals)}
+        return {f"change_{j}": total for j, total in enumerate(self._totals)}
 
     def _multiply(self) -> None:
         """Add the outer products of the rows that were taken, by their change of weight, and forget them."""
         if not self._rows:
             return
         xp = array_module(self._rows[0])
-        phi, weight = xp.concat(self._rows), np.concatenate(self._weights)
+        phi, weight = xp.concat(self._rows), xp.concat(self._weights)
         self._rows, self._weights = [], []
         # products are made where the rows are; those of a GPU are added up there
         self._totals = [xp.asarray(total) for total in self._totals]

@@ -59,7 +59,8 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         As of `RandomFeatures`.
     class_weight : dict, "balanced" or None
     dtype, device, random_state, checkpoint, progress, memory_limit
-        As of `RandomFeatures`. Similarities are computed on the host, whatever the device.
+        As of `RandomFeatures`. On a GPU similarities of the Gaussian, Laplacian and Matern (nu .5, 1.5, 2.5) are
+        computed there, others on the host.
 
     Attributes
     ----------
