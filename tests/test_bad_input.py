@@ -544,7 +544,7 @@ FILES = [
 
 PARAMETERS = [
     Case("rho below 0", lambda f: fit_aligned(rho=-0.1), ValueError, ("rho", "-0.1")),
-    Case("k below 2", lambda f: fit_aligned(k=1.5), ValueError, ("k", "1.5")),
+    Case("k of 1", lambda f: fit_aligned(k=1.0), ValueError, ("k", "1.0")),
     Case("beta below 0", lambda f: fit_posterior(beta=-1.0), ValueError, ("beta", "-1")),
     Case("no candidates", lambda f: fit_aligned(n_candidates=0), ValueError, ("n_candidates", "0")),
     Case("no features", lambda f: fit_random(n_features=0), ValueError, ("n_features", "0")),
