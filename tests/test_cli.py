@@ -340,7 +340,7 @@ def chosen(folder: Path) -> Path:
         "export {0}/chosen.model {1}/model.joblib",
         "drift {0}/labels.zarr {0}/labels.zarr",
         "tune {0}/labels.zarr {1}/tuned.zarr --learner random --features 10 --space alpha=1e-6:1e-1:log --trials 2",
-        "compare {0}/labels.zarr --output {1}/compared --learner random --learner margin --features 50",
+        "compare {0}/labels.zarr --output {1}/compared --learner random --features 50 --no-rivals",
         "bench --quick",
     ],
 )
