@@ -84,7 +84,7 @@ def test_every_stored_byte_is_decoded_once_a_pass(tmp_path: Path, layout: dict[s
             SHARED.clear()
             result = run_pass(rows.source, [SUMS])
         np.testing.assert_allclose(result.results[0]["sums"], X.sum(axis=0, dtype=np.float64), rtol=1e-10)
-        # Threads that wait for a processor cut further pieces, which may begin within a chunk: half of the bytes at most.
+        # threads that wait for a processor cut further pieces, which may begin within a chunk
         more = 1.5 if scheduler == "threads" else 1.0
         assert X.nbytes <= result.stats.decoded_bytes <= more * X.nbytes, scheduler
         assert result.stats.stored_bytes <= more * 1.05 * objects_nbytes(tmp_path) + 4_096, scheduler
