@@ -9,11 +9,10 @@ import logging
 import math
 import mmap
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,11 +25,7 @@ LOG = logging.getLogger("dkl")
 _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
 # A call of some steps of NumPy takes as long as so many numbers in one of them.
 _CALL_NUMBERS = 2_000
-# The code of a library in /proc/self/smaps: mapped privately, read and run, never written. Less is not worth a call.
-_MAPPING = re.compile(
-    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-xp \S+ \S+ [1-9]\d* +/.*\n(?P<facts>(?:[A-Z]\w+:.*\n)+)", re.MULTILINE
-)
-_FACT = {name: re.compile(rf"^{name}: +(\d+) kB", re.MULTILINE) for name in ("Anonymous", "Rss")}
+# KiB that code of a library must hold to be given back: less is not worth a call.
 _LEAST_CODE_KIB = 1024
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -250,11 +245,20 @@ def leave_quickly() -> None:
     atexit.register(gc.freeze)
 
 
-def mapped_bytes() -> int:
-    """Bytes of files that this process has mapped and touched: code of libraries, on Linux; 0 elsewhere."""
-    status = Path("/proc/self/status")
-    found = re.search(r"^RssFile:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
-    return 1024 * int(found[1]) if found else 0
+class _Given:
+    """Bytes of files that this process had mapped when it last gave its code back."""
+
+    mapped = 0
+
+
+def _mapped_bytes() -> int:
+    """Bytes of files that this process has mapped and touched, such as code of libraries; 0 where that is not told."""
+    return getattr(psutil.Process().memory_info(), "shared", 0)
+
+
+def mapped_again() -> int:
+    """Bytes of code that this process has mapped since it last gave its code back."""
+    return max(0, _mapped_bytes() - _Given.mapped)
 
 
 def give_back_memory() -> None:
@@ -271,17 +275,18 @@ def give_back_memory() -> None:
         library = ctypes.CDLL(None)
         library.malloc_trim(0)
         library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for start, end in _code_of_files(Path("/proc/self/smaps").read_text()):
+        for start, end in _code_of_files(psutil.Process().memory_maps(grouped=False)):
             library.madvise(start, end - start, mmap.MADV_DONTNEED)
+    _Given.mapped = _mapped_bytes()
 
 
-def _code_of_files(mappings: str) -> Iterator[tuple[int, int]]:
-    """First address and end of each mapping that is code of a file, byte for byte: nothing wrote to it (smaps)."""
-    for mapping in _MAPPING.finditer(mappings):
-        start, end, facts = int(mapping["start"], 16), int(mapping["end"], 16), mapping["facts"]
-        # a breakpoint of a debugger, or an address that was patched in, makes a page the process's own: "Anonymous"
-        own, resident = (int(_FACT[name].search(facts)[1]) for name in ("Anonymous", "Rss"))  # type: ignore[index]
-        if not own and resident >= _LEAST_CODE_KIB:
+def _code_of_files(mappings: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """First address and end of each mapping that is code of a file, byte for byte: nothing wrote to it."""
+    for mapping in mappings:
+        is_code = mapping.perms == "r-xp" and mapping.path.startswith("/")
+        # a breakpoint of a debugger, or an address that was patched in, makes a page the process's own: "anonymous"
+        if is_code and not mapping.anonymous and mapping.rss >= 1024 * _LEAST_CODE_KIB:
+            start, end = (int(address, 16) for address in mapping.addr.split("-"))
             yield start, end
 
 

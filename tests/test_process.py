@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -295,17 +296,18 @@ def test_code_that_does_not_run_is_given_back_and_what_runs_goes_on() -> None:
     assert (is_same, is_less) == ("True", "True")
 
 
-def test_code_that_was_written_to_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mapping(start: str, flags: str, inode: int, path: str, resident: int, own: int) -> str:
-        head = f"{start}000-{start}fff {flags} 00000000 08:01 {inode} {path}\n"
-        return head + f"Size: 8000 kB\nRss: {resident} kB\nAnonymous: {own} kB\nVmFlags: rd ex\n"
+def test_code_that_was_written_to_is_kept() -> None:
+    def mapping(start: str, perms: str, path: str, resident: int, own: int) -> Any:
+        return SimpleNamespace(
+            addr=f"{start}000-{start}fff", perms=perms, path=path, rss=1024 * resident, anonymous=1024 * own
+        )
 
-    code = mapping("1", "r-xp", 7, "/lib/large.so", 4_000, 0)
+    code = mapping("1", "r-xp", "/lib/large.so", 4_000, 0)
     others = [
-        mapping("2", "r-xp", 7, "/lib/patched.so", 4_000, 4),
-        mapping("3", "r--p", 7, "/lib/constants.so", 4_000, 0),
-        mapping("4", "r-xs", 7, "/lib/shared.so", 4_000, 0),
-        mapping("5", "r-xp", 0, "", 4_000, 0),
-        mapping("6", "r-xp", 7, "/lib/small.so", 12, 0),
+        mapping("2", "r-xp", "/lib/patched.so", 4_000, 4),
+        mapping("3", "r--p", "/lib/constants.so", 4_000, 0),
+        mapping("4", "r-xs", "/lib/shared.so", 4_000, 0),
+        mapping("5", "r-xp", "[anon]", 4_000, 0),
+        mapping("6", "r-xp", "/lib/small.so", 12, 0),
     ]
-    assert list(process._code_of_files(others[0] + code + "".join(others[1:]))) == [(0x1000, 0x1FFF)]
+    assert list(process._code_of_files([others[0], code, *others[1:]])) == [(0x1000, 0x1FFF)]

@@ -17,7 +17,7 @@ from dkl.protocols.block import Block
 
 
 class Places(Protocol):
-    """Where columns are among those of X that a fit takes for numbers."""
+    """The columns of X whose codes or texts a fit replaces by numbers, and the numbers that stand in their place."""
 
     @property
     def n_columns(self) -> int:

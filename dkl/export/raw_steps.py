@@ -150,7 +150,7 @@ def _read_time(rule: ColumnRule) -> list[tuple[str, Any]]:
     if rule.kind == "duration":
         return [("times", _call(pd.to_timedelta, errors="coerce"))]
     if rule.kind == "time":
-        # pandas has no times of day: those of 1 January 1970, whether they come as times or as texts
+        # pandas has no dtype for times of day: each becomes that time on 1 January 1970, by way of its text
         return [
             ("texts", FunctionTransformer(methodcaller("astype", "str"))),
             ("of a day", FunctionTransformer(methodcaller("radd", "1970-01-01 "))),

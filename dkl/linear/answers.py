@@ -1,7 +1,7 @@
-"""What tasks answer of rows: decision values, and of those labels, probabilities and numbers; and what they compare.
+"""Predictions and scores of one chunk of rows: the functions that run in tasks, on workers.
 
-Workers load this module for predictions and scores: it needs nothing of scikit-learn, pandas or Arrow, which would take
-more of a worker than its rows do.
+A worker loads this module for decision values, labels, probabilities and losses. It imports neither scikit-learn, nor
+pandas, nor Arrow: these hold 100 to 200 MB of a worker, where a chunk of rows holds a few.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def deviations_of(posterior: CoefficientPosterior, scores: np.ndarray) -> np.nda
 
 
 def shaped(function: Any, vector: bool, scores: np.ndarray) -> np.ndarray:
-    """What a function makes of scores, (n, t), or its only column."""
+    """`function(scores)`, an array of shape (n, t); with `vector` its only column, of shape (n,)."""
     values = function(scores)
-    return values[:, 0] if vector else values
+    return only_column(values) if vector else values
 
 
 def indexed(values: np.ndarray, row_id: np.ndarray, columns: str | Sequence[Any] | np.ndarray) -> Any:
@@ -215,18 +215,18 @@ def comparable_chunk(
     y: np.ndarray, model: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None
 ) -> np.ndarray:
     """`comparable` of one chunk, where `model` is an empty array like the predictions."""
-    if block_info is None:
-        return comparable(as_targets(y), model)
-    first_row = int(block_info[0]["array-location"][0][0])
+    first_row = _first_row(block_info)
     return comparable(as_targets(y, first_row=first_row), model, first_row)
 
 
 def checked_chunk_weight(weight: np.ndarray, block_info: Mapping[int, Mapping[str, Any]] | None = None) -> np.ndarray:
     """The checked weights of one chunk; an error names the row by its number in the whole."""
-    if block_info is None:
-        return np.asarray(checked_weight(weight, len(weight)))
-    first_row = int(block_info[0]["array-location"][0][0])
-    return np.asarray(checked_weight(weight, len(weight), first_row=first_row))
+    return np.asarray(checked_weight(weight, len(weight), first_row=_first_row(block_info)))
+
+
+def _first_row(block_info: Mapping[int, Mapping[str, Any]] | None) -> int:
+    """The number of a chunk's first row in the whole, as `dask.array.map_blocks` tells it; 0 where it does not."""
+    return 0 if block_info is None else int(block_info[0]["array-location"][0][0])
 
 
 def check_log_targets(y: np.ndarray, loss: str, first_row: int = 0, place: str = "") -> None:

@@ -20,7 +20,7 @@ from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_bytes
+from dkl.process import free_memory, give_back_memory, mapped_again
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -34,8 +34,6 @@ _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 _GROWN_BYTES = 28 << 20
 # Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
 _CODE_BYTES = 32 << 20
-# Bytes of files that this process had mapped when it last gave its code back; more since then is code that runs.
-_MAPPED_WHEN_GIVEN_BACK = [0]
 
 
 @dataclass(frozen=True)
@@ -274,27 +272,21 @@ def load(modules: Collection[str]) -> None:
     for name in modules:
         # a module of the user's own may not be there by its name: its task says so, if it has to
         importlib.import_module(name)
-    if is_loaded:
-        return
     from dkl.kernels.sincos import cos_sin_rows
 
     # before and after, so that a small worker is not paused for what it only maps
-    _give_back_memory()
+    if not is_loaded:
+        give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
-    _give_back_memory()
-
-
-def _give_back_memory() -> None:
-    give_back_memory()
-    _MAPPED_WHEN_GIVEN_BACK[0] = mapped_bytes()
+    if not is_loaded:
+        give_back_memory()
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
     """The memory of this process once it has loaded modules, the code that a pass maps again included."""
     load(modules)
     own = own_memory(name)
-    mapped_again = max(0, mapped_bytes() - _MAPPED_WHEN_GIVEN_BACK[0])
-    return replace(own, held=own.held + max(0, _CODE_BYTES - mapped_again))
+    return replace(own, held=own.held + max(0, _CODE_BYTES - mapped_again()))
 
 
 def give_up_kept() -> None:
@@ -303,7 +295,7 @@ def give_up_kept() -> None:
     PIECES.clear()
     SHARED.clear()
     gc.collect()
-    _give_back_memory()
+    give_back_memory()
 
 
 async def memory_of_worker(modules: Collection[str], dask_worker: Worker) -> ProcessMemory:

@@ -36,7 +36,7 @@ def class_alignments(
     v = np.zeros(size)
     for part, i, j in itertools.product(range(parts), range(n), range(n)):
         if S is not None:
-            s = marks[i] @ S @ marks[j] if center else S[codes[i], codes[j]]
+            s = marks[i] @ S @ marks[j]
         else:
             s = 2.0 * marks[i] @ marks[j] if center else similarity(codes[i], codes[j])
         v += weights[i] * weights[j] * s * features[part, i] * features[part, j]

@@ -59,9 +59,10 @@ class NpzFormat:
             return sum(member.file_size for member in archive.infolist())
 
     def pieces(self, file: InputFile) -> Iterator[tuple[str, int]]:
-        """What is in memory as one piece and its bytes, each before it is read; whoever finds one too large stops.
+        """The arrays that are held as a whole while a file is read, by name, with their bytes.
 
-        Of a dense array that is a row; of a CSR matrix the bounds of all rows, and then the longest row.
+        Of a dense array that is a row; of a CSR matrix the bounds of all rows, and then the longest row. The bytes of
+        the bounds come before the bounds are read, so that a caller can refuse them.
         """
         with _archive(file) as archive, ExitStack() as stack:
             members = _Members(archive, file, stack)
@@ -70,9 +71,9 @@ class NpzFormat:
                 return
             data, indices, indptr = (members.get(name, "rows") for name in ("data", "indices", "indptr"))
             yield "the array 'indptr'", len(indptr) * indptr.row_bytes
-            longest = max(np.diff(indptr.everything()).tolist(), default=0)
+            longest = int(np.diff(indptr.everything()).max(initial=0))
             # damaged bounds are refused where rows are read
-            yield "a row", min(max(0, longest), len(data)) * (data.row_bytes + indices.row_bytes)
+            yield "a row", min(longest, len(data)) * (data.row_bytes + indices.row_bytes)
 
     def read(self, file: InputFile) -> Iterator[tuple[Batch, int]]:
         """Batches (X, y, weight), read in order from each array, and how many bytes of the file each covers."""
