@@ -125,14 +125,16 @@ class FeatureMap:
         """
         parts = self.projection.maps if isinstance(self.projection, CombinedProjection) else (self,)
         said = [name for part in parts for name in part._said(columns)]
-        found: dict[str, None] = {}
+        # each name, with the last number that features of that name have: thousands may be of one column
+        found: dict[str, int] = {}
         for place, name in enumerate(said):
-            own = name or f"{prefix}{place}"
-            free, number = own, 1
+            own = free = name or f"{prefix}{place}"
+            number = found.get(own, 1)
             while free in found:
                 number += 1
                 free = f"{own} {number}"
-            found[free] = None
+            found[free] = 1
+            found[own] = number
         return list(found)
 
     def _said(self, columns: Sequence[str]) -> list[str]:

@@ -69,7 +69,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         Take the mean off the class indicators first; pays where classes are of unequal size. Numbers always are.
     similarity : array of shape (K, K), callable or None
         S of two labels, symmetric and within [-1, 1]: rows whose labels are alike by it should be close in the kernel.
-        A matrix is in the order of `classes_`; ``S(a, b)`` is called once for each two classes. None is 1 within a
+        A matrix is in the order of `classes_`; ``S(a, b)`` is called for each two classes. None is 1 within a
         class and -1 across. For class labels alone.
     diagonal : bool
         Count each row's pair with itself, as the paper does. Matters for families without pairs only.
