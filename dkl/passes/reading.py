@@ -18,6 +18,7 @@ import dask
 import numpy as np
 from scipy import sparse
 
+from dkl.data.store.foreign import SHARED
 from dkl.errors import located
 from dkl.kernels.device import free_gpu_memory, givers, is_on_gpu, place, rows_on
 from dkl.passes.transport import aligned, unpacked
@@ -257,7 +258,7 @@ class BlockLoader:
         with self._lock:
             if key in self._cache or key in self._pending or ticket.number in self._begun_in(work):
                 return
-            if not self._make_room(work.limits.ahead):
+            if not self._make_room(work.limits):
                 return
             if self._readers is None:
                 self._readers = ThreadPoolExecutor(thread_name_prefix="dkl-read")
@@ -270,16 +271,19 @@ class BlockLoader:
             self._begun, self._there_at_most = (work.token, set()), None
             self._shared.clear()
             self._cache.begin_pass()
+            SHARED.begin_pass(work.limits.tasks + work.limits.ahead)
         return self._begun[1]
 
-    def _make_room(self, most: int) -> bool:
-        """Whether one more read may wait. A finished one that nobody fetched (its task ran elsewhere) gives way."""
-        if len(self._pending) >= most:
-            stale = next((key for key, future in self._pending.items() if future.done()), None)
-            if stale is None:
-                return False
-            del self._pending[stale]
-        return True
+    def _make_room(self, limits: Limits) -> bool:
+        """Whether one more read may wait.
+
+        A finished one that nobody has fetched gives way where its task may have run in another process.
+        """
+        if len(self._pending) < limits.ahead:
+            return True
+        done = (key for key, future in self._pending.items() if future.done())
+        stale = next(done, None) if limits.processes > 1 else None
+        return self._pending.pop(stale, None) is not None if stale else False
 
     def forget_pending(self) -> None:
         """Drop what was read ahead and not used: a pass has ended or failed."""

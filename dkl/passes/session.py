@@ -92,7 +92,7 @@ class Session:
         self.backend = backend
         self.reading = ReadCounts()
         self.losses = 0
-        self.sharing = 1
+        self.sharing = self.processes = 1
         self.work: Work
         self.projection: MemoryProjection
         self._publish = publish
@@ -115,6 +115,7 @@ class Session:
         def within() -> MemoryProjection:
             memories = self.backend.memories(modules)
             self.sharing = max(Counter(memory.host for memory in memories).values())
+            self.processes = len(memories)
             return fit_limits(
                 self.source,
                 records,
@@ -318,7 +319,12 @@ def open_session(
                 source.fingerprint if session.is_read else "",
                 source.place,
                 session.is_read,
-                replace(session.limits, gpu_rows=gpu_rows_setting(), sharing=session.sharing),
+                replace(
+                    session.limits,
+                    gpu_rows=gpu_rows_setting(),
+                    sharing=session.sharing,
+                    processes=session.processes,
+                ),
                 device,
                 columns,
             )

@@ -31,6 +31,8 @@ class Limits:
         Bytes of rows that each GPU keeps for the next pass; None for a share of what it has left.
     sharing : int
         Processes on the machine, which share what its GPUs keep.
+    processes : int
+        All those of the pass.
     """
 
     # Limits change how much is in flight, never what is computed: no bit depends on them.
@@ -40,6 +42,7 @@ class Limits:
     piece_bytes: int = 0
     gpu_rows: int | None = None
     sharing: int = 1
+    processes: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,7 +122,7 @@ def test_sparse_rows_are_decoded_about_once(tmp_path: Path, chunk: int) -> None:
 @pytest.mark.parametrize("chunk", [100, 1_000, 7_001, N])
 def test_any_range_of_rows_reads_as_a_slice(tmp_path: Path, chunk: int) -> None:
     X, generator = some_rows(), np.random.default_rng(1)
-    array = ForeignArray.of("X", stored(tmp_path, X, chunks=(chunk, 4)), "token")
+    array = ForeignArray.of("X", stored(tmp_path, X, chunks=(chunk, 4)), f"chunks of {chunk}")
     ends = [(0, N), (0, 0), (N, N), (chunk - 1, chunk), *np.sort(generator.integers(0, N + 1, (20, 2)), axis=1)]
     for start, stop in ends:
         np.testing.assert_array_equal(array.rows(int(start), int(stop)), X[start:stop])

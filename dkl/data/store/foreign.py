@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 import google_crc32c
 import numpy as np
@@ -24,60 +24,82 @@ from dkl.process import after_fork
 _UNLISTED = ("http", "https")
 
 
+class _Chunk:
+    """Decoded rows that several blocks are cut from, with the ranges of rows that were handed out."""
+
+    def __init__(self) -> None:
+        self.rows: Future[np.ndarray] = Future()
+        self._given: dict[int, int] = {}
+
+    def give(self, start: int, stop: int) -> None:
+        self._given[start] = max(stop, self._given.get(start, stop))
+
+    def is_used_up(self, n_rows: int) -> bool:
+        """Whether each of the rows was handed out."""
+        at = 0
+        for start, stop in sorted(self._given.items()):
+            if start > at:
+                return False
+            at = max(at, stop)
+        return at >= n_rows
+
+
 class SharedChunks:
     """Rows of chunks that several blocks are cut from: decoded by the first of them, for all.
 
-    Each thread keeps the last one that it used of each array, and finds those of other threads, and those that a block
-    which is still in use was cut from: tasks go through blocks in their order, so that none decodes a chunk twice.
+    A chunk is kept until each of its rows was handed out. As many chunks of an array are kept as blocks are read at
+    once: each block takes rows of one chunk that others need, and tasks go through the blocks of a chunk in their
+    order. More are begun where a pass leaves blocks out (another process has them, or they are cached); then the one
+    used longest ago gives way.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[tuple[int, str, str], tuple[Key, Future]] = {}
-        # Decoded rows for as long as anybody has a view of them.
-        self._alive: WeakValueDictionary[Key, np.ndarray] = WeakValueDictionary()
+        self._kept: dict[tuple[str, str], OrderedDict[int, _Chunk]] = {}
+        self._most = 1
 
-    def get(self, key: Key, decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """The decoded rows of chunks, read-only."""
-        place = (threading.get_ident(), *key[:2])
+    def begin_pass(self, most: int) -> None:
+        """Keep `most` chunks of each array from now on, and none of an earlier pass."""
         with self._lock:
-            # What this thread used before goes first: at no time does it hold two.
-            own = self._last.pop(place, None)
-            future = next((found for at, found in self._last.values() if at == key), None)
-            if own is not None and own[0] == key:
-                future = own[1]
-            is_first = future is None
-            future = Future() if future is None else future
-            if is_first and (alive := self._alive.get(key)) is not None:
-                future.set_result(alive)
-                is_first = False
-            self._last[place] = (key, future)
-        del own
+            self._kept.clear()
+            self._most = most
+
+    def get(self, key: Key, start: int, stop: int, n_rows: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """Rows `start` to `stop` of the `n_rows` rows of a chunk, read-only."""
+        token, name, number = key
+        with self._lock:
+            of_array = self._kept.setdefault((token, name), OrderedDict())
+            is_first = number not in of_array
+            while is_first and len(of_array) >= self._most:
+                of_array.popitem(last=False)
+            chunk = of_array.setdefault(number, _Chunk())
+            of_array.move_to_end(number)
+            chunk.give(start, stop)
+            if chunk.is_used_up(n_rows):
+                del of_array[number]
         if is_first:
             try:
                 rows = decode()
                 rows.flags.writeable = False
-                with self._lock:
-                    self._alive[key] = rows
-                future.set_result(rows)
+                chunk.rows.set_result(rows)
             except BaseException as error:
                 with self._lock:
-                    self._last.pop(place, None)
-                future.set_exception(error)
-        return future.result()
+                    if of_array.get(number) is chunk:
+                        del of_array[number]
+                chunk.rows.set_exception(error)
+        return chunk.rows.result()[start:stop]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all rows of chunks that are kept."""
         with self._lock:
-            done = {key: future for key, future in self._last.values() if future.done() and not future.exception()}
-        return sum(future.result().nbytes for future in done.values())
+            kept = [chunk.rows for of_array in self._kept.values() for chunk in of_array.values()]
+        return sum(rows.result().nbytes for rows in kept if rows.done() and not rows.exception())
 
     def clear(self) -> None:
         """Let go of all of them."""
         with self._lock:
-            self._last.clear()
-            self._alive.clear()
+            self._kept.clear()
 
 
 SHARED = SharedChunks()
@@ -156,9 +178,10 @@ class ForeignArray:
 
     def _part(self, number: int, start: int, stop: int) -> np.ndarray:
         """The rows of one row of chunks that lie between `start` and `stop`."""
-        rows = SHARED.get((self.token, self.name, number), lambda: self._decoded(number, number + 1))
-        first = number * self.chunk_rows
-        return rows[max(start - first, 0) : stop - first]
+        first, n_rows = number * self.chunk_rows, min(self.chunk_rows, self.shape[0] - number * self.chunk_rows)
+        lowest, highest = max(start - first, 0), min(stop - first, n_rows)
+        decode = partial(self._decoded, number, number + 1)
+        return SHARED.get((self.token, self.name, number), lowest, highest, n_rows, decode)
 
     def _decoded(self, first: int, end: int) -> np.ndarray:
         """Rows of chunks `first` to `end`, decoded and noted."""
