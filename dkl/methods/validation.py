@@ -21,7 +21,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
 from dkl.data.sources.lazy import as_dask_array
-from dkl.data.together.own_dates import held_by_own_dates
+from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
 from dkl.encodings.fitted import Made
