@@ -105,7 +105,6 @@ IMPURE_HEADS = {
     "answers",
     "fitting",
     "incremental",
-    "mixed_blocks",
     "newton",
     "refinement",
     "summary",

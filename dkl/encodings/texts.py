@@ -19,8 +19,10 @@ from scipy import sparse
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.column_rules import DIRECTION
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.sources.rows import RowSource
+from dkl.data.view import View
 from dkl.encodings.keys import dense_columns
-from dkl.encodings.source import FoldedSource
+from dkl.encodings.source import LearnedNumbers
 from dkl.encodings.sums import text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
@@ -237,7 +239,7 @@ def _with_columns(
         passthrough=changed.passthrough,
     )
     places = TextPlaces(tuple(_places(encoding)), encoding.n_columns, tuple(mixing.shape[2] for mixing in mixings))
-    return dataset.with_rows(TextSource(dataset.source, places, tuple(mixings), folds), schema)
+    return dataset.with_rows(View(dataset.source, TextNumbers(places, tuple(mixings), folds)), schema)
 
 
 @dataclass(frozen=True)
@@ -289,20 +291,19 @@ class TextPlaces:
         return np.hstack(parts)
 
 
-class TextSource(FoldedSource):
-    """Rows whose free text is scores and directions: what was learned is a mixing (F, K, j) for each text."""
+class TextNumbers(LearnedNumbers):
+    """Scores and directions in place of free text: what was learned is a mixing (F, K, j) for each text."""
 
     places: TextPlaces
 
-    @property
-    def read_nbytes(self) -> int:
-        """The block of directions, those of one text in double precision, and the rows that are put together."""
-        rows = int(self.block_rows.max(initial=0))
+    def read_nbytes(self, before: RowSource) -> int:
+        """The directions of one text are there in double precision, too."""
+        rows = int(before.block_rows.max(initial=0))
         largest = max(size + width for (_, size), width in zip(self.places.starts, self.places.widths, strict=True))
-        return self.base.read_nbytes + self.base.block_nbytes + self.block_nbytes + 8 * rows * largest
+        return super().read_nbytes(before) + 8 * rows * largest
 
     @cached_property
-    def _identity(self) -> str:  # type: ignore[override]
+    def identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
         for mixing in self.learned:
             digest.update(np.ascontiguousarray(mixing).data)

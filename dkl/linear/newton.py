@@ -92,7 +92,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             choice = problem.choice
             if choice is None:
                 # rows that are held out by time are held out in one way alone: the newest of them judge
-                single = getattr(source, "one_fold", False)
+                single = source.most_folds == 1
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _choose_penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features

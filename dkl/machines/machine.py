@@ -18,7 +18,6 @@ from dkl.atomic import atomic, forget_fit
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, exposure_of_fit, further_rates, with_exposure_of_fit, with_rates
-from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
@@ -457,7 +456,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         settings = self._settings
         if settings.alpha != "auto" or settings.solver != "newton" or not self._new_features("features")._searches:
             return []
-        held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(dataset.source)
+        held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
         return judging_folds(held_out, dataset.total_weight, most)
 
     def _piloted_choice(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.without_x import SourceWithoutX
+from dkl.data.view import NoColumns, View
 from dkl.events import Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.dispatch import Job
@@ -106,7 +106,7 @@ def run_pass(
         if columns is None and uses_columns:
             raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
     if all(isinstance(record, BlockSum) and not record.needs_x for record in records):
-        source = SourceWithoutX(source)
+        source = View(source, NoColumns())  # type: ignore[arg-type]
 
     def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:
         with open_session(

@@ -22,10 +22,9 @@ from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.ingest.tables import Probe, Retyped, TableFormat, common_schema, file_tables, probed
-from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, TogetherColumn, WeightSummary
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
-from dkl.data.together.table_column import TogetherColumn
 from dkl.errors import Problems, users_level
 
 _FURTHER_BYTES = 64 * 2**20

@@ -1,10 +1,10 @@
-"""Target, weight and split columns of the input: what they hold, found in one read, and how datasets hold them."""
+"""Target, weight, split, group and time columns of the input: what they hold, found in one read, and how it is stored."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
-from dkl.data.schema import Task
+from dkl.data.schema import HeldBy, RowColumn, Task
+from dkl.data.together.codes import group_codes, time_codes
 from dkl.errors import users_level
 
 AUTO_CLASSES = 1_000
@@ -337,3 +338,45 @@ class SplitColumn:
         """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""
         codes = np.concatenate(self._codes)
         return {name: codes == code for code, name in enumerate(sorted(self._names))}
+
+
+class TogetherColumn:
+    """What was seen of a group or time column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+    role : {"group", "time"}
+    """
+
+    def __init__(self, name: str, role: HeldBy) -> None:
+        self.name, self.role = name, role
+        self.rows = 0
+        self._kind: Any = "group"
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows of the input.
+
+        Raises
+        ------
+        ValueError
+            A value is missing, or is no time; its row is named.
+        """
+        self._codes(column, self.rows)
+        self.rows += len(column)
+
+    @property
+    def known(self) -> RowColumn:
+        """What a store keeps of it beside the codes."""
+        return RowColumn(self.name, self._kind, self.role)
+
+    def codes(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Rows in their final order: (n,) int64."""
+        return self._codes(column, 0)
+
+    def _codes(self, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+        values, called = column.to_pandas(), f"{self.role} column '{self.name}'"
+        if self.role == "group":
+            return group_codes(values, len(values), called, first_row=first_row)
+        codes, self._kind = time_codes(values, len(values), called, first_row=first_row)
+        return codes
