@@ -32,6 +32,7 @@ from dkl.linear.target_statistics import target_record, task_targets
 from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
@@ -260,7 +261,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
     judging = _judging_memory(penalty_problem(problem, task, summary, square_length=1.0))
-    return max(judging, fit, key=lambda items: sum(items.values()))
+    return largest_held([judging, fit])
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:

@@ -20,6 +20,7 @@ from dkl.kernels.normal_equations import (
     newton_block,
     newton_tile,
 )
+from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
@@ -307,7 +308,8 @@ class NewtonDriver:
         hessians = np.concatenate(panels, axis=1) if state.hessian is None or panels else state.hessian
         if state.hessian is not None and state.held is not None and panels and _changes(problem, state, models):
             # the pass has summed by how much they change
-            hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+            for place, model in enumerate(models):
+                hessians[place] += state.hessian[int(np.flatnonzero(state.held == model)[0])]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
         shared = ("hessian", "held", "ended", "alphas", "moves", "changes", "last_gradient")
         own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
@@ -331,7 +333,8 @@ class NewtonDriver:
             return replace(state, hessian=hessians)
         # Shared Hessians are not kept: after this pass the models stand at different points.
         own = accepted if len(hessians) == len(models) else accepted[:0]
-        return replace(state, hessian=hessians[own], held=models[own])
+        kept = hessians if len(own) == len(hessians) else hessians[own]
+        return replace(state, hessian=kept, held=models[own])
 
     def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
         """The accepted points; None until every model has left its start."""
@@ -339,12 +342,12 @@ class NewtonDriver:
         return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
-        """Hessians as they were, as they are summed and as they become; those being solved written out."""
+        """Hessians and a factor; between passes the Hessians that were summed, too, and systems written out."""
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
-        packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
+        keys = problem.hessian_keys(self.init(problem).fresh) if problem.keeps_hessians else range(problem.n_models)
+        packed = min(len(set(keys)) * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        # a factor is kept where there is one system alone
-        items = {"Hessians": 3 * packed + (2 * solved + 1) * system}
+        items = {"Hessians": packed + system, BETWEEN_PASSES: 2 * packed + solved * system}
         # LAPACK works on a matrix of its own, of twice the size, beside the one that becomes the eigenvectors
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 

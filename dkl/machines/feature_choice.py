@@ -50,6 +50,7 @@ from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 from dkl.methods.validation import numbered_rows, record_columns
 from dkl.protocols.block import Block
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
@@ -663,7 +664,7 @@ class ChoosingMixin(LossChoosingMixin):
             held.append(suspect_memory(dataset))
         if self._may_take_log_loss(dataset):
             held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
-        return max(held, key=lambda items: sum(items.values()))
+        return largest_held(held)
 
     def _planned_trials(self, dataset: Dataset) -> tuple[Dataset, list[Contender]]:
         """The rows that kinds of features are tried on, and all that a race may come to."""

@@ -61,6 +61,7 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
+from dkl.protocols.driver import largest_held
 from dkl.registry import learner_entry
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -179,6 +180,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         learner = self._learner("features", self.features_ if goes_on and not changes else None).set_params(**changes)
         context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=self._judging_seed)
         self.features_ = learner.fit_within(dataset, context)
+        made = self.features_.feature_map_.n_features
+        if self._chooses and isinstance(self.n_features, Integral) and made < self.n_features:
+            self.reasons_ += (f"Features: {made:,}, of the {self.n_features:,} that n_features allows at most.",)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -380,7 +384,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # features and linear models are fitted one after the other: the largest counts
         judging = unfitted._planned_judging(dataset, sample, tried) if self._chooses else {}
         held = [features, head_memory(problem, dataset.n_rows), {**judging, **rows}]
-        return max(held, key=lambda items: sum(items.values()))
+        return largest_held(held)
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of a product of matrices that the driver takes as long as, beside the passes of its features."""

@@ -60,6 +60,7 @@ def run_pass(
     memory_limit: int | str | None = None,
     device: Device = "cpu",
     columns: RowColumns | None = None,
+    is_read_again: bool = True,
 ) -> PassResult:
     """Read every block once and compute all `records` of it, on whatever Dask offers.
 
@@ -79,6 +80,8 @@ def run_pass(
     device : {"cpu", "gpu"}
     columns : RowColumns or None
         Where the records' row columns live.
+    is_read_again : bool
+        Whether blocks stay in memory for the next pass, as far as there is room.
 
     Returns
     -------
@@ -117,6 +120,7 @@ def run_pass(
             memory_limit=memory_limit,
             device=device,
             columns=columns,
+            is_read_again=is_read_again,
         ) as session:
             if isinstance(records[0], Fold):
                 results: tuple[Any, ...] = (run_fold(session, records[0]),)

@@ -26,6 +26,21 @@ MAX_CLASSES = 65_536
 MAX_SPLITS = 254
 
 
+class RowError(ValueError):
+    """A value of one row is wrong.
+
+    Parameters
+    ----------
+    message : str
+    row : int
+        The number of the row among all that are read, from 0.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """How a target column is held: codes of sorted labels, or float64 numbers.
@@ -145,9 +160,8 @@ class TargetSummary:
         self._check_there(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
-            raise ValueError(
-                f"target '{self.name}' is {values[infinite[0]]} in row {self.rows + infinite[0]}; it must be finite"
-            )
+            row = self.rows + int(infinite[0])
+            raise RowError(f"target '{self.name}' is {values[infinite[0]]} in row {row}; it must be finite", row)
         return values
 
     def _add_numbers(self, values: np.ndarray) -> None:
@@ -163,7 +177,9 @@ class TargetSummary:
     def _check_there(self, missing: np.ndarray) -> None:
         if missing.any():
             row = self.rows + int(np.flatnonzero(missing)[0])
-            raise ValueError(f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}")
+            raise RowError(
+                f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}", row
+            )
 
     def decide(self, task: Literal["auto"] | Task) -> Target:
         """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.
@@ -204,10 +220,11 @@ class TargetSummary:
         if strange := sorted((*reading.named, *self._texts.marked)):
             written = f" written as {reading.form}" if reading.form else ""
             row, text = strange[0]
-            raise ValueError(
+            raise RowError(
                 f"target '{self.name}' is {text!r} in row {row}, and its other values are numbers{written}: correct "
                 "it, or "
-                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}"
+                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}",
+                row,
             )
         if reading.is_open:
             warnings.warn(
@@ -280,9 +297,9 @@ class WeightSummary:
         # NaN fails both comparisons, and is a wrong weight like any other.
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if len(wrong):
-            raise ValueError(
-                f"weight '{self.name}' is {values[wrong[0]]:g} in row {self.rows + wrong[0]}; weights must be finite "
-                f"and at least 0"
+            row = self.rows + int(wrong[0])
+            raise RowError(
+                f"weight '{self.name}' is {values[wrong[0]]:g} in row {row}; weights must be finite and at least 0", row
             )
         self.rows += len(values)
         self.total += float(values.sum())
@@ -320,8 +337,8 @@ class SplitColumn:
         values = texts(column)
         if values.null_count:
             row = self.rows + int(np.flatnonzero(values.is_null().to_numpy())[0])
-            raise ValueError(
-                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split"
+            raise RowError(
+                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split", row
             )
         self._names |= set(values.unique().to_pylist())
         if len(self._names) > MAX_SPLITS:
