@@ -101,7 +101,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     model.save(str(output / "model.zarr"), overwrite=True)
     advice = verdict(comparison, type(model).__name__)
     display: Any = comparison.display(title=comparison.rows)
-    fits = []
+    fits: list[Grown] = []
     if data is None:
         _say(running, f"{advice}\n{summary_of(model)}")
         fits, display = _on_many_rows(running, seed)
@@ -138,7 +138,7 @@ def _on_many_rows(running: Running, seed: int) -> tuple[list[Grown], Display]:
         f"dkl reads them from a store, the most in a process of at most {MEMORY_LIMIT}.\n"
         "Rows, seconds of the fit, share of new rows whose class is wrong:",
     )
-    fits = []
+    fits: list[Grown] = []
     for fit in grown(seed):
         fits.append(fit)
         _say(running, f"  {fit.learner:<18} {fit.n_rows:>9,}   {fit.seconds:6.2f} s   {fit.error:.3f}")
