@@ -99,7 +99,7 @@ class CompetitionDriver:
         refit = _record(problem, replace(full, phase="refit"))
         return [(sample, 1), ([refit], rounds), ([_record(problem, replace(full, phase="search"))], rounds)]
 
-    def memory(self, problem: DictionaryProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: DictionaryProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The rows of the sample, the systems, the histograms, and what is mapped of the searched rows."""
         width, candidates = problem.n_features + 1, _most_candidates(problem)
         return {
