@@ -76,10 +76,6 @@ class FoldedSource(WrappedRows):
         return None if self.folds is None else 1
 
     @property
-    def one_fold(self) -> bool:
-        return self.folds is not None or bool(getattr(self.base, "one_fold", False))
-
-    @property
     def n_columns(self) -> int:
         return self.places.n_made
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
+from dkl.data.sources.selected import most_folds
 from dkl.errors import users_level
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
@@ -22,9 +23,9 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
-from dkl.linear.minibatches import HeldOut
+from dkl.linear.judge import PenaltyChoice, TrainingRows, gains, out_of_fold
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
+from dkl.linear.penalty_choice import Candidates, penalty_candidates
 from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
@@ -92,7 +93,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             choice = problem.choice
             if choice is None:
                 # rows that are held out by time are held out in one way alone: the newest of them judge
-                single = getattr(source, "one_fold", False)
+                single = most_folds(source) == 1
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _choose_penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
@@ -441,19 +442,15 @@ def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> P
             starts[fold], grams[fold] = state.coefficients.reshape(problem.n_classes, problem.width), state.hessian
         models = np.stack(starts, axis=1)
         sums = _pass_result(candidates.judged_together(models), source, run)
-        weight, n_known = sums["weight"].sum(), number + 1
-        if weight == 0.0:
-            raise ValueError(candidates.nobody_judges())
-        before, scores[number] = scores.max(), 1.0 - sums["loss"].sum() / weight
-        accuracies[number] = sums["right"].sum() / max(sums["rows"].sum(), np.finfo(float).tiny)
+        score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
+        before, n_known = scores.max(), number + 1
+        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
         if np.argmax(scores) == number:
             best = models.mean(axis=1)
-        if number > 0 and 1.0 - scores[number] > (1.0 - _GAIN) * (1.0 - before):
+        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _GAIN):
             break
     kept = slice(None if candidates.are_near else n_known)
-    alphas, strengths = candidates.alphas[kept], candidates.strengths[kept]
-    alpha = float(alphas[int(np.argmax(scores))])
-    return PenaltyChoice(alpha, alphas, scores[kept], best, strengths, accuracies[kept])
+    return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
 
 
 def _run(
@@ -527,17 +524,6 @@ def _posterior(
 def _penalty(task: NewtonProblem | SoftmaxProblem, state: NewtonState) -> Any:
     """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """The rows that are not held out."""
-
-    held_out: HeldOut
-
-    def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask of them: (n,) bool."""
-        return ~self.held_out.mask(held_with)
 
 
 def newton_message(state: NewtonState, task: NewtonProblem | SoftmaxProblem) -> str:

@@ -13,9 +13,10 @@ from sklearn.svm import LinearSVC
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.judge import Folds, PenaltyChoice, clear_gain
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.penalty_choice import PENALTIES, Candidates, Folds, PenaltyChoice, clear_gain, penalty_candidates
+from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.subsample_start import Share, subsample_problem
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
 from dkl.machines.kernel_machines import KernelClassifier
@@ -115,9 +116,7 @@ def test_near_a_penalty_that_is_known_only_its_neighbours_are_tried(preferred: f
     base = base_problem("squared_error", 2, 400)
     every = penalty_candidates(base, HELD_OUT, n_rows=400, square_length=2.0, start=None)
     # the same strengths of features of another length, of which one did best
-    near = PenaltyChoice(
-        1.0, 7.0 * every.alphas, -np.abs(np.log(every.strengths / preferred)), np.zeros(1), every.strengths
-    )
+    near = PenaltyChoice(7.0 * every.alphas, -np.abs(np.log(every.strengths / preferred)), np.zeros(1), every.strengths)
     few = penalty_candidates(base, HELD_OUT, n_rows=400, square_length=2.0, start=None, near=near)
     best = int(np.argmin(np.abs(np.log(every.strengths / preferred))))
     first = min(max(best - 1, 0), len(every.alphas) - 3)
@@ -241,7 +240,7 @@ def test_candidates_of_several_outputs_end_below_where_they_start() -> None:
 
 def test_a_gain_is_clear_where_chance_hardly_makes_it() -> None:
     def choices(scores: np.ndarray) -> list[PenaltyChoice]:
-        return [PenaltyChoice(1.0, np.ones(2), one, np.zeros((1, 1))) for one in scores]
+        return [PenaltyChoice(np.ones(2), one, np.zeros((1, 1))) for one in scores]
 
     generator = np.random.default_rng(0)
     theirs = generator.normal(size=(5, 2))

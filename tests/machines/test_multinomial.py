@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.linear.judge import folds_of
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import _folds
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 from dkl.solvers.losses import SOFTMAX
@@ -148,7 +148,7 @@ def test_the_penalty_is_chosen_by_the_loss_of_all_classes_together(n: int) -> No
     assert 2 < len(model.alphas_) < 9
     assert last > 0.995 * before
     phi = model.features_.transform(X)
-    folds = _folds(HeldOut(0.1, model.seed_), n, phi.shape[1])
+    folds = folds_of(HeldOut(0.1, model.seed_), n, phi.shape[1])
     fold = folds(np.arange(n))
     assert (folds.count == 1) == (n > 1_000)
     found = []
