@@ -23,14 +23,12 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import PenaltyChoice, TrainingRows, gains, out_of_fold
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import Candidates, penalty_candidates
-from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
 from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
-from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
@@ -101,7 +99,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
         # a start on a share of the rows serves those whose Hessians cost much
-        subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
+        subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed)
         if subsample is not None:
             # checkpoints know this stage as "rough"
             rough = _run(subsample, source, run, "rough")
@@ -122,25 +120,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     return result
 
 
-def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
+def _joint(task: NewtonProblem) -> NewtonProblem:
     """The problem of all classes at once, for the log loss of more than two; others as they are."""
     if task.loss != "log_loss" or task.n_models == 1:
         return task
-    return SoftmaxProblem(
-        task.feature_map,
-        task.targets,
-        task.total_weight,
-        task.alpha,
-        dtype=task.dtype,
-        decrement=task.decrement,
-        # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
-        start=task.start if task.decrement else None,
-    )
-
-
-def _driver_of(task: NewtonProblem | SoftmaxProblem) -> Any:
-    """The state machine that solves a problem."""
-    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else driver_of(task)
+    # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
+    return replace(task.together(), start=task.start if task.decrement else None)
 
 
 def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
@@ -198,7 +183,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
         started, begun = _planned_start(task, n_rows, problem.seed)
         last = _joint(begun)
-        return [*started, *((records, calls * (1 + wider)) for records, calls in _driver_of(last).plan(last))]
+        return [*started, *((records, calls * (1 + wider)) for records, calls in NewtonDriver().plan(last))]
 
     if problem.alpha != "auto":
         return [*passes, *fits(task)]
@@ -228,11 +213,11 @@ def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tupl
     if candidates.is_joint:
         for alpha in candidates.alphas:
             problems = candidates.together(float(alpha))
-            passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
+            passes += [plan for problem in problems for plan in NewtonDriver().plan(problem)]
             models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
             passes.append(([candidates.judged_together(models)], 1))
         return passes
-    driver = driver_of(candidates.problem)
+    driver = NewtonDriver()
     judged = candidates.judged(driver.init(candidates.problem))
     return [*passes, *driver.plan(candidates.problem), ([judged], 1)]
 
@@ -241,7 +226,7 @@ def _planned_start(
     task: NewtonProblem, n_rows: int, seed: int
 ) -> tuple[Sequence[tuple[Sequence[Record], int]], NewtonProblem]:
     """The passes of the start on a share of the rows, where there is one, and the problem of all rows after it."""
-    subsample = None if is_wide(task) else subsample_problem(task, n_rows, seed)
+    subsample = None if task.is_wide else subsample_problem(task, n_rows, seed)
     if subsample is None:
         return [], task
     driver = NewtonDriver()
@@ -256,7 +241,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
     task = newton_problem(problem, summary)
     joint = _joint(task)
-    fit = _driver_of(joint).memory(joint, 0)
+    fit = NewtonDriver().memory(joint, 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
@@ -272,10 +257,10 @@ def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]
 def _judging_memory(candidates: Candidates) -> dict[str, int]:
     """What telling penalties apart holds beside the passes, with what each fold keeps for the next penalty."""
     if not candidates.is_joint:
-        return driver_of(candidates.problem).memory(candidates.problem, 0)
+        return NewtonDriver().memory(candidates.problem, 0)
     (first, *others), width = candidates.together(1.0), candidates.problem.width
     kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
-    return {**SoftmaxDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
+    return {**NewtonDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -343,12 +328,12 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         dtype=problem.dtype,
         evidence=problem.alpha == "evidence",
     )
-    if task.evidence and is_wide(task):
+    if task.evidence and task.is_wide:
         raise ValueError(
             f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
             "than one is held of; use fewer features, or alpha='auto'"
         )
-    if loss not in SQUARES and is_wide(task):
+    if loss not in SQUARES and task.is_wide:
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
             "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
@@ -359,7 +344,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":
         return replace(task, epsilon=problem.epsilon)
-    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.table.varies else task
+    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 
 def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
@@ -437,9 +422,9 @@ def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> P
     best = np.zeros((candidates.n_outputs, candidates.problem.width))
     for number, alpha in enumerate(candidates.alphas):
         for fold, problem in enumerate(candidates.together(float(alpha))):
-            problem = replace(problem, start=starts[fold], gram=grams[fold])
+            problem = replace(problem, start=starts[fold], metric=grams[fold])
             state = _run(problem, source, run, f"penalty-{fold}-{number}")
-            starts[fold], grams[fold] = state.coefficients.reshape(problem.n_classes, problem.width), state.hessian
+            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
         models = np.stack(starts, axis=1)
         sums = _pass_result(candidates.judged_together(models), source, run)
         score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
@@ -454,7 +439,7 @@ def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> P
 
 
 def _run(
-    task: NewtonProblem | SoftmaxProblem,
+    task: NewtonProblem,
     source: BlockSource,
     run: Run,
     stage: str = "",
@@ -463,13 +448,11 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(_driver_of(task), task, source, model=model)[0]
+    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
     return state
 
 
-def _linear_model(
-    problem: LinearProblem, task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
-) -> Any:
+def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
     # the coefficients of classes that are fitted together stand in one row
     solution = state.solution(task).reshape(-1, task.width)
@@ -504,14 +487,12 @@ def estimator_of(
     return model
 
 
-def _posterior(
-    task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
-) -> CoefficientPosterior | None:
+def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
     """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
 
     Other losses have no Gaussian noise, labels neither, and of very many features no Hessian is formed.
     """
-    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error":
+    if task.loss != "squared_error":
         return None
     if task.targets.n_classes is not None or state.hessian is None:
         return None
@@ -521,12 +502,12 @@ def _posterior(
     return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
 
 
-def _penalty(task: NewtonProblem | SoftmaxProblem, state: NewtonState) -> Any:
+def _penalty(task: NewtonProblem, state: NewtonState) -> Any:
     """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
-def newton_message(state: NewtonState, task: NewtonProblem | SoftmaxProblem) -> str:
+def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
     # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))

@@ -10,12 +10,10 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.head import NewtonProblem, NewtonState
 from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, out_of_fold
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonProblem, NewtonState
-from dkl.linear.softmax_driver import SoftmaxProblem
 from dkl.linear.sums import held_out_block
-from dkl.linear.wide_newton import is_wide
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
@@ -83,19 +81,16 @@ class Candidates:
         """Whether the classes are fitted together, of which none is a problem of its own."""
         return self.problem.loss == "log_loss" and self.n_outputs > 1
 
-    def together(self, alpha: float) -> list[SoftmaxProblem]:
+    def together(self, alpha: float) -> list[NewtonProblem]:
         """The problem of all classes together on the rows that each fold leaves, under one penalty."""
-        problem = self.problem
         return [
-            SoftmaxProblem(
-                problem.feature_map,
-                replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept)),
-                problem.total_weight,
-                alpha,
+            replace(
+                self.problem.together(),
+                targets=replace(self._outputs(), kept=SeenRows(self.folds, fold, self.problem.targets.kept)),
+                alpha=alpha,
                 max_steps=_STEPS_TOGETHER,
-                dtype=problem.dtype,
                 decrement=_DECREMENT_TOGETHER,
-                token=problem.token,
+                token=self.problem.token,
             )
             for fold in range(self.folds.count)
         ]
@@ -229,7 +224,7 @@ def penalty_candidates(
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     # in wide rows each penalty costs as many products, and a decade more or less tells little
-    every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    every = _WIDE_PENALTIES if base.is_wide and base.loss == "squared_error" else 1
     is_joint = base.loss == "log_loss" and K > 1
     others = _JOINT_PENALTIES if is_joint else _OTHER_PENALTIES
     strengths = np.array(PENALTIES.get(base.loss, others))[::every]
@@ -275,7 +270,7 @@ def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
     has_few = base.loss in ("squared_error", "log_loss") or base.n_models == 1
-    if is_wide(base) or has_few or kept >= whole.n_frequencies:
+    if base.is_wide or has_few or kept >= whole.n_frequencies:
         return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))

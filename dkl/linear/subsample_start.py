@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from dkl.linear.head import NewtonProblem, NewtonState
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonProblem, NewtonState
 
 # The optimum of 20 rows a feature is near that of all rows.
 _ROWS_A_FEATURE, _LEAST_ROWS = 20, 20_000
@@ -78,10 +78,10 @@ def subsample_metric(
     if state.hessian is None or len(state.hessian) != 1:
         return None
     # the last number belongs to the intercept: the sum of the weights of the rows with curvature
-    curved = 1.0 if task.table.varies else state.hessian[0, -1] / subsample.total_weight
+    curved = 1.0 if task.varies else state.hessian[0, -1] / subsample.total_weight
     rows = curved * n_rows * subsample.total_weight / task.total_weight
     # a rough last step bears a rough Hessian, and where each step has another one, many steps by one of them are cheap
-    least = _CURVED_ROWS if task.decrement == 0.0 and not task.table.varies else _CURVED_ROWS_OF_FEW_STEPS
+    least = _CURVED_ROWS if task.decrement == 0.0 and not task.varies else _CURVED_ROWS_OF_FEW_STEPS
     if rows < least * task.feature_map.n_features:
         return None
     return state.hessian * (task.total_weight / subsample.total_weight)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from dkl.features.families import FiniteFamily
-from dkl.linear.wide_newton import MOST_FEATURES
+from dkl.linear.head import MOST_FEATURES
 from dkl.methods.base import FeatureLearner
 
 # Work is counted in nanoseconds of one core: products of matrices in single precision at 100 operations a nanosecond,

@@ -21,10 +21,10 @@ from dkl.encodings.suspects import more_categories, planned_suspects, suspect_me
 from dkl.encodings.texts import has_scores, with_texts
 from dkl.events import Event, StopRequested
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.head import MOST_FEATURES
 from dkl.linear.judge import PenaltyChoice, gains, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
-from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.columns_alone import asked, perfect_columns, planned_columns
 from dkl.machines.contenders import (

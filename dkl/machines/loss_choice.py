@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
-from dkl.linear import wide_newton
+from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.judge import PenaltyChoice, agreed, gains
 from dkl.linear.minibatches import HeldOut
@@ -138,7 +138,7 @@ class LossChoosingMixin(SettledMixin):
 
     def _has_hessian(self, learner: FeatureLearner, dataset: Dataset) -> bool:
         """Whether the features are not too many for one."""
-        return bool(self._shape(dataset).features_of(learner) <= wide_newton.MOST_FEATURES)
+        return bool(self._shape(dataset).features_of(learner) <= head.MOST_FEATURES)
 
     def _told(self, pilots: list[Judged], folds: list[HeldOut], on: On, stage: str) -> Told:
         """How the penalties of the log loss do on each fold, and what the best one's probabilities are worth."""

@@ -13,9 +13,9 @@ from sklearn.svm import LinearSVC
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, clear_gain
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.penalty_choice import PENALTIES, Candidates, penalty_candidates
 from dkl.linear.subsample_start import Share, subsample_problem
 from dkl.linear.sums import candidate_losses, candidate_scores, held_out_block
@@ -82,7 +82,7 @@ def test_the_penalty_of_many_classes_is_told_apart_on_features_whose_hessians_fi
 ) -> None:
     base = base_problem("squared_hinge", 3, 80.0)
     X, kept, start = rows(80, 3)[0], 5, np.ones((3, base.width))
-    monkeypatch.setattr("dkl.linear.newton_driver._HESSIAN_BYTES", 3 * 8 * packed_size(0, 2 * kept + 2))
+    monkeypatch.setattr("dkl.linear.head._HESSIAN_BYTES", 3 * 8 * packed_size(0, 2 * kept + 2))
     made = penalty_candidates(base, HELD_OUT, n_rows=1e4, square_length=1.0, start=start)
     assert made.problem.start is None
     phi, first = (map_rows(X, of.feature_map, "float64") for of in (base, made.problem))

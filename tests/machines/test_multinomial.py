@@ -101,7 +101,7 @@ def test_slopes_and_conjugates_of_the_softmax_are_those_of_its_value() -> None:
 def test_panels_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows(400, 3)
     whole = machine().fit(X, y).linear_.coef_
-    monkeypatch.setattr("dkl.linear.softmax_driver._GRAM_BYTES", 8 * 60)
+    monkeypatch.setattr("dkl.linear.head._HESSIAN_BYTES", 8 * 60)
     np.testing.assert_allclose(machine().fit(X, y).linear_.coef_, whole, atol=1e-9)
     lazy = machine().fit(da.from_array(X, chunks=(90, 4)), y)
     np.testing.assert_allclose(lazy.linear_.coef_, whole, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Linear models of losses that bend by Newton steps on sums over the rows: exact, deterministic, a few passes."""
+"""The linear models of a head from sums over the rows: one Newton loop for all losses, outputs, penalties and folds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import (
+    JointLoss,
     NewtonLoss,
     NewtonOptions,
     NewtonTargets,
     TrialSteps,
+    curvature_block,
     newton_block,
     newton_tile,
 )
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.conjugate_gradients import conjugate_step
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
 from dkl.solvers.secants import known_secants, secant_direction
@@ -29,6 +32,18 @@ from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
 _HESSIAN_BYTES = 1 << 26
+# Features of more than which no Hessian is formed: each would fill 800 MB.
+MOST_FEATURES = 10_000
+# Step lengths that one pass tries; of classes that are fitted together, since each costs K exponentials a row and the
+# first is nearly always taken.
+_TRIALS, _TRIALS_TOGETHER = 9, 3
+# Share of the objective at zero of classes that are fitted together, below which what a step promises ends the steps of
+# a problem with a decrement: of classes that can be told apart without error it falls for ever.
+_FLOOR = 5e-6
+# Steps whose secants correct a metric.
+_SECANTS = 20
+# Share of the gradient that conjugate gradients may leave, and products with the Hessian that they may take.
+_LEFT, _MOST_PRODUCTS = 1e-2, 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +52,21 @@ class NewtonProblem:
 
     N is the sum of the weights s; the intercept b is not penalised. The squared hinge ``max(0, 1 - y f)^2`` is solved
     class by class (one against the rest), the squared error ``(y - f)^2 / 2`` for all targets at once: these are the
-    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. The other losses are those
-    of `dkl.solvers.losses`, one model a target or quantile.
+    problems of ``LinearSVC(C=1/(alpha N))`` with a free intercept and of ``Ridge(alpha N)``. The "softmax" is that of
+    all K > 2 classes together, ``log sum_k exp f_ik - f_i,y_i``: one model of K functions, the problem of
+    ``LogisticRegression(C=1/(alpha N))``, whose intercepts add up to 0 since only their differences count. The other
+    losses are those of `dkl.solvers.losses`, one model a target or quantile.
 
     Parameters
     ----------
     feature_map : FeatureMap
     targets : NewtonTargets
-        Of all models; models may leave out the rows of a fold.
+        Of all functions; models may leave out the rows of a fold.
     total_weight : float
         N, with the rows of all folds.
     alpha : float or ndarray of shape (g,)
         Of all models, or of each.
-    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"}
+    loss : {"squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma", "softmax"}
     tol : float
         A model is done when its gradient has shrunk to `tol` of its length at the start.
     decrement : float
@@ -58,10 +75,10 @@ class NewtonProblem:
     max_steps : int
         Of each model.
     dtype : {"float32", "float64"}
-        Of the mapped rows and the Hessian. Gradients are float64 unless a `decrement` of the squared hinge is enough,
-        so float32 costs an extra step and no accuracy.
+        Of the mapped rows and the Hessian. Gradients are float64 unless a `decrement` of the squared hinge or the
+        softmax is enough, so float32 costs an extra step and no accuracy.
     start : ndarray of shape (g, m + 1) or None
-        Where the models start, the intercept last; None is zero. Models of one target start at the same point.
+        Where the functions start, the intercept last; None is zero. Models of one target start at the same point.
     first_gradient : ndarray of shape (g,) or None
         The lengths of gradients that `tol` is relative to; None are those at the start.
     fixed : bool
@@ -73,7 +90,8 @@ class NewtonProblem:
         Of "pinball".
     metric : ndarray of shape (1, size) or None
         A packed Hessian that serves all steps of a single model, as of a share of the rows times what they are short
-        of; None where each step has its own. Steps add to it what gradients tell of the Hessian.
+        of; None where each step has its own. Steps add to it what gradients tell of the Hessian. Of the softmax it is
+        ``sum_i s_i (phi_i, 1)(phi_i, 1)^T``, which the first pass sums where it is None.
     evidence : bool
         The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
         does not count. Of the squared error, from zero, on all rows.
@@ -85,7 +103,7 @@ class NewtonProblem:
     targets: NewtonTargets
     total_weight: float
     alpha: Any
-    loss: NewtonLoss = "squared_hinge"
+    loss: NewtonLoss | JointLoss = "squared_hinge"
     tol: float = 1e-6
     decrement: float = 0.0
     max_steps: int = 50
@@ -105,23 +123,71 @@ class NewtonProblem:
         return newton_loss(self.loss, self.epsilon, self.quantiles)
 
     @property
+    def is_joint(self) -> bool:
+        """Whether all classes are one model."""
+        return self.loss == "softmax"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the features are too many for Hessians, so that conjugate gradients find the directions."""
+        return self.feature_map.n_features > MOST_FEATURES
+
+    @property
+    def varies(self) -> bool:
+        """Whether the curvature is another number at each score."""
+        return self.is_joint or self.table.varies
+
+    @property
     def hessian_weight(self) -> float:
-        """What summed Hessians are divided by: N over the loss's unit of curvature."""
-        return self.total_weight / self.table.curvature_unit
+        """What summed Hessians are divided by: N over the loss's unit of curvature.
+
+        At zero all K classes have the same probability, and the Hessian of class k by class l is ``(d_kl - 1/K)/K``
+        times the Gram matrix G of mapped rows. Gradients, and so steps, add up to zero over the classes, for which that
+        is ``G/K``: one system of m + 1 unknowns in place of one of K (m + 1).
+        """
+        return self.total_weight * (self.n_functions if self.is_joint else 1.0 / self.table.curvature_unit)
 
     @property
     def n_models(self) -> int:
-        return len(self.targets.models)
+        return 1 if self.is_joint else len(self.targets.models)
+
+    @property
+    def n_functions(self) -> int:
+        """Linear functions of a model: K where all classes are one, else 1."""
+        return len(self.targets.models) // self.n_models
 
     @property
     def width(self) -> int:
-        """Coefficients of a model, the intercept included."""
+        """Coefficients of a function, the intercept included."""
         return self.feature_map.n_features + 1
+
+    def together(self) -> NewtonProblem:
+        """The problem of all classes as one model, from zero: of secant steps, which are cheap and may be many."""
+        return NewtonProblem(
+            self.feature_map,
+            self.targets,
+            self.total_weight,
+            self.alpha,
+            "softmax",
+            tol=1e-9,
+            decrement=self.decrement,
+            max_steps=500,
+            dtype=self.dtype,
+        )
+
+    def by_function(self, coefficients: np.ndarray) -> np.ndarray:
+        """Coefficients (..., K (m + 1)) of models as those of their functions, (..., K, m + 1)."""
+        return coefficients.reshape(*coefficients.shape[:-1], self.n_functions, self.width)
+
+    @property
+    def trials(self) -> int:
+        """Step lengths that a pass tries."""
+        return _TRIALS_TOGETHER if self.is_joint else _TRIALS
 
     @property
     def exact(self) -> bool:
         """Whether scores and gradients are float64 whatever the rows are."""
-        return self.decrement == 0.0 or self.loss != "squared_hinge"
+        return self.decrement == 0.0 or self.loss not in ("squared_hinge", "softmax")
 
     @property
     def alphas(self) -> np.ndarray:
@@ -133,10 +199,10 @@ class NewtonProblem:
         """Whether Hessians are summed once: they never change, or those of the start will do."""
         # The curvature of the squared error is the same everywhere; that of the squared hinge is the number of rows
         # with margin below 1, which changes with each step.
-        if self.metric is not None:
+        if self.metric is not None or self.loss in ("squared_error", "softmax"):
             return True
-        if self.loss == "squared_error" or not self.fixed:
-            return self.loss == "squared_error"
+        if not self.fixed:
+            return False
         n_hessians = len(set(self._starting_keys()))
         return n_hessians == 1 or 8 * n_hessians * packed_size(0, self.width) <= _HESSIAN_BYTES
 
@@ -162,7 +228,7 @@ class NewtonProblem:
         # Models that see the same rows from the same point have the same Hessian. From zero all rows have margin 0, so
         # that the classes share theirs; from a given start each class has its own.
         folds = np.full(self.n_models, -1) if self.targets.fold is None else self.targets.fold
-        if self.loss == "squared_error":
+        if self.loss in ("squared_error", "softmax"):
             return [(int(fold),) for fold in folds]
         # The parabolas of other losses lie elsewhere for each target, and from a start for each of its quantiles.
         outputs = self.targets.models
@@ -175,12 +241,12 @@ class NewtonProblem:
 
 @dataclass(frozen=True, eq=False)
 class NewtonState:
-    """Where each of g models stands.
+    """Where each of g models stands, of w coefficients each: those of its functions, each with its intercept last.
 
     Attributes
     ----------
-    coefficients, directions : ndarray of shape (g, m + 1)
-        The accepted point and the direction from it; the intercept last.
+    coefficients, directions : ndarray of shape (g, w)
+        The accepted point and the direction from it.
     steps : ndarray of shape (g,)
         The step length that the next pass tries.
     objective, slope : ndarray of shape (g,)
@@ -201,8 +267,13 @@ class NewtonState:
         The penalties that the sums of the first pass have led to; None for those of the problem.
     moves, changes : ndarray of shape (p, w) or None
         With a metric the steps that were taken, and by how much each has changed the gradient.
-    last_gradient : ndarray of shape (w,) or None
-        With a metric the gradient at the accepted point.
+    gradients : ndarray of shape (g, w) or None
+        With a metric and of wide problems the gradient at the accepted point.
+    residuals, searches : ndarray of shape (g, w) or None
+        Of wide problems, whose directions are still looked for: what is left of minus the gradient, and the vector
+        whose product with the Hessian is asked for next.
+    products : ndarray of shape (g,), int64, or None
+        Products with the Hessian so far; -1 for a direction that is whole.
     """
 
     coefficients: np.ndarray
@@ -220,7 +291,10 @@ class NewtonState:
     alphas: np.ndarray | None = None
     moves: np.ndarray | None = None
     changes: np.ndarray | None = None
-    last_gradient: np.ndarray | None = None
+    gradients: np.ndarray | None = None
+    residuals: np.ndarray | None = None
+    searches: np.ndarray | None = None
+    products: np.ndarray | None = None
 
     def penalties(self, problem: NewtonProblem) -> np.ndarray:
         """The penalty of each model, (g,)."""
@@ -239,11 +313,11 @@ class NewtonState:
 
     @property
     def proposal(self) -> np.ndarray:
-        """Where the next steps lead, of shape (g, m + 1)."""
+        """Where the next steps lead, of shape (g, w)."""
         return self.coefficients + self.steps[:, None] * self.directions
 
-    def solution(self, problem: Any) -> np.ndarray:
-        """The models, of shape (g, m + 1): the accepted points, with the last step of those that a decrement ended."""
+    def solution(self, problem: NewtonProblem) -> np.ndarray:
+        """The models, of shape (g, w): the accepted points, with the last step of those that a decrement ended."""
         ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
         if problem.loss in ("pinball", "softmax"):
             # so few rows have curvature, or the metric is so rough, that a step which nobody has looked at may lead
@@ -265,11 +339,19 @@ class NewtonState:
 
 
 class NewtonDriver:
-    """Newton's method with a line search (Keerthi & DeCoste 2005 for the squared hinge) as a driver on block sums.
+    """Newton's method with a line search, for every loss and every kind of direction, as a driver on block sums.
 
-    One pass evaluates the loss at the full step and at shorter ones, and gradient and Hessian at the full step; when
-    the full step does not lower the objective enough, the next pass takes the longest one that does. The squared
-    hinge is piecewise quadratic, so a full step that leaves the rows with margin below 1 unchanged ends the search.
+    One pass evaluates the loss at the full step and at shorter ones, and the gradient at the full step; when the full
+    step does not lower the objective enough, the next pass takes the longest one that does. The direction from there is
+
+    - exact where the same pass sums the Hessian (Keerthi & DeCoste 2005 for the squared hinge, which is piecewise
+      quadratic: a full step that leaves the rows with margin below 1 unchanged ends the search);
+    - one of limited-memory BFGS where a metric serves all steps, which tell what has become of the Hessian since
+      (Nocedal & Wright 2006, algorithm 7.4): of the softmax a pass then takes the products of mapped rows with K
+      functions, where the Hessian would take those of all pairs of features for each pair of classes;
+    - one of conjugate gradients where the features are too many for a Hessian: further passes sum its products with a
+      vector a model, over the rows with curvature (Lin, Weng & Keerthi 2008, "Trust region Newton method for
+      large-scale logistic regression").
     """
 
     def __init__(self) -> None:
@@ -277,12 +359,21 @@ class NewtonDriver:
 
     def init(self, problem: NewtonProblem) -> NewtonState:
         """All models at the start, nothing read."""
-        g = problem.n_models
-        nothing = np.full(g, np.inf)
-        start = np.zeros((g, problem.width)) if problem.start is None else np.array(problem.start, dtype=np.float64)
+        g, size = problem.n_models, problem.n_functions * problem.width
+        nothing, start = np.full(g, np.inf), np.zeros((g, size))
+        if problem.start is not None:
+            start = np.array(problem.start, dtype=np.float64).reshape(g, size)
+        if problem.is_joint:
+            # what all classes have in common changes no probability
+            functions = problem.by_function(start)
+            functions -= functions.mean(axis=1, keepdims=True)
+        looks: dict[str, Any] = {}
+        if problem.is_wide:
+            looks = {name: np.zeros((g, size)) for name in ("gradients", "residuals", "searches")}
+            looks["products"] = np.full(g, -1)
         return NewtonState(
             coefficients=start,
-            directions=np.zeros((g, problem.width)),
+            directions=np.zeros((g, size)),
             steps=np.ones(g),
             objective=nothing,
             slope=np.zeros(g),
@@ -291,47 +382,73 @@ class NewtonDriver:
             counts=np.zeros(g, np.int64),
             stalled=np.zeros(g, bool),
             hessian=problem.metric,
+            **looks,
         )
 
     def request(self, problem: NewtonProblem, state: NewtonState) -> Sequence[BlockSum] | None:
         """One pass for the next models that are not done, or None."""
         models = _next_models(problem, state)
-        return None if state.ended or len(models) == 0 else _records(problem, state, models)
+        if state.ended or len(models) == 0:
+            return None
+        searching = _searching(state, models)
+        return [_product_record(problem, state, searching)] if len(searching) else _records(problem, state, models)
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
-        _, hessian_of = _sharing(problem, state, models)
-        # the Hessians (h, size) come in panels of packed columns, unless those that are known serve all steps
-        panels = [result["hessian"] for result in results if "hessian" in result]
-        hessians = np.concatenate(panels, axis=1) if state.hessian is None or panels else state.hessian
-        if state.hessian is not None and state.held is not None and panels and _changes(problem, state, models):
-            # the pass has summed by how much they change
-            hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+        hessians, (_, hessian_of) = _hessians(problem, state, models, results), _sharing(problem, state, models)
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
-        shared = ("hessian", "held", "ended", "alphas", "moves", "changes", "last_gradient")
-        own_arrays = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
-        state = replace(state, **{name: value.copy() for name, value in own_arrays.items()})
-        sums = results[0]
+        shared = ("hessian", "held", "ended", "alphas", "moves", "changes")
+        own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
+        state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
+        searching, sums = _searching(state, models), results[0]
+        if len(searching):
+            _conjugate_step(problem, state, searching, sums["product"])
+            return state
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
         before = state.coefficients.copy()
         accepted = take_steps(problem, state, models, sums["loss"])
         moved = models[accepted]
-        gradients = set_gradients(problem, state, moved, sums["gradient"][accepted])
-        if problem.metric is not None:
-            if len(accepted) == 0:
-                return state
-            move = state.coefficients[0] - before[0]
-            return _with_secant_step(problem, state, self._systems, move, gradients[0])
+        gradients = set_gradients(problem, state, moved, sums["gradient"].reshape(len(models), -1)[accepted])
+        if problem.is_wide:
+            _begin_search(state, moved, gradients)
+            return state
+        if problem.metric is not None or problem.is_joint:
+            state = replace(state, hessian=hessians)
+            return self._secant_step(problem, state, before, gradients) if len(accepted) else state
         which, alphas = hessian_of[accepted], state.penalties(problem)[moved]
         steps = self._systems.solve(hessians, problem.hessian_weight, which, alphas, gradients)
         state.directions[moved], state.slope[moved] = -steps, -np.einsum("gj,gj->g", gradients, steps)
         if problem.keeps_hessians:
             return replace(state, hessian=hessians)
         # Shared Hessians are not kept: after this pass the models stand at different points.
-        own = accepted if len(hessians) == len(models) else accepted[:0]
-        return replace(state, hessian=hessians[own], held=models[own])
+        kept = accepted if len(hessians) == len(models) else accepted[:0]
+        return replace(state, hessian=hessians[kept], held=models[kept])
+
+    def _secant_step(
+        self, problem: NewtonProblem, state: NewtonState, before: np.ndarray, gradients: np.ndarray
+    ) -> NewtonState:
+        """The state of a single model with its next direction by its metric and by what its steps have shown (BFGS).
+
+        The last step has led from `before` to a point with these `gradients`, both (1, w).
+        """
+        moves, changes = state.secants
+        if state.gradients is not None:
+            move, change = state.coefficients[0] - before[0], gradients[0] - state.gradients[0]
+            moves, changes = known_secants(moves, changes, move, change, most=_SECANTS)
+        penalties, metric = state.penalties(problem), np.asarray(state.hessian)
+
+        def solved(right: np.ndarray) -> np.ndarray:
+            vectors = right.reshape(problem.n_functions, problem.width)
+            return self._systems.solve(metric, problem.hessian_weight, 0, penalties, vectors).ravel()
+
+        # the Gram matrix is the Hessian of the softmax at zero alone; the last step tells by what factor it has changed
+        direction = -secant_direction(gradients[0], moves, changes, solved, scales=problem.is_joint)
+        state.directions[0], state.slope[0] = direction, gradients[0] @ direction
+        if problem.is_joint and problem.decrement > 0.0:
+            state.stalled[0] = -0.5 * state.slope[0] <= _FLOOR * np.log(problem.n_functions)
+        return replace(state, moves=moves, changes=changes, gradients=gradients)
 
     def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
         """The accepted points; None until every model has left its start."""
@@ -339,8 +456,13 @@ class NewtonDriver:
         return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
-        """Hessians as they were, as they are summed and as they become; those being solved written out."""
+        """Hessians as they were, as they are summed and as they become; those being solved written out; vectors."""
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
+        vectors = 8 * problem.n_models * problem.n_functions * problem.width
+        if problem.is_wide:
+            return {"directions": 2 * 6 * vectors}
+        if problem.is_joint:
+            return {"Hessians": 2 * hessian + 2 * system, "steps": (4 * _SECANTS + 8) * vectors}
         packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
         # a factor is kept where there is one system alone
@@ -353,6 +475,9 @@ class NewtonDriver:
         state = self.init(problem)
         models = _next_models(problem, state)
         first = _records(problem, state, models)
+        if problem.is_wide:
+            product = _product_record(problem, state, models)
+            return [(first, problem.max_steps + 1), ([product], problem.max_steps * _MOST_PRODUCTS)]
         first_groups = -(-problem.n_models // len(models))
         # A state after the first pass, made up: nothing has converged, and each model has a Hessian of its own.
         ones = np.ones(problem.n_models)
@@ -368,8 +493,10 @@ class NewtonDriver:
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
-    waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < problem.max_steps))
-    if problem.keeps_hessians or len(waiting) == 0:
+    # a direction of conjugate gradients is known some passes after the point that it starts from
+    most = problem.max_steps + problem.is_wide
+    waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < most))
+    if problem.keeps_hessians or problem.is_wide or len(waiting) == 0:
         return waiting
     fresh = state.fresh
     # A pass serves models that are all at the start, where they share Hessians, or all beyond it.
@@ -380,8 +507,15 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     return np.array([model for model in waiting if keys[model] in allowed])
 
 
+def _searching(state: NewtonState, models: np.ndarray) -> np.ndarray:
+    """Those of some models whose direction wants another product with the Hessian."""
+    return models[:0] if state.products is None else models[state.products[models] >= 0]
+
+
 def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[tuple[int, ...], np.ndarray]:
     """The models, by their position in the pass, that stand for a Hessian each, and which Hessian each model has."""
+    if problem.is_wide:
+        return (0,), np.zeros(len(models), np.int64)
     keys = problem.hessian_keys(state.fresh)
     order = list(dict.fromkeys(keys if problem.keeps_hessians else [keys[model] for model in models]))
     number = np.array([order.index(keys[model]) for model in models])
@@ -391,9 +525,11 @@ def _sharing(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
 
 def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
     """One record for each panel of Hessian columns, the first of which sums losses and gradients, too."""
-    trial = TrialSteps(state.coefficients[models], state.directions[models], trial_lengths(state.steps[models]))
+    lengths = trial_lengths(state.steps[models], problem.trials)
+    points, directions = (part[models].reshape(-1, problem.width) for part in (state.coefficients, state.directions))
+    trial = TrialSteps(points, directions, lengths)
     standing, _ = _sharing(problem, state, models)
-    need_hessian = not problem.keeps_hessians or state.hessian is None
+    need_hessian = not problem.is_wide and (not problem.keeps_hessians or state.hessian is None)
     panels: list[tuple[int, int] | None] = list(packed_panels(problem.width, _HESSIAN_BYTES // len(standing)))
     quantiles = None if problem.quantiles is None else tuple(problem.quantiles[models].tolist())
     options = NewtonOptions(
@@ -408,19 +544,19 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
         quantiles=quantiles,
     )
     return [
-        newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
+        _newton_record(problem, trial, models, replace(options, columns=panel, first_order=position == 0))
         for position, panel in enumerate(panels if need_hessian else [None])
     ]
 
 
 def _changes(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> bool:
     """Whether the Hessians of all these models are known at their accepted points, and few rows change them."""
-    return not problem.table.varies and state.held is not None and bool(np.isin(models, state.held).all())
+    return not problem.varies and state.held is not None and bool(np.isin(models, state.held).all())
 
 
 def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> tuple[bool, ...]:
     """Which of these models, of a Hessian each, is of the same target as the one before, under another penalty."""
-    if problem.table.varies or _changes(problem, state, models):
+    if problem.varies or problem.is_wide or _changes(problem, state, models):
         return ()
     outputs = problem.targets.models[models]
     if problem.quantiles is not None:
@@ -428,24 +564,42 @@ def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -
     return (False, *(outputs[1:] == outputs[:-1]).tolist())
 
 
-def newton_record(problem: Any, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
+def _hessians(problem: NewtonProblem, state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> Any:
+    """The Hessians (h, size) after a pass; None of a wide problem."""
+    # they come in panels of packed columns, unless those that are known serve all steps
+    panels = [result["hessian"] for result in results if "hessian" in result]
+    if not panels:
+        return state.hessian
+    hessians = np.concatenate(panels, axis=1)
+    if state.hessian is not None and state.held is not None and _changes(problem, state, models):
+        # the pass has summed by how much they change
+        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+    return hessians
+
+
+def _targets_of(problem: NewtonProblem, models: np.ndarray) -> NewtonTargets:
+    """The targets of the functions of some models."""
+    own, each = problem.targets, np.arange(problem.n_functions)
+    functions = (problem.n_functions * models[:, None] + each).ravel()
+    return replace(own, models=own.models[functions], fold=None if own.fold is None else own.fold[functions])
+
+
+def _newton_record(problem: NewtonProblem, trial: TrialSteps, models: np.ndarray, options: NewtonOptions) -> BlockSum:
     """The record of the sums at the trial steps of some models of a problem that the options ask for."""
     accumulators = {}
     if options.first_order:
         accumulators = {"loss": Accumulator(trial.steps.shape), "gradient": Accumulator(trial.coefficients.shape)}
     if options.columns is not None:
         accumulators["hessian"] = Accumulator((len(options.hessian_of), packed_size(*options.columns)))
-    targets = problem.targets
-    fold = None if targets.fold is None else targets.fold[models]
-    targets = replace(targets, models=targets.models[models], fold=fold)
+    targets = _targets_of(problem, models)
     # waves are mapped about as fast as mapped rows are read, which pays where passes are many
-    keeps = problem.feature_map.has_similarities or problem.loss == "softmax"
+    keeps = problem.feature_map.has_similarities or problem.is_joint
     return BlockSum(
         name="newton step",
         function=newton_block,
         accumulators=accumulators,
         operands={"feature_map": problem.feature_map, "trial": trial, "options": options, "targets": targets},
-        cost=_NewtonCost(problem.feature_map, len(models), options),
+        cost=_NewtonCost(problem.feature_map, len(targets.models), options),
         kept_as=f"{problem.token} {id(problem.feature_map)} {problem.dtype}" if keeps else "",
         kept_row_bytes=problem.feature_map.n_features * np.dtype(problem.dtype).itemsize,
     )
@@ -490,11 +644,12 @@ def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, l
     ndarray of int
         The places among `models` of those that have taken their full step.
     """
-    lengths = trial_lengths(state.steps[models])
-    squares = [
-        np.sum((state.coefficients[model, :-1] + steps[:, None] * state.directions[model, :-1]) ** 2, axis=1)
+    lengths = trial_lengths(state.steps[models], problem.trials)
+    trials = [
+        problem.by_function(state.coefficients[model] + steps[:, None] * state.directions[model])
         for model, steps in zip(models, lengths, strict=True)
     ]
+    squares = [np.sum(points[..., :-1] ** 2, axis=(1, 2)) for points in trials]
     objectives = 0.5 * state.penalties(problem)[models, None] * np.array(squares) + losses / problem.total_weight
     # At the optimum differences of the objective drown in rounding, where the gradient still tells.
     rounding = 1e-12 if problem.exact else 1e-6
@@ -519,31 +674,72 @@ def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[s
 
 
 def set_gradients(problem: NewtonProblem, state: NewtonState, models: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """The gradients of the objectives at the accepted points, (g, m + 1); their lengths go into `state`."""
+    """The gradients of the objectives at the accepted points, (g, w); their lengths go into `state`."""
     # (1/N) sum_i s_i loss'(f_i) phi(x_i), and alpha w for the penalised coefficients
     gradients = sums / problem.total_weight
-    gradients[:, :-1] += state.penalties(problem)[models, None] * state.coefficients[models, :-1]
+    penalised = problem.by_function(state.coefficients[models])[..., :-1]
+    problem.by_function(gradients)[..., :-1] += state.penalties(problem)[models, None, None] * penalised
     state.gradient[models] = np.linalg.norm(gradients, axis=1)
     first = models[state.fresh[models]]
     state.first_gradient[first] = (state.gradient if problem.first_gradient is None else problem.first_gradient)[first]
     return gradients
 
 
-def _with_secant_step(
-    problem: NewtonProblem, state: NewtonState, systems: PenalisedSystems, move: np.ndarray, gradient: np.ndarray
-) -> NewtonState:
-    """The state with the next direction of a single model by its metric and by what its steps have shown (BFGS).
+def _begin_search(state: NewtonState, models: np.ndarray, gradients: np.ndarray) -> None:
+    """Let conjugate gradients look for the directions of models that have moved, in `state` (a fresh copy).
 
-    The last `move` has led to this `gradient`.
+    From d = 0 and r = p = -g they solve H d = -g for the quadratic of the Newton step.
     """
-    moves, changes = state.secants
-    if state.last_gradient is not None:
-        moves, changes = known_secants(moves, changes, move, gradient - state.last_gradient, most=problem.max_steps)
+    looks: Any = state
+    looks.gradients[models], looks.residuals[models], looks.searches[models] = gradients, -gradients, -gradients
+    state.directions[models], looks.products[models] = 0.0, 0
+    # nothing is promised before the direction is known
+    state.slope[models] = -np.inf
 
-    def solved(right: np.ndarray) -> np.ndarray:
-        metric: Any = problem.metric
-        return systems.solve(metric, problem.hessian_weight, 0, state.penalties(problem), right[None])[0]
 
-    direction = secant_direction(gradient, moves, changes, solved, scales=False)
-    state.directions[0], state.slope[0] = -direction, -gradient @ direction
-    return replace(state, moves=moves, changes=changes, last_gradient=gradient)
+def _conjugate_step(problem: NewtonProblem, state: NewtonState, models: np.ndarray, products: np.ndarray) -> None:
+    """One step for the directions of some models, in `state` (a fresh copy), by the products (g, w) with H."""
+    looks: Any = state
+    searches = looks.searches[models]
+    # the penalty is on all but the intercept
+    products = products * (problem.table.largest_curvature / problem.total_weight)
+    products[:, :-1] += problem.alphas[models, None] * searches[:, :-1]
+    directions, residuals, searches, moved = conjugate_step(
+        state.directions[models], looks.residuals[models], searches, products
+    )
+    state.directions[models], looks.residuals[models], looks.searches[models] = directions, residuals, searches
+    looks.products[models] += 1
+    left = np.sqrt(np.einsum("gj,gj->g", residuals, residuals))
+    whole = (left <= _LEFT * state.gradient[models]) | (looks.products[models] >= _MOST_PRODUCTS) | ~moved
+    ended = models[whole]
+    looks.products[ended] = -1
+    state.slope[ended] = np.einsum("gj,gj->g", looks.gradients[ended], state.directions[ended])
+
+
+def _product_record(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> BlockSum:
+    """The product of each model's Hessian with the vector that its search goes along."""
+    looks: Any = state
+    operands = {
+        "feature_map": problem.feature_map,
+        "point": state.coefficients[models],
+        "searches": looks.searches[models],
+        "targets": _targets_of(problem, models),
+        "loss": problem.loss,
+        "dtype": problem.dtype,
+    }
+    shape = {"product": Accumulator((len(models), problem.width))}
+    cost = _ProductCost(problem.feature_map, len(models))
+    return BlockSum("product with the Hessian", curvature_block, shape, operands, cost=cost)
+
+
+@dataclass(frozen=True, eq=False)
+class _ProductCost:
+    """Scores at the point and of the searches, and the sums, of rows as they are mapped."""
+
+    feature_map: FeatureMap
+    n_models: int
+
+    def __call__(self, rows: int, columns: int) -> Cost:
+        width = self.feature_map.n_features + 1
+        each = mapping_flops(columns, self.feature_map) + 6.0 * self.n_models * width
+        return Cost(rows * each, 8 * self.n_models * (2 * width + 3 * rows))
