@@ -27,7 +27,7 @@ from dkl.solvers.conjugate_gradients import conjugate_step
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
 from dkl.solvers.secants import known_secants, secant_direction
-from dkl.solvers.systems import PenalisedSystems, systems_at_once
+from dkl.solvers.systems import PenalisedSystems, symmetric, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
@@ -207,6 +207,31 @@ class NewtonProblem:
         return n_hessians == 1 or 8 * n_hessians * packed_size(0, self.width) <= _HESSIAN_BYTES
 
     @property
+    def parts(self) -> np.ndarray | None:
+        """The folds whose rows the first pass sums apart, -1 for those of none: what is without a fold adds up of them.
+
+        Only sums of the squared error are the same for all penalties and known from one point. None where there are
+        fewer than two folds, or the Hessians of all parts are above 64 MiB: then each is summed without its fold.
+        """
+        fold = self.targets.fold
+        if self.loss != "squared_error" or self.is_wide or fold is None or fold.min() < 0:
+            return None
+        folds = list(dict.fromkeys(fold.tolist()))
+        fits = 8 * (1 + len(folds)) * packed_size(0, self.width) <= _HESSIAN_BYTES
+        return np.array([-1, *folds]) if len(folds) > 1 and fits else None
+
+    def in_parts(self, parts: np.ndarray) -> NewtonProblem:
+        """The problem whose models, one a target and part, see the rows of that part alone."""
+        targets, first = np.unique(self.targets.models, return_index=True)
+        models, fold = np.repeat(targets, len(parts)), np.tile(parts, len(targets))
+        return replace(
+            self,
+            targets=replace(self.targets, models=models, fold=fold, inside=True),
+            alpha=1.0,
+            start=None if self.start is None else np.repeat(self.start[first], len(parts), axis=0),
+        )
+
+    @property
     def held_features(self) -> int:
         """The most features of which the Hessians of all models, one each, are within 64 MiB."""
         return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
@@ -263,6 +288,9 @@ class NewtonState:
     held : ndarray of shape (h,), int64, or None
     ended : str
         Who ended the steps before their time; empty while nobody did.
+    by_fold : dict of ndarray or None
+        Where the first pass has summed P parts apart, over the rows of each: "loss" (K, P) and "gradient" (K, P, w) of
+        each of K targets at the start, and "hessian" (P, size).
     alphas : ndarray of shape (g,) or None
         The penalties that the sums of the first pass have led to; None for those of the problem.
     moves, changes : ndarray of shape (p, w) or None
@@ -288,6 +316,7 @@ class NewtonState:
     hessian: np.ndarray | None = None
     held: np.ndarray | None = None
     ended: str = ""
+    by_fold: dict[str, np.ndarray] | None = None
     alphas: np.ndarray | None = None
     moves: np.ndarray | None = None
     changes: np.ndarray | None = None
@@ -391,17 +420,32 @@ class NewtonDriver:
         if state.ended or len(models) == 0:
             return None
         searching = _searching(state, models)
-        return [_product_record(problem, state, searching)] if len(searching) else _records(problem, state, models)
+        return [_product_record(problem, state, searching)] if len(searching) else self._asked(problem, state, models)
+
+    def _asked(self, problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> list[BlockSum]:
+        """The records of a pass over trial steps; the first one may sum each fold apart."""
+        if state.hessian is None and (parts := problem.parts) is not None:
+            apart = problem.in_parts(parts)
+            return _records(apart, self.init(apart), np.arange(apart.n_models))
+        return _records(problem, state, models)
 
     def step(self, problem: NewtonProblem, state: NewtonState, results: Sequence[Any]) -> NewtonState:
         """Accept or shorten the step of each model of the pass, and find the next direction."""
         models = _next_models(problem, state)
-        hessians, (_, hessian_of) = _hessians(problem, state, models, results), _sharing(problem, state, models)
+        hessians, (_, hessian_of), sums = _hessians(state, results), _sharing(problem, state, models), results[0]
+        if state.hessian is None and (parts := problem.parts) is not None:
+            by_fold = {name: sums[name].reshape(-1, len(parts), sums[name].shape[1]) for name in ("loss", "gradient")}
+            by_fold = {"loss": by_fold["loss"][..., 0], "gradient": by_fold["gradient"], "hessian": hessians}
+            state = replace(state, by_fold=by_fold)
+            sums, hessians = _without_each_fold(problem, parts, by_fold)
+        elif state.held is not None and _changes(problem, state, models):
+            # the pass has summed by how much they change
+            hessians += np.asarray(state.hessian)[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
-        shared = ("hessian", "held", "ended", "alphas", "moves", "changes")
+        shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
-        searching, sums = _searching(state, models), results[0]
+        searching = _searching(state, models)
         if len(searching):
             _conjugate_step(problem, state, searching, sums["product"])
             return state
@@ -474,7 +518,7 @@ class NewtonDriver:
         """The first pass, and an upper bound of the later ones."""
         state = self.init(problem)
         models = _next_models(problem, state)
-        first = _records(problem, state, models)
+        first = self._asked(problem, state, models)
         if problem.is_wide:
             product = _product_record(problem, state, models)
             return [(first, problem.max_steps + 1), ([product], problem.max_steps * _MOST_PRODUCTS)]
@@ -564,17 +608,54 @@ def _following(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -
     return (False, *(outputs[1:] == outputs[:-1]).tolist())
 
 
-def _hessians(problem: NewtonProblem, state: NewtonState, models: np.ndarray, results: Sequence[Any]) -> Any:
-    """The Hessians (h, size) after a pass; None of a wide problem."""
+def _hessians(state: NewtonState, results: Sequence[Any]) -> Any:
+    """The Hessians (h, size) that a pass has summed, or those that are known; None of a wide problem."""
     # they come in panels of packed columns, unless those that are known serve all steps
     panels = [result["hessian"] for result in results if "hessian" in result]
-    if not panels:
-        return state.hessian
-    hessians = np.concatenate(panels, axis=1)
-    if state.hessian is not None and state.held is not None and _changes(problem, state, models):
-        # the pass has summed by how much they change
-        hessians += state.hessian[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
-    return hessians
+    return np.concatenate(panels, axis=1) if panels else state.hessian
+
+
+def _without_each_fold(
+    problem: NewtonProblem, parts: np.ndarray, by_fold: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The sums of each model without its fold, and the Hessians without each fold, added up of those of all parts."""
+    others = [parts != fold for fold in parts[1:]]
+    loss = np.stack([by_fold["loss"][:, other].sum(axis=1) for other in others])
+    gradient = np.stack([by_fold["gradient"][:, other].sum(axis=1) for other in others])
+    target = np.unique(problem.targets.models, return_inverse=True)[1].ravel()
+    of_model = np.array([np.flatnonzero(parts[1:] == fold)[0] for fold in np.asarray(problem.targets.fold)]), target
+    hessians = np.stack([by_fold["hessian"][other].sum(axis=0) for other in others])
+    # no direction is known yet: all trial steps are at the start
+    return {"loss": np.tile(loss[of_model][:, None], problem.trials), "gradient": gradient[of_model]}, hessians
+
+
+def losses_on_folds(by_fold: dict[str, np.ndarray], moves: np.ndarray, dtype: str) -> np.ndarray | None:
+    """The summed squared errors of models on the folds that they have not seen, by the sums of these folds alone.
+
+    With L, g and G the loss, gradient and Hessian of a fold at the start, it is ``2 L + 2 g.d + d.G d`` after a move d.
+
+    Parameters
+    ----------
+    by_fold : dict of ndarray
+        As of `NewtonState`, the rows of no fold first.
+    moves : ndarray of shape (K, A, F, w)
+        Of each target's models from their start.
+    dtype : {"float32", "float64"}
+        Of the products that the sums are of.
+
+    Returns
+    -------
+    ndarray of shape (K, A, F) or None
+        None where a sum is no larger than ten times the rounding of its terms, so that its digits tell nothing.
+    """
+    losses, lost = np.empty(moves.shape[:3]), 10.0 * np.finfo(dtype).eps
+    for fold in range(moves.shape[2]):
+        d, G = moves[:, :, fold], symmetric(by_fold["hessian"][1 + fold], moves.shape[3])
+        linear = np.einsum("kaj,kj->ka", d, by_fold["gradient"][:, 1 + fold])
+        losses[:, :, fold] = 2.0 * (by_fold["loss"][:, 1 + fold, None] + linear) + np.einsum("kaj,kaj->ka", d @ G, d)
+        if np.any(losses[:, :, fold] <= lost * np.einsum("kaj,kaj->ka", np.abs(d) @ np.abs(G), np.abs(d))):
+            return None
+    return losses
 
 
 def _targets_of(problem: NewtonProblem, models: np.ndarray) -> NewtonTargets:

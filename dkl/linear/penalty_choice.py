@@ -10,7 +10,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.head import NewtonProblem, NewtonState
+from dkl.linear.head import NewtonProblem, NewtonState, losses_on_folds
 from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, out_of_fold
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
@@ -75,6 +75,22 @@ class Candidates:
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
         models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
         return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
+
+    def judged_by_sums(self, state: NewtonState) -> dict[str, np.ndarray] | None:
+        """What `judged` would sum, by the sums of each fold that the steps were made of; None where only a pass tells.
+
+        Classes are told apart by their margins, which such sums do not hold.
+        """
+        if state.by_fold is None or self.problem.targets.n_classes is not None:
+            return None
+        A, F = len(self.alphas), self.folds.count
+        moves = state.directions.reshape(self.n_outputs, A, F, self.problem.width)
+        losses = losses_on_folds(state.by_fold, moves, self.problem.dtype)
+        if losses is None:
+            return None
+        # the last number of a Hessian is the sum of the weights; where the steps start is no candidate's
+        weight, loss = np.tile(state.by_fold["hessian"][1:, -1], A), losses.mean(axis=0).reshape(1, -1)
+        return {"loss": np.concatenate([np.full_like(loss, np.inf), loss]), "weight": weight}
 
     @property
     def is_joint(self) -> bool:

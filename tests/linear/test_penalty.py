@@ -351,3 +351,37 @@ def test_steps_on_a_share_of_the_rows_lead_near_the_optimum_of_all(monkeypatch: 
     np.testing.assert_allclose(state.solution(fine), best.coefficients, atol=0.02 * np.abs(best.coefficients).max())
     assert subsample_problem(base, 1_300, 7) is None
     assert subsample_problem(replace(base, loss="squared_error"), 1e6, 7) is None
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_sums_of_folds_judge_as_a_pass_over_their_rows_does(started: bool) -> None:
+    """Several targets, weights, any start: one pass of sums by fold gives the out-of-fold losses of every penalty."""
+    X, _ = rows(150, 2)
+    weight = np.random.default_rng(1).integers(1, 4, 150).astype(float)
+    y, base = targets_of("squared_error", X, np.zeros(150)), base_problem("squared_error", 2, weight.sum())
+    start = np.random.default_rng(2).normal(size=(2, base.width)) if started else None
+    # folds of a part of the rows: the others are seen by all models
+    candidates = penalty_candidates(base, HeldOut(0.15, 3), n_rows=150, square_length=1.0, start=start)
+    blocks = blocks_of(X, y, 40, weight)
+    state, passes = play(NewtonDriver(), candidates.problem, blocks)
+    assert passes == 1
+    ours, expected = candidates.judged_by_sums(state), judgement(candidates, state, blocks)
+    assert ours is not None
+    np.testing.assert_allclose(ours["loss"][1], expected["loss"][1], rtol=1e-8)
+    np.testing.assert_allclose(ours["weight"], expected["weight"])
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.3])
+def test_where_float32_products_lose_the_digits_a_pass_judges(noise: float) -> None:
+    generator, smooth = np.random.default_rng(0), feature_map(4, 30)
+    X = generator.normal(size=(400, 4))
+    y = map_rows(X, smooth, "float64") @ generator.normal(size=(60, 1)) + noise * generator.normal(size=(400, 1))
+    base = replace(base_problem("squared_error", 1, 400.0), feature_map=smooth, dtype="float32")
+    candidates = penalty_candidates(base, HeldOut(0.2, 3), n_rows=400, square_length=1.0, start=None)
+    blocks = blocks_of(X, y, 100)
+    state, _ = play(NewtonDriver(), candidates.problem, blocks)
+    sums, by_pass = candidates.judged_by_sums(state), judgement(candidates, state, blocks)
+    assert (sums is None) == (noise < 0.1)
+    if sums is not None:
+        np.testing.assert_allclose(sums["loss"][1], by_pass["loss"][1], rtol=1e-3)
+        assert candidates.choose(state, sums).best == candidates.choose(state, by_pass).best
