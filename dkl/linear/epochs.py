@@ -130,6 +130,21 @@ class EpochState:
         """Epochs since the held-out loss was last lowered by more than a ten-thousandth."""
         return len(self.losses) - 1 - last_gain(self.losses, _TOLERANCE) if self.losses else 0
 
+    def judged(self, sums: Mapping[str, np.ndarray], held_out: HeldOut) -> EpochState:
+        """The state after a look at the held-out rows, whose loss and weight are summed: with the best model so far.
+
+        Raises
+        ------
+        ValueError
+            If no row is held out.
+        """
+        weight = float(sums["weight"][0])
+        if weight == 0.0:
+            raise ValueError(f"no row is held out: a share of {held_out.share:g} of few rows; use a larger one")
+        losses = (*self.losses, float(sums["loss"][0]) / weight)
+        is_best = last_gain(losses) == len(losses) - 1
+        return replace(self, losses=losses, best=self.model if is_best else self.best)
+
     @property
     def result(self) -> dict[str, Any]:
         """The best model where held-out rows have judged the epochs, else the last one."""
@@ -178,9 +193,7 @@ class EpochDriver:
         (result,) = results
         if not _looks_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
-        loss = float(result["loss"][0] / max(float(result["weight"][0]), np.finfo(float).tiny))
-        better = loss < min(state.losses, default=np.inf) or state.best is None
-        return replace(state, losses=(*state.losses, loss), best=state.model if better else state.best)
+        return state.judged(result, problem.held_out)
 
     def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
         """The state after an epoch; None before the first."""

@@ -93,17 +93,6 @@ def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
 
 
 @dataclass(frozen=True)
-class TrainingRows:
-    """The rows that are not held out."""
-
-    held_out: HeldOut
-
-    def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask of them: (n,) bool."""
-        return ~self.held_out.mask(held_with)
-
-
-@dataclass(frozen=True)
 class Folds:
     """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
 
@@ -113,11 +102,14 @@ class Folds:
     count : int
     seen : float
         The share of all rows, beside the folds, that candidates are fitted on.
+    samples : bool
+        Rows are drawn one by one, whatever they are held out with.
     """
 
     held_out: HeldOut
     count: int
     seen: float = 1.0
+    samples: bool = False
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""

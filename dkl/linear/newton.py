@@ -24,8 +24,14 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.judge import PenaltyChoice, TrainingRows, gains, out_of_fold
-from dkl.linear.penalty_choice import Candidates, penalty_candidates
+from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
+from dkl.linear.penalty_choice import (
+    Candidates,
+    choose_penalty,
+    penalty_candidates,
+    penalty_memory,
+    penalty_passes,
+)
 from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
@@ -51,8 +57,6 @@ _REFIT_STEPS = 50
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
 # The same of the log loss, whose last steps change no probability by anything that its penalty would not.
 _DECREMENT_OF_LOG_LOSS = 1e-4
-# All classes together go on to a lighter penalty while their loss has fallen by more than this share.
-_GAIN = 0.005
 # Of these so much, where the Hessian is that of a share of the rows.
 _OF_METRIC = 0.1
 # The same of the pinball loss, of which even the best model has much left.
@@ -93,7 +97,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
                 # rows that are held out by time are held out in one way alone: the newest of them judge
                 single = most_folds(source) == 1
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
-                choice = _choose_penalty(candidates, source, run)
+                choice = _penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
@@ -111,7 +115,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
             center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, _penalty(last, state), choice)
+            return LinearFit(model, center, scale, steps, (), message, _alpha(last, state), choice)
 
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
@@ -163,7 +167,16 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
         summary = _target_moments(problem, source, run)
         task = newton_problem(problem, summary)
         candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
-        return _choose_penalty(candidates, source, run)
+        return _penalty(candidates, source, run)
+
+
+def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The choice among candidates by passes over the rows; their states are kept below the checkpoint."""
+    return choose_penalty(
+        candidates,
+        lambda task, stage: _run(task, source, run, stage),
+        lambda record: _pass_result(record, source, run),
+    )
 
 
 def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
@@ -174,8 +187,7 @@ def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> Ta
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
-    # Nothing has been read: any mean and scale will do, since no shape depends on them.
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
@@ -200,8 +212,13 @@ def chosen_penalty_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Seq
 
 def _planned_candidates(problem: LinearProblem, n_rows: int) -> Candidates:
     """The candidates of `chosen_penalty` before any row was read."""
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     return penalty_problem(problem, newton_problem(problem, summary), summary, square_length=1.0, single=True)
+
+
+def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
+    """Moments of targets before any row was read: any mean and scale will do, since no shape depends on them."""
+    return TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
 
 
 def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
@@ -210,16 +227,7 @@ def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tupl
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
-    if candidates.is_joint:
-        for alpha in candidates.alphas:
-            problems = candidates.together(float(alpha))
-            passes += [plan for problem in problems for plan in NewtonDriver().plan(problem)]
-            models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
-            passes.append(([candidates.judged_together(models)], 1))
-        return passes
-    driver = NewtonDriver()
-    judged = candidates.judged(driver.init(candidates.problem))
-    return [*passes, *driver.plan(candidates.problem), ([judged], 1)]
+    return [*passes, *penalty_passes(candidates)]
 
 
 def _planned_start(
@@ -238,29 +246,19 @@ def _planned_start(
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    joint = _joint(task)
-    fit = NewtonDriver().memory(joint, 0)
+    fit = NewtonDriver().memory(_joint(task), 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
-    judging = _judging_memory(penalty_problem(problem, task, summary, square_length=1.0))
+    judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
     return max(judging, fit, key=lambda items: sum(items.values()))
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """The same beside `chosen_penalty_passes`."""
-    return _judging_memory(_planned_candidates(problem, n_rows))
-
-
-def _judging_memory(candidates: Candidates) -> dict[str, int]:
-    """What telling penalties apart holds beside the passes, with what each fold keeps for the next penalty."""
-    if not candidates.is_joint:
-        return NewtonDriver().memory(candidates.problem, 0)
-    (first, *others), width = candidates.together(1.0), candidates.problem.width
-    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
-    return {**NewtonDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
+    return penalty_memory(_planned_candidates(problem, n_rows))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -360,7 +358,7 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
     n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
     targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
-    kept = TrainingRows(held_out) if held_out.share > 0 else None
+    kept = SeenRows(Folds(held_out, 1), 0) if held_out.share > 0 else None
     return replace(targets, center=center, scale=scale, kept=kept)
 
 
@@ -396,52 +394,6 @@ def penalty_problem(
     )
 
 
-def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """Fit all candidates in the same passes, then judge them on the rows that each has not seen: in one pass more.
-
-    Sums of each fold need no pass more, where the digits of float32 products are enough.
-    """
-    if candidates.is_joint:
-        return _chosen_together(candidates, source, run)
-    state = _run(candidates.problem, source, run, "penalty")
-    sums = candidates.judged_by_sums(state)
-    return candidates.choose(state, _pass_result(candidates.judged(state), source, run) if sums is None else sums)
-
-
-def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The penalty that held-out rows prefer for all classes together.
-
-    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
-    one, since fits take longer the lighter it is.
-
-    Raises
-    ------
-    ValueError
-        If no row is held out.
-    """
-    F, n_known = candidates.folds.count, 0
-    grams: list[np.ndarray | None] = [None] * F
-    starts: list[Any] = [None] * F
-    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
-    best = np.zeros((candidates.n_outputs, candidates.problem.width))
-    for number, alpha in enumerate(candidates.alphas):
-        for fold, problem in enumerate(candidates.together(float(alpha))):
-            problem = replace(problem, start=starts[fold], metric=grams[fold])
-            state = _run(problem, source, run, f"penalty-{fold}-{number}")
-            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
-        models = np.stack(starts, axis=1)
-        sums = _pass_result(candidates.judged_together(models), source, run)
-        score, accuracy, _ = out_of_fold(sums, (1, F), candidates.folds.held_out)
-        before, n_known = scores.max(), number + 1
-        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
-        if np.argmax(scores) == number:
-            best = models.mean(axis=1)
-        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _GAIN):
-            break
-    kept = slice(None if candidates.are_near else n_known)
-    return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
-
-
 def _run(
     task: NewtonProblem,
     source: BlockSource,
@@ -462,7 +414,7 @@ def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonStat
     solution = state.solution(task).reshape(-1, task.width)
     units = target_units(problem, summary)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
-    return estimator_of(problem, coef, intercept, alpha=_penalty(task, state), total_weight=summary.total_weight)
+    return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 
 def estimator_of(
@@ -503,10 +455,10 @@ def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) 
     # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
     variance = 2.0 * state.least_objective(task)
     noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
-    return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
+    return CoefficientPosterior.of_gram(state.hessian[0], _alpha(task, state) * task.total_weight, noise)
 
 
-def _penalty(task: NewtonProblem, state: NewtonState) -> Any:
+def _alpha(task: NewtonProblem, state: NewtonState) -> Any:
     """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.head import NewtonProblem, NewtonState, losses_on_folds
-from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, out_of_fold
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, losses_on_folds
+from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, gains, out_of_fold
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
 PENALTIES = {
@@ -33,6 +35,8 @@ _DECREMENT = 0.01
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # The same of all classes together, whose steps are cheap, and many under light penalties.
 _STEPS_TOGETHER, _DECREMENT_TOGETHER = 100, 5e-4
+# Share of their loss by which the last penalty must have lowered it for a lighter one to be tried.
+_GAIN_TOGETHER = 0.005
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
 # Penalties that are told apart where one is known that fewer features prefer.
@@ -73,8 +77,12 @@ class Candidates:
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
-        models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
+        models = np.stack([version.reshape(shape) for version in self._versions(state)])
         return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
+
+    def _versions(self, state: NewtonState) -> list[np.ndarray]:
+        """Where the candidates stand, and where their next steps lead: of squared errors at the optimum."""
+        return [state.proposal] if self.problem.loss == "squared_error" else [state.coefficients, state.proposal]
 
     def judged_by_sums(self, state: NewtonState) -> dict[str, np.ndarray] | None:
         """What `judged` would sum, by the sums of each fold that the steps were made of; None where only a pass tells.
@@ -88,9 +96,8 @@ class Candidates:
         losses = losses_on_folds(state.by_fold, moves, self.problem.dtype)
         if losses is None:
             return None
-        # the last number of a Hessian is the sum of the weights; where the steps start is no candidate's
-        weight, loss = np.tile(state.by_fold["hessian"][1:, -1], A), losses.mean(axis=0).reshape(1, -1)
-        return {"loss": np.concatenate([np.full_like(loss, np.inf), loss]), "weight": weight}
+        # the last number of a Hessian is the sum of the weights
+        return {"loss": losses.mean(axis=0).reshape(1, -1), "weight": np.tile(state.by_fold["hessian"][1:, -1], A)}
 
     @property
     def is_joint(self) -> bool:
@@ -164,18 +171,16 @@ class Candidates:
         """
         A, F = len(self.alphas), self.folds.count
         scores, accuracies, weight = out_of_fold(sums, (A, F), self.folds.held_out)
-        if self.problem.loss == "squared_error":
-            # one step leads to the optimum; where it starts is no candidate's
-            scores[0] = -np.inf
-        taken, each = (scores[1] >= scores[0]).astype(int), np.arange(A)
+        # of equal versions the last one is taken
+        taken, each = len(scores) - 1 - np.argmax(scores[::-1], axis=0), np.arange(A)
         accuracies = accuracies[taken, each] if accuracies.size else np.zeros(0)
         found = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
-        version = state.proposal if taken[found.best] else state.coefficients
+        version = self._versions(state)[taken[found.best]]
         start = version.reshape(self.n_outputs, A, F, -1)[:, found.best].mean(axis=1)
         if not self.calibrated:
             return replace(found, start=start)
         both = np.stack([sums["label"], sums["uniform"]], axis=2)
-        calibration = both.reshape(2, A, F, *both.shape[2:]).sum(axis=2)[taken, each]
+        calibration = both.reshape(-1, A, F, *both.shape[2:]).sum(axis=2)[taken, each]
         return replace(found, start=start, calibration=calibration, judging_weight=weight)
 
 
@@ -195,6 +200,90 @@ class _JudgingCost:
         scores = (2.0 * self.feature_map.n_features + calibrating) * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
         return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
+
+
+def choose_penalty(
+    candidates: Candidates,
+    solve: Callable[[NewtonProblem, str], NewtonState],
+    read: Callable[[BlockSum], dict[str, np.ndarray]],
+) -> PenaltyChoice:
+    """Fit all candidates in the same passes, then judge them on the rows that each has not seen.
+
+    That takes one pass more, unless the sums of each fold tell.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    solve : callable
+        The last state of the Newton steps of a problem, by its name among those of this choice.
+    read : callable
+        The sums of a record in a pass over the rows.
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
+    """
+    if candidates.is_joint:
+        return _chosen_together(candidates, solve, read)
+    state = solve(candidates.problem, "penalty")
+    sums = candidates.judged_by_sums(state)
+    return candidates.choose(state, read(candidates.judged(state)) if sums is None else sums)
+
+
+def _chosen_together(
+    candidates: Candidates,
+    solve: Callable[[NewtonProblem, str], NewtonState],
+    read: Callable[[BlockSum], dict[str, np.ndarray]],
+) -> PenaltyChoice:
+    """How penalties do for all classes together.
+
+    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
+    one, since fits take longer the lighter it is.
+    """
+    F, n_known = candidates.folds.count, 0
+    grams: list[np.ndarray | None] = [None] * F
+    starts: list[Any] = [None] * F
+    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
+    best = np.zeros((candidates.n_outputs, candidates.problem.width))
+    for number, alpha in enumerate(candidates.alphas):
+        for fold, problem in enumerate(candidates.together(float(alpha))):
+            state = solve(replace(problem, start=starts[fold], metric=grams[fold]), f"penalty-{fold}-{number}")
+            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
+        models = np.stack(starts, axis=1)
+        score, accuracy, _ = out_of_fold(read(candidates.judged_together(models)), (1, F), candidates.folds.held_out)
+        before, n_known = scores.max(), number + 1
+        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
+        if np.argmax(scores) == number:
+            best = models.mean(axis=1)
+        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _GAIN_TOGETHER):
+            break
+    kept = slice(None if candidates.are_near else n_known)
+    return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
+
+
+def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
+    """The records of each kind of pass of `choose_penalty`, and how often it runs at most."""
+    driver = NewtonDriver()
+    if not candidates.is_joint:
+        judged = candidates.judged(driver.init(candidates.problem))
+        return [*driver.plan(candidates.problem), ([judged], 1)]
+    passes: list[tuple[Sequence[Record], int]] = []
+    for alpha in candidates.alphas:
+        problems = candidates.together(float(alpha))
+        passes += [plan for problem in problems for plan in driver.plan(problem)]
+        models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
+        passes.append(([candidates.judged_together(models)], 1))
+    return passes
+
+
+def penalty_memory(candidates: Candidates) -> dict[str, int]:
+    """What `choose_penalty` holds beside the passes, with what each fold keeps for the next penalty."""
+    if not candidates.is_joint:
+        return NewtonDriver().memory(candidates.problem, 0)
+    (first, *others), width = candidates.together(1.0), candidates.problem.width
+    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
+    return {**NewtonDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def penalty_candidates(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 
 from dkl.linear.head import NewtonProblem, NewtonState
+from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut
 
 # The optimum of 20 rows a feature is near that of all rows.
@@ -21,24 +21,6 @@ _LEAST_FEATURES = 200
 _CURVED_ROWS, _CURVED_ROWS_OF_FEW_STEPS = 50, 10
 # The steps on the share end when the next one promises less than this share of the objective: they are a start only.
 _DECREMENT = 1e-2
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of the rows by a hash, as folds: -1 for its rows, -2 for the others.
-
-    Parameters
-    ----------
-    taken : HeldOut
-    """
-
-    taken: HeldOut
-    # a sample is drawn row by row, whatever rows are held out with
-    samples: ClassVar[bool] = True
-
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        """The fold of each row: (n,) int64."""
-        return np.where(self.taken.mask(row_id), -1, -2)
 
 
 def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
@@ -60,7 +42,7 @@ def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonPr
     has_own = task.loss in ("squared_error", "huber", "pinball") or (task.loss == "log_loss" and task.n_models > 1)
     if share > _MOST or has_own:
         return None
-    taken, models = Share(HeldOut(share, seed)), np.full(task.n_models, -1)
+    taken, models = Folds(HeldOut(share, seed), 0, share, samples=True), np.full(task.n_models, -1)
     targets = replace(task.targets, folds=taken, fold=models)
     return replace(task, targets=targets, total_weight=share * task.total_weight, decrement=_DECREMENT)
 

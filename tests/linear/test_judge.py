@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dkl.linear.judge import Folds, SeenRows, TrainingRows, gains, is_clear, last_gain, level_with_best
+from dkl.linear.judge import Folds, SeenRows, gains, is_clear, last_gain, level_with_best
 from dkl.linear.minibatches import HeldOut
 
 LOSSES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)
@@ -74,4 +74,4 @@ def test_the_rows_of_a_fold_are_seen_by_the_models_of_all_others_alone() -> None
         seen = SeenRows(folds, fold)(rows)
         np.testing.assert_array_equal(seen, (numbers != fold) & (numbers != -2))
     # fold 0 holds the rows that a fit without folds keeps from its model
-    np.testing.assert_array_equal(TrainingRows(HeldOut(0.1, seed=3))(rows), numbers != 0)
+    np.testing.assert_array_equal(SeenRows(Folds(HeldOut(0.1, seed=3), 1), 0)(rows), numbers != 0)
