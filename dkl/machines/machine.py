@@ -27,9 +27,9 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
+from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
-from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
@@ -482,7 +482,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         searched, drawn = agreed(choices), agreed(rivals[0])
         message = (
             "features are drawn, since a search for them gains nothing on held-out rows: "
-            f"{searched.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
+            f"{searched.score:.4f} with it, {drawn.score:.4f} without"
         )
         with suppress(StopRequested):
             run.publish(Event("note", "features", detail={"message": message}))

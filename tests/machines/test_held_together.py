@@ -16,8 +16,8 @@ from distributed import Client, LocalCluster
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.together.rows import BesideFeatures, held_rows
+from dkl.linear.judge import judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import judging_folds
 from dkl.model_selection.folds import RowFolds, fold_views
 
 RNG = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Target, weight, split, group and time columns of the input: what they hold, found in one read, and how it is stored."""
+"""Target, weight, split, group and time columns: what they hold, found in one read, and how it is stored."""
 
 from __future__ import annotations
 

@@ -61,15 +61,16 @@ class RowsAbove:
         """Why the last row is one of totals, in words; empty where it is a row like others."""
         if self.last is None or self.n_rows < _FEWEST_ROWS:
             return ""
-        row = self.last.slice(self.last.num_rows - 1).to_pylist()[0]
+        last = self.last
+        row = last.slice(last.num_rows - 1).to_pylist()[0]
         added = [name for name in self.sums if row[name] is not None]
         if not all(self._is_sum(name, row[name]) for name in added):
             added = []
         word = next(
-            (name for name, value in row.items() if isinstance(value, str) and self._is_word(name, value)), None
+            (name for name, value in row.items() if isinstance(value, str) and _is_word(last.column(name), value)), None
         )
         has_gap = any(value is None for value in row.values())
-        if word is not None and (has_gap or added or self._is_of_numbers(word)):
+        if word is not None and (has_gap or added or _is_of_numbers(last.column(word))):
             return f"column '{word}' holds {row[word]!r}"
         if added and (has_gap or len(added) > 1):
             return f"its {'value' if len(added) == 1 else 'values'} of {added} add up the rows above"
@@ -80,16 +81,16 @@ class RowsAbove:
         above, largest = self.sums[name]
         return abs(value) > largest and abs(value - above) <= 1e-6 * abs(above)
 
-    def _is_word(self, name: str, value: str) -> bool:
-        """Whether a text says that its row is a total, and no row near it has the same text."""
-        if _WORDS.fullmatch(value) is None:
-            return False
-        return pc.sum(pc.equal(self.last.column(name), value)).as_py() == 1
 
-    def _is_of_numbers(self, name: str) -> bool:
-        """Whether most texts of a column are numbers, of which a total is none."""
-        texts = self.last.column(name).drop_null().slice(0, 1_000).to_pylist()
-        return sum(map(reads_as_number, texts)) > len(texts) / 2
+def _is_word(column: pa.ChunkedArray, value: str) -> bool:
+    """Whether a text says that its row is a total, and no row near it has the same text."""
+    return _WORDS.fullmatch(value) is not None and pc.sum(pc.equal(column, value)).as_py() == 1
+
+
+def _is_of_numbers(column: pa.ChunkedArray) -> bool:
+    """Whether most texts of a column are numbers, of which a total is none."""
+    texts = column.drop_null().slice(0, 1_000).to_pylist()
+    return sum(map(reads_as_number, texts)) > len(texts) / 2
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
