@@ -21,7 +21,8 @@ from dkl.methods.margin import round as corrective_round
 from dkl.methods.margin.driver import CorrectiveDriver
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
 from dkl.methods.margin.round import most_candidates
-from dkl.methods.margin.sums import HeldTargets, gram_weights
+from dkl.methods.margin.sums import gram_weights
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.losses import loss_of
 from tests.methods.play import Table, blocks_of, play

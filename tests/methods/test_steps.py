@@ -23,11 +23,12 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.fit_context import FitContext
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.problem import first_state
+from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.steps.atoms import parents_of, scored_atoms, with_atoms
 from dkl.methods.steps.binning import column_bins
-from dkl.methods.steps.driver import StepDriver, parents_of, scored_atoms, with_atoms
 from dkl.methods.steps.learner import StepFeatures
-from dkl.methods.steps.problem import first_state
 from dkl.methods.steps.scores import split_scores
 from dkl.planning import plan
 from dkl.protocols.held_together import of_times
@@ -260,7 +261,7 @@ def test_losses_are_for_classes_or_for_numbers() -> None:
 
 def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
     problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
-    assert all(nbytes > 0 for nbytes in StepDriver().memory(problem, 40).values())
+    assert RoundsDriver().memory(problem, 40)["histograms"] > 0
 
 
 def rises(model: Any, X: np.ndarray, column: int) -> np.ndarray:

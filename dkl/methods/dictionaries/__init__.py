@@ -1,1 +1,1 @@
-"""Rounds in which atoms of several dictionaries compete: steps, searched waves and kernels at landmarks."""
+"""Dictionaries that are searched on a sample of the rows: cosine-sine pairs, and kernels at landmarks."""

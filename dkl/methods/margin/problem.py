@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 
 # what a line of the history says of the model that a round evaluated, in the order of its columns in checkpoints

@@ -16,10 +16,10 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.loss_of_rounds import WorkingLoss
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.parameters import kept_frequencies
+from dkl.methods.rounds.learner import WorkingLoss
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
 
