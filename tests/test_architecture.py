@@ -88,7 +88,6 @@ BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
     ("rounds", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
-    ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
     ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }

@@ -14,10 +14,10 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 
 import dkl
+from dkl.data.coerce import as_dataset
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.dictionaries.landmarks import LandmarkDictionary
-from dkl.methods.dictionaries.waves import WaveDictionary
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.rounds import driver as rounds_driver
@@ -29,7 +29,7 @@ from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
 from dkl.solvers.round_losses import round_loss
-from dkl.testing import check_learner
+from dkl.testing import check_dictionary, check_learner
 from tests.methods.play import Table, blocks_of, joined, play
 
 ALL = (dkl.Gaussian(), dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5)))
@@ -100,6 +100,10 @@ def test_landmarks_are_proposed_among_the_rows_where_the_model_errs() -> None:
     assert all((found[i] == X).all(axis=1).any() for i in range(len(found)))
 
 
+def test_landmarks_satisfy_the_checks_of_dictionaries() -> None:
+    check_dictionary(dkl.Landmarks())
+
+
 def rounds(*, in_memory: bool, labels: bool = False) -> tuple[RoundsProblem, Table]:
     """Rounds over steps, waves and landmarks on 300 rows, of which a fifth judges."""
     X, y = friedman(300)
@@ -120,7 +124,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[RoundsProblem, Tab
         in_memory=in_memory,
         features_per_round=7,
         dtype="float64",
-        dictionaries=(WaveDictionary(space), LandmarkDictionary(dkl.Matern(0.5, 2.0), None)),
+        dictionaries=(space, LandmarkDictionary(dkl.Matern(0.5, 2.0), None)),
         has_columns=True,
         growth=0.1,
     )
@@ -280,6 +284,17 @@ def test_the_map_and_the_coefficients_are_the_working_model(families: Any) -> No
     assert fitted.transform(X).shape[1] <= 60
     last = min(line["held_out_loss"] for line in fitted.history_)
     assert last < fitted.history_[0]["held_out_loss"]
+
+
+@pytest.mark.parametrize("search_rows", [None, 300], ids=["more than all", "all"])
+@pytest.mark.parametrize("features", [learner(n_features=20), dkl.StepFeatures(n_features=20)], ids=["list", "steps"])
+def test_rows_in_memory_count_by_their_weights(features: Any, search_rows: int | None) -> None:
+    X = np.tile(friedman(150)[0], (2, 1))
+    y, weight = np.repeat([1.0, -1.0], 150) + 3.0 * X[:, 0], np.repeat([9.0, 1.0], 150)
+    given = {"random_state": 0} if search_rows is None else {"random_state": 0, "search_rows": search_rows}
+    fitted = clone(features).set_params(**given).fit(as_dataset(X, y, weight))
+    # each row is there with a target of 1 nine times and with one of -1 once
+    assert np.mean(fitted.machine_.predict(X)) == pytest.approx(0.8 + 3.0 * X[:, 0].mean(), abs=0.15)
 
 
 @pytest.mark.parametrize("scaling", [None, "standard"])

@@ -259,6 +259,24 @@ def test_losses_are_for_classes_or_for_numbers() -> None:
         StepFeatures(loss="poisson")._problem(as_dataset(X, np.arange(100) % 3, task="classification"), None, 0)
 
 
+def test_rounds_by_passes_that_are_stopped_keep_the_best_of_those_so_far() -> None:
+    X, y = make_friedman1(400, random_state=0)
+    seen = []
+
+    def enough(event: dkl.Event) -> None:
+        if event.name == "rounds" and event.kind == "advanced" and event.done == 7:
+            seen.append(event.model())
+            raise dkl.StopRequested("seven passes are enough")
+
+    learner = StepFeatures(n_features=40, search_rows=None, dtype="float64", random_state=0)
+    stopped = clone(learner).set_params(progress=enough).fit(X, y)
+    assert stopped.message_.startswith("seven passes are enough: ")
+    assert len(stopped.history_) == 3
+    assert stopped.transform(X).shape[1] < 40
+    np.testing.assert_array_equal(seen[0].transform(X), stopped.transform(X))
+    assert 0.5 < stopped.machine_.score(X, y) < learner.fit(X, y).machine_.score(X, y)
+
+
 def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
     problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
     assert RoundsDriver().memory(problem, 40)["histograms"] > 0

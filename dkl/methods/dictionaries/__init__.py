@@ -1,1 +1,1 @@
-"""Dictionaries that are searched on a sample of the rows: cosine-sine pairs, and kernels at landmarks."""
+"""Dictionaries of rounds that are searched on a sample of the rows, a module each."""

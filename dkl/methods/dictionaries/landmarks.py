@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from dkl.features.dictionaries import ListedDictionary
+from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.scaling import Scaler
@@ -16,6 +19,55 @@ from dkl.protocols.arrays import Rows
 
 # rows that are tried as landmarks for each that is proposed, so many at least, and the rows that judge them
 _TRIED, _LEAST_TRIED, _JUDGES = 8, 200, 4_000
+
+
+@dataclass(frozen=True)
+class Landmarks(ListedDictionary):
+    """Kernels k(., z) at landmarks z, rows among those of the fit, as a dictionary among others.
+
+    Parameters
+    ----------
+    kernel : Family
+        With a kernel in closed form.
+    sigma_factor : float
+        Multiplies a bandwidth that is "median": kernels at single landmarks want to be narrower than waves.
+
+    Examples
+    --------
+    >>> import dkl
+    >>> learner = dkl.MarginFeatures(family=[dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5))])
+    """
+
+    kernel: Any = field(default_factory=lambda: Matern(0.5))
+    sigma_factor: float = 0.5
+
+    is_double: ClassVar[bool] = True
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        return bool(self.kernel.needs_bandwidth)
+
+    @property
+    def sigma(self) -> float:
+        """The median distance that the kernel's bandwidth is a share of."""
+        return float(self.kernel.sigma) / self.sigma_factor
+
+    def with_bandwidth(self, sigma: float) -> Landmarks:
+        return replace(self, kernel=self.kernel.with_bandwidth(sigma * self.sigma_factor))
+
+    def draw(self, n_features: int, n_columns: int, dtype: DTypeLike) -> FeatureMap:
+        landmarks, whitening = np.zeros((n_features, n_columns)), np.zeros((n_features, n_features))
+        return FeatureMap("nystrom", NystromProjection(self.kernel, landmarks, whitening), np.ones(n_features))
+
+    def searched(self, scaler: Scaler | None, metric: np.ndarray | None) -> LandmarkDictionary:
+        return LandmarkDictionary(self.kernel, scaler, metric)
+
+    def validate(self) -> None:
+        if not hasattr(self.kernel, "kernel"):
+            raise ValueError(f"Landmarks: kernel is {self.kernel!r}; it must be a family such as Matern(0.5)")
+        if not (isinstance(self.sigma_factor, float | int) and 0.0 < self.sigma_factor < np.inf):
+            raise ValueError(f"Landmarks: sigma_factor is {self.sigma_factor!r}; it must be a positive number")
+        self.kernel.validate()
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,25 +8,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
+from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.methods.dictionaries.landmarks import LandmarkDictionary
-from dkl.methods.dictionaries.waves import WaveDictionary
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.nystrom.landmarks import whitening_of
 from dkl.methods.rounds.dictionary import Dictionary
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
-from dkl.methods.rounds.learner import WorkingLoss, monotone_signs
+from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
 # the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
-# a round adds a column for so many rows, within these bounds: on few rows many at once follow the noise
-_ROWS_A_COLUMN, _FEWEST, _MOST = 60, 5, 25
 _PATIENCE = 8
 
 
@@ -87,7 +84,6 @@ class DictionarySolver(CorrectiveSolver):
                 f"monotone names all {dataset.n_columns} columns, so that none is left for {family.others[0]!r}; list "
                 "dkl.Steps() and dkl.Coordinates() alone"
             )
-        each = int(np.clip(rows.total_weight // _ROWS_A_COLUMN, _FEWEST, _MOST))
         return RoundsProblem(
             targets=HeldTargets(targets, held_out.mask),
             n_models=n_models,
@@ -98,13 +94,12 @@ class DictionarySolver(CorrectiveSolver):
             depth=0 if family.steps is None else steps.depth,
             bins=steps.bins,
             has_columns=True if family.has_columns else False if family.steps is None else None,
-            search_rows=min(dataset.n_rows, self.search_rows or most),
+            search_rows=sampled_rows(self.search_rows or most, dataset),
             in_memory=dataset.n_rows <= (self.search_rows or most),
-            features_per_round=each if self.features_per_round is None else self.features_per_round,
+            features_per_round=self.features_per_round or columns_a_round(rows.total_weight),
             patience=_PATIENCE if self.patience is None else self.patience,
             seed=rows.seed,
-            # similarities to landmarks near each other differ in digits that float32 does not have
-            dtype="float64" if any(isinstance(one, Landmarks) for one in family.others) else rows.dtype,
+            dtype="float64" if family.is_double else rows.dtype,
             signs=signs,
             rounds=self.rounds,
             settling=0 if rows.context.for_machine else SETTLING,
@@ -167,20 +162,20 @@ class DictionarySolver(CorrectiveSolver):
             "coef_": weights,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+            "history_": lines_of(HISTORY, state.history),
             "certified_": False,
             "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
         }
 
     def _dictionary(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Dictionary:
-        """Where one of the dictionaries is searched, on columns that have no sign."""
-        if isinstance(family, Landmarks):
-            metric = rows.metric
-            if free is not None:
-                # the same as the metric of rows that are 0 in all other columns
-                metric = free.astype(np.float64) if metric is None else (metric.T * free).T
-            return LandmarkDictionary(family.kernel, rows.scaler, metric)
-        space = self._frequency_space(replace(rows, family=family))
+        """One of the dictionaries, which looks at columns that have no sign."""
+        metric = rows.metric
+        if free is not None:
+            # the same as the metric of rows that are 0 in all other columns
+            metric = free.astype(np.float64) if metric is None else (metric.T * free).T
+        if isinstance(family, ListedDictionary):
+            return family.searched(rows.scaler, metric)
+        space = self._frequency_space(replace(rows, family=family, metric=metric))
         if not isinstance(space, FourierSpace):
             raise TypeError(f"{family!r} has no frequencies to search for")
-        return WaveDictionary(space, free)
+        return space

@@ -16,9 +16,10 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
+from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.parameters import kept_frequencies
 from dkl.methods.rounds.learner import WorkingLoss
+from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -166,8 +167,7 @@ class CorrectiveSolver:
         A feature of a finite set that was found c times is scaled, not appended: its amplitude is sqrt(c / m) (Bullins,
         Zhang & Zhang 2018, appendix A.3).
         """
-        state, loss = with_whole_losses(problem, state), self._loss(rows.dataset)
-        points = state.points
+        loss, points = self._loss(rows.dataset), state.points
         if isinstance(problem.space, FourierSpace):
             # two searches in R^d never end at the same point
             first = position = np.arange(len(points))
@@ -193,7 +193,7 @@ class CorrectiveSolver:
             "coef_": coef,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+            "history_": lines_of(HISTORY, state.history),
             "duality_gap_": float(state.series("duality_gap")[-1]),
             # a search bounds potentials from below only: the gap is an estimate
             "certified_": False,

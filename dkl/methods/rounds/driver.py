@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
+from dkl.methods.rounds.loop import Rounds
 from dkl.methods.rounds.problem import (
     HISTORY,
     RoundsProblem,
@@ -35,7 +36,6 @@ from dkl.methods.steps.atoms import (
     with_atoms,
     with_first_atoms,
 )
-from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.systems import solve_positive
@@ -54,7 +54,7 @@ SETTLING = 20
 _PACE = 0.8
 
 
-class RoundsDriver:
+class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     """Rounds over dictionaries: a pass for the system of the working model, one for its trials and for what may join.
 
     The first pass draws the rows that edges are told from and that candidates are searched on. Where the problem is
@@ -62,47 +62,16 @@ class RoundsDriver:
     dictionary found on the sample is verified on all rows before it competes with them, by the same score.
     """
 
-    def __init__(self) -> None:
-        self._rows: Block | None = None
+    history = HISTORY
+    heard = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
         """The constant alone."""
         return first_state(problem)
 
-    def request(self, problem: RoundsProblem, state: RoundsState) -> Sequence[Record] | None:
-        """The rows of the sample, the sums of a refit, or those of a search; None when the rounds have ended."""
-        if state.message:
-            return None
-        sample = RowSample("rows to search on", problem.search_rows, problem.seed)
-        if state.phase == "sample":
-            return [sample]
-        # A run that was broken off has lost the sample, which is drawn again beside the next sums.
-        is_lost = self._rows is None and len(problem.dictionaries) > 0
-        return [_record(problem, state), *([sample] if is_lost else [])]
-
-    def step(self, problem: RoundsProblem, state: RoundsState, results: Sequence[Any]) -> RoundsState:
-        """The state after a pass."""
-        if state.phase == "sample" or len(results) > 1:
-            rows: Block = results[-1]
-            # those of a sample were drawn by their weights already
-            self._rows = replace(rows, weight=None) if rows.n_rows >= problem.search_rows else rows
-        if state.phase == "sample":
-            state = replace(with_first_atoms(problem, state, self._sample), phase="refit")
-            some = self._sample.X[:SEARCHED_ROWS]
-            units = [one.unit(scale_rows(some, one.scaler, problem.dtype)) for one in problem.dictionaries]
-            state = replace(state, units=np.array(units, dtype=np.float64))
-            return self._played(problem, state) if problem.in_memory else state
-        if state.phase == "refit":
-            state = _refitted(problem, state, results[0])
-            return _proposed(problem, state, self._sample) if problem.dictionaries else state
-        return _extended(problem, state, results[0])
-
-    def metrics(self, problem: RoundsProblem, state: RoundsState) -> dict[str, float]:
-        """Columns, and the loss on held-out rows."""
-        if len(state.history) == 0:
-            return {}
-        last = dict(zip(HISTORY, map(float, state.history[-1]), strict=True))
-        return {"features": last["n_features"], "held_out_loss": last["held_out_loss"]}
+    def stopped(self, problem: RoundsProblem, state: RoundsState, why: str) -> RoundsState | None:
+        """The state with the best round so far as its last; None before one has found a column."""
+        return replace(state, message=state.message or why) if state.best.shape[1] > 1 else None
 
     def memory(self, problem: RoundsProblem, row_bytes: int) -> dict[str, int]:
         """The rows of the sample, the systems, the histograms, and what is mapped of the searched rows."""
@@ -119,7 +88,7 @@ class RoundsDriver:
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The drawing of rows; where the rounds read all rows, each kind of their passes at its largest."""
-        sample = [RowSample("rows to search on", problem.search_rows, problem.seed)]
+        sample = [_sample_record(problem)]
         if problem.in_memory:
             return [(sample, 1)]
         rounds = _most_rounds(problem) + problem.patience + problem.settling
@@ -135,9 +104,25 @@ class RoundsDriver:
         )
         return _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)
 
+    def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
+        if state.phase != "sample" and not problem.dictionaries:
+            return None
+        return _sample_record(problem)
+
+    def _sums(self, problem: RoundsProblem, state: RoundsState) -> BlockSum | None:
+        return None if state.phase == "sample" else _record(problem, state)
+
+    def _begun(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
+        rows = self._rows.drawn
+        state = replace(with_first_atoms(problem, state, rows), phase="refit")
+        some = rows.X[:SEARCHED_ROWS]
+        units = [one.unit(scale_rows(some, one.scaler, problem.dtype)) for one in problem.dictionaries]
+        state = replace(state, units=np.array(units, dtype=np.float64))
+        return self._played(problem, state) if problem.in_memory else state
+
     def _played(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
         """The state after all rounds on the sample, whose values are coded once where that takes little memory."""
-        rows = self._sample
+        rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
             record = _record(problem, state)
@@ -147,12 +132,96 @@ class RoundsDriver:
             state = self.step(problem, state, [record.function(rows, operands)])
         return state
 
-    @property
-    def _sample(self) -> Block:
-        """The rows themselves."""
-        if self._rows is None:
-            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
-        return self._rows
+    def _judged(
+        self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
+    ) -> tuple[RoundsState, bool]:
+        """With the trial that held-out rows like best as the model."""
+        weight = float(sums["weight"])
+        losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
+        best = int(np.argmin(losses))
+        loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
+        gained = loss < state.best_loss * (1.0 - LEAST_GAIN) or not np.isfinite(state.best_loss)
+        line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
+        judged = replace(
+            state,
+            searched_at=float(state.penalties[-1]),
+            coefficients=coefficients,
+            # the penalty of this round comes last, since histograms and candidates are at the slopes of the last trial
+            penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
+            history=np.concatenate([state.history, line]),
+            since=0 if gained else state.since + 1,
+            best_loss=loss if gained else state.best_loss,
+            best=coefficients if gained else state.best,
+            best_sizes=state.known if gained else state.best_sizes,
+        )
+        return judged, True
+
+    def _extended(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
+        """With what is worth most beside the model; or at the end of the rounds."""
+        why = why_to_stop(problem, state)
+        atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums)
+        if not atoms and not len(chosen) and not _settles(problem, state):
+            return replace(state, message=why or "no dictionary has a further column that lowers the loss")
+        return replace(
+            with_atoms(state, atoms),
+            phase="refit",
+            points=np.concatenate([state.points, state.candidates[chosen]]),
+            source=np.concatenate([state.source, state.candidate_source[chosen]]),
+            candidates=state.candidates[:0],
+            candidate_source=state.candidate_source[:0],
+        )
+
+    def _refitted(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
+        """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
+        known = columns_known(problem, state, *state.known)
+        m, K = len(known), problem.n_models
+        if problem.loss.is_square:
+            gram, gradient = np.zeros((m, m)), np.zeros((m, K))
+            gram[np.ix_(known, known)], gradient[known] = state.gram, state.gradient
+            gram[:, ~known], gram[~known, :] = sums["gram"], sums["gram"].T
+            gradient[~known] = sums["gradient"]
+            right, start = gradient, state.coefficients
+        else:
+            gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
+            start[:, known] = state.coefficients
+            right = gram @ start.T + gradient
+        return replace(
+            state,
+            phase="search",
+            coefficients=start,
+            trials=_solved_trials(problem, state, gram, right),
+            gram=gram,
+            gradient=gradient,
+            known=np.array([state.n_atoms, len(state.points)]),
+        )
+
+    def _proposed(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
+        """With the candidates of each dictionary, found at the slopes of the last trial on rows of the sample."""
+        room = _room(problem, state) if problem.dictionaries else 0
+        found, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
+        if room > 0:
+            sample = self._rows.drawn
+            rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
+            y, weight, _ = problem.targets(rows)
+            loss = problem.loss
+            scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
+            s = -loss.slope(y, scores) * weight[:, None]
+            h = weight * loss.curvature(y, scores).max(axis=1)
+            learned = np.flatnonzero(weight > 0.0)
+            for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
+                X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
+                count = max(1, room // dictionary.columns_a_point)
+                # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
+                seed = (problem.seed + 7919 * len(state.history) + 104_729 * number) % 2**31
+                points = dictionary.propose(SampleSlopes(X, s[learned], h[learned]), count, seed)
+                found.append(points)
+                numbers.append(np.full(len(points), number))
+        return replace(state, candidates=np.concatenate(found), candidate_source=np.concatenate(numbers))
+
+
+def _sample_record(problem: RoundsProblem) -> RowSample:
+    """The rows that edges are told from, and that dictionaries are searched on."""
+    return RowSample("rows to search on", problem.search_rows, problem.seed)
 
 
 def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
@@ -198,31 +267,6 @@ def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
     return BlockSum(f"rounds: {state.phase}", function, accumulators, operands, cost=cost)
 
 
-def _refitted(problem: RoundsProblem, state: RoundsState, sums: dict[str, np.ndarray]) -> RoundsState:
-    """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
-    known = columns_known(problem, state, *state.known)
-    m, K = len(known), problem.n_models
-    if problem.loss.is_square:
-        gram, gradient = np.zeros((m, m)), np.zeros((m, K))
-        gram[np.ix_(known, known)], gradient[known] = state.gram, state.gradient
-        gram[:, ~known], gram[~known, :] = sums["gram"], sums["gram"].T
-        gradient[~known] = sums["gradient"]
-        right, start = gradient, state.coefficients
-    else:
-        gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
-        start[:, known] = state.coefficients
-        right = gram @ start.T + gradient
-    return replace(
-        state,
-        phase="search",
-        coefficients=start,
-        trials=_solved_trials(problem, state, gram, right),
-        gram=gram,
-        gradient=gradient,
-        known=np.array([state.n_atoms, len(state.points)]),
-    )
-
-
 def _solved_trials(problem: RoundsProblem, state: RoundsState, gram: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solutions of (G + D) w = right for each of the penalties, (T, K, m); the first columns are the atoms.
 
@@ -257,63 +301,6 @@ def _room(problem: RoundsProblem, state: RoundsState) -> int:
     return min(max(problem.features_per_round, int(problem.growth * m)), problem.n_features + 1 - m)
 
 
-def _proposed(problem: RoundsProblem, state: RoundsState, sample: Block) -> RoundsState:
-    """With the candidates of each dictionary: what it finds at the slopes of the last trial on rows of the sample."""
-    room = _room(problem, state)
-    found, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
-    if room > 0:
-        rows = sample.rows(np.arange(min(SEARCHED_ROWS, sample.n_rows)))
-        y, weight, _ = problem.targets(rows)
-        loss = problem.loss
-        scores = map_rows(rows.X, model_map(problem, state), problem.dtype).astype(np.float64) @ state.trials[-1].T
-        s = -loss.slope(y, scores) * weight[:, None]
-        h = weight * loss.curvature(y, scores).max(axis=1)
-        learned = np.flatnonzero(weight > 0.0)
-        for number, dictionary in enumerate(problem.dictionaries if len(learned) else ()):
-            X = scale_rows(rows.X[learned], dictionary.scaler, problem.dtype)
-            count = max(1, room // dictionary.columns_a_point)
-            # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
-            seed = (problem.seed + 7919 * len(state.history) + 104_729 * number) % 2**31
-            points = dictionary.propose(SampleSlopes(X, s[learned], h[learned]), count, seed)
-            found.append(points)
-            numbers.append(np.full(len(points), number))
-    return replace(state, candidates=np.concatenate(found), candidate_source=np.concatenate(numbers))
-
-
-def _extended(problem: RoundsProblem, state: RoundsState, sums: dict[str, np.ndarray]) -> RoundsState:
-    """With the best trial as the model, and what is worth most beside it; or at the end of the rounds."""
-    judged = float(sums["weight"])
-    losses = sums["held_out"] / judged if judged > 0.0 else np.arange(len(state.trials), dtype=np.float64)
-    best = int(np.argmin(losses))
-    loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
-    gained = loss < state.best_loss * (1.0 - LEAST_GAIN) or not np.isfinite(state.best_loss)
-    searched_at = state.penalties[-1]
-    line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
-    state = replace(
-        state,
-        coefficients=coefficients,
-        # the penalty of this round comes last, since histograms and candidates are at the slopes of the last trial
-        penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
-        history=np.concatenate([state.history, line]),
-        since=0 if gained else state.since + 1,
-        best_loss=loss if gained else state.best_loss,
-        best=coefficients if gained else state.best,
-        best_sizes=state.known if gained else state.best_sizes,
-    )
-    why = why_to_stop(problem, state)
-    atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums, searched_at)
-    if not atoms and not len(chosen) and not _settles(problem, state):
-        return replace(state, message=why or "no dictionary has a further column that lowers the loss")
-    return replace(
-        with_atoms(state, atoms),
-        phase="refit",
-        points=np.concatenate([state.points, state.candidates[chosen]]),
-        source=np.concatenate([state.source, state.candidate_source[chosen]]),
-        candidates=state.candidates[:0],
-        candidate_source=state.candidate_source[:0],
-    )
-
-
 def why_to_stop(problem: RoundsProblem, state: RoundsState) -> str:
     """Why rounds end: enough columns, no gain on held-out rows for long, or enough rounds; empty to go on."""
     if _room(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
@@ -332,10 +319,10 @@ def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
 
 
 def _chosen(
-    problem: RoundsProblem, state: RoundsState, sums: dict[str, np.ndarray], penalty: float
+    problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
 ) -> tuple[list[tuple[Factor, ...]], np.ndarray]:
     """The atoms and the candidates that this round takes: each time the one with the largest score a column."""
-    candidates = verified_candidates(problem, state, sums, penalty)
+    candidates = verified_candidates(problem, state, sums, state.searched_at)
     steps = scored_atoms(problem, state, sums["histograms"]) if problem.depth else iter(())
     room, atoms, taken = _room(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
@@ -356,7 +343,7 @@ def _chosen(
 
 
 def verified_candidates(
-    problem: RoundsProblem, state: RoundsState, sums: dict[str, np.ndarray], penalty: float
+    problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray], penalty: float
 ) -> CandidatePoints:
     """The candidates with their system on all rows, less what the working model's columns explain of it.
 
@@ -396,10 +383,11 @@ def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
     """A refit and a search with as many columns as the rounds may find, of the dearest kind."""
     state, width = first_state(problem), problem.n_features
     if not problem.dictionaries:
-        atoms = {
-            name: np.repeat(getattr(state, name), width + 1, axis=0) for name in ("columns", "thresholds", "kinds")
-        }
-        largest, m = replace(state, **atoms), width + 1
+        m = width + 1
+        columns, thresholds, kinds = (
+            np.repeat(part, m, axis=0) for part in (state.columns, state.thresholds, state.kinds)
+        )
+        largest = replace(state, columns=columns, thresholds=thresholds, kinds=kinds)
     else:
         # Landmarks take most to be mapped; otherwise it is waves.
         parts = [one.columns_a_point for one in problem.dictionaries]

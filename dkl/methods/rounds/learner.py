@@ -92,6 +92,19 @@ class WorkingLoss:
         return coef * scale[:, None], intercept * scale + center
 
 
+def columns_a_round(total_weight: float) -> int:
+    """Columns that a round adds: one for 60 rows, 5 to 25, since many at once follow the noise of few rows."""
+    return int(np.clip(total_weight // 60, 5, 25))
+
+
+def sampled_rows(asked: int, dataset: Dataset) -> int:
+    """The rows to ask a sample for: one more than there are where it is all of them, so that these keep their weights.
+
+    A sample of as many rows as it was asked for was drawn by their weights.
+    """
+    return asked if asked < dataset.n_rows else dataset.n_rows + 1
+
+
 def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
     """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
 

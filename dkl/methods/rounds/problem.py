@@ -39,7 +39,8 @@ class RoundsProblem:
     has_columns : bool or None
         Whether all columns as straight lines stand at the beginning; None: where they are few beside the steps.
     search_rows : int
-        Rows that edges are told from, and that dictionaries are searched on.
+        Rows of the sample that edges are told from, and that dictionaries are searched on. Fewer than these are all
+        rows, which keep their weights; others were drawn by them, and count once.
     in_memory : bool
         The rounds stay on the rows of the sample, without further passes.
     features_per_round : int
@@ -116,6 +117,8 @@ class RoundsState:
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
         Of the trials, before a trial those that will be tried.
+    searched_at : float
+        The penalty of the trial at whose slopes histograms and candidates were last summed.
     best_loss : float
         The lowest loss on held-out rows.
     best : ndarray of shape (K, n)
@@ -152,6 +155,7 @@ class RoundsState:
     gradient: np.ndarray
     trials: np.ndarray
     penalties: np.ndarray
+    searched_at: float
     best_loss: float
     best: np.ndarray
     best_sizes: np.ndarray
@@ -204,6 +208,7 @@ def first_state(problem: RoundsProblem) -> RoundsState:
         gradient=np.zeros((0, K)),
         trials=np.zeros((0, K, 1)),
         penalties=np.array([0.1, 1.0, 10.0, 100.0]),
+        searched_at=np.inf,
         best_loss=np.inf,
         best=np.zeros((K, 1)),
         best_sizes=np.array([1, 0]),

@@ -19,7 +19,8 @@ from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
-from dkl.methods.rounds.learner import WorkingLoss, monotone_signs
+from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, first_state
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
@@ -28,8 +29,6 @@ from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
-# a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
-_ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
 # a prime, so that bags of neighbouring seeds hold out other rows
 _BETWEEN_LAPS = 104_729
 
@@ -247,8 +246,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """
         weights, loss = self._class_weights(dataset), WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, scale, weights)
-        looked_at = dataset.n_rows if self.search_rows is None else min(self.search_rows, dataset.n_rows)
-        each = int(np.clip(weight_of(dataset, weights) // _ROWS_AN_ATOM, _FEWEST, _MOST))
+        each = self.features_per_round or columns_a_round(weight_of(dataset, weights))
         return RoundsProblem(
             targets=self._bag_targets(targets, 0, seed),
             n_models=len(targets.models),
@@ -257,9 +255,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             loss=loss.table,
             depth=self.depth,
             bins=self.bins,
-            search_rows=min(looked_at, 200_000) if self.search_rows is None else self.search_rows,
+            search_rows=sampled_rows(self.search_rows or 200_000, dataset),
             in_memory=self.search_rows is not None,
-            features_per_round=each if self.features_per_round is None else self.features_per_round,
+            features_per_round=each,
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
@@ -307,7 +305,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
         self.loss_ = loss.name
         rounds = np.concatenate([state.history for state in states])
-        self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in rounds]
+        self.history_ = lines_of(HISTORY, rounds)
         bags = f" of {len(states)} bags" if len(states) > 1 else ""
         self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
 
