@@ -29,11 +29,11 @@ from dkl.data.exposure import EXPOSURE, checked_exposure, with_exposure_of_fit
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import beside, writing
 from dkl.data.store.overwriting import attributes_at
+from dkl.linear.answers import ScoredRows, Scorer, score_block
 from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
-from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
 from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
@@ -101,18 +101,12 @@ def predict_store(answers: Answers, dataset: Dataset, compute: Compute) -> Itera
     if answers.exposure is not None:
         dataset = with_exposure_of_fit(answers.estimator, dataset, answers.exposure)
     dataset = checked_dataset(answers.estimator, dataset)
-    operands = {"answers": answers.without_names(), "groups": column}
-    blocks = map_blocks(dataset.source, _predict_block, operands, name="predict", memory_limit=compute.memory_limit)
+    named = [name for name in (column, answers.exposure and EXPOSURE) if name]
+    operands = {"scorer": answers.scorer, "columns": named}
+    blocks = map_blocks(dataset.source, score_block, operands, name="predict", memory_limit=compute.memory_limit)
     for _, part in blocks:
-        yield part
-
-
-def _predict_block(block: Block, operands: Mapping[str, Any]) -> Part:
-    """The predictions of a block; runs on a worker."""
-    answers: Answers = operands["answers"]
-    exposure = None if answers.exposure is None else block.columns[EXPOSURE]
-    groups = GroupCodes(block.columns[operands["groups"]]) if operands["groups"] else None
-    return answers(block.X, block.row_id, exposure, groups)
+        groups = GroupCodes(part["columns"][column]) if column else None
+        yield answers(part["scored"], part["row_id"], part["columns"].get(EXPOSURE), groups)
 
 
 def predict_files(
@@ -214,7 +208,7 @@ class Answers:
                 else f"the model {model!r} promises its coverage by group; name their column: --interval-group COLUMN"
             )
 
-    def __call__(self, X: Rows, row_id: np.ndarray, exposure: Any = None, groups: Any = None) -> Part:
+    def __call__(self, X: Rows | ScoredRows, row_id: np.ndarray, exposure: Any = None, groups: Any = None) -> Part:
         """The columns row_id and prediction, one a target or quantile, and those that are asked for beside them."""
         columns: dict[str, Any] = {"row_id": np.asarray(row_id, dtype=np.int64)}
         import pandas as pd
@@ -243,6 +237,14 @@ class Answers:
             ends = self.estimator.predict_interval(X, self.interval, groups=groups, **beside)
             columns |= {"lower": ends[..., 0], "upper": ends[..., 1]}
         return columns
+
+    @property
+    def scorer(self) -> Scorer:
+        """What scores rows, with deviations where these or intervals are asked for."""
+        model: Any = self.estimator
+        has_lengths = self.std or self.interval is not None
+        posterior = getattr(model, "posterior_", None) if has_lengths else None
+        return model._scorer if posterior is None else replace(model._scorer, posterior=posterior)
 
     def in_text(self, part: Part) -> Part:
         """The columns with the digits that features in single precision have, for formats that write numbers as text.

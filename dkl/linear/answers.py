@@ -24,6 +24,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import row_mapper
 from dkl.linear.scores import TOO_LARGE, cached_rows, decision_values
 from dkl.process import give_back_memory
+from dkl.protocols.block import Block
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
 
@@ -103,6 +104,34 @@ class Scorer:
             row = int(np.argmin(np.isfinite(scores).all(axis=1)))
             refuse_non_finite(scores[row], f"row {row} cannot be predicted: its decision value", _FAR_OFF)
         return scores
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Rows whose decision values are known already: a model answers them like any rows.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K) or (n, K + 1)
+        Of a `Scorer`, with one that knows deviations the lengths last.
+    """
+
+    scores: np.ndarray
+
+    def of(self, scorer: Scorer) -> np.ndarray:
+        """What the scorer would answer."""
+        return self.scores[:, : scorer.n_outputs]
+
+
+def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The decision values of a block, beside the ids, targets and weights of its rows and the row columns asked for."""
+    return {
+        "scored": ScoredRows(operands["scorer"].score(block.X)),
+        "row_id": block.row_id,
+        "y": block.y,
+        "weight": block.weights,
+        "columns": {name: block.columns[name] for name in operands["columns"]},
+    }
 
 
 def score_chunk(rows: np.ndarray | sparse.sparray, scorer: Scorer) -> np.ndarray:

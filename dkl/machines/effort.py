@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from dkl.features.families import FiniteFamily
 from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.methods.base import FeatureLearner
@@ -38,8 +40,11 @@ _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
 # each class, and with the factor of the Gram matrix.
 _PASSES_JUDGING, _PASSES_FITTING = 20.0, 50.0
 _PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
-# Judging scalings and bandwidths takes so much for each pair of rows.
-_ADVICE = 800.0
+# Judging scalings and bandwidths takes so much for each pair of few rows, and for each three of many. Rows that judge
+# take this share of the work that all rows add.
+_ADVICE, _ADVICE_OF_MANY, _SHARE_OF_ADVICE = 800.0, 1.4, 0.0035
+# Features are tried on no more rows than these, or than one of so many where there are more in all.
+_MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
 # Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
 MANY_FEATURES = 600
 # A fit that would otherwise end late is expected to take so much longer than those before it.
@@ -57,9 +62,9 @@ class Effort:
     work, work_a_value : float
         Nanoseconds that choosing and fitting are counted for: to begin with, and for each number in the rows and model.
     judged_rows : int
-        Features are tried on a sample of so many rows at most.
+        Features are tried on a sample of so many rows, on more where that is cheap.
     advised_rows : int
-        Scalings and bandwidths are judged on so many.
+        Scalings and bandwidths are judged on so many at least.
     folds : int
         Shares of few rows that judge in turn, at most.
     n_features, most_features : int
@@ -77,9 +82,19 @@ class Effort:
     most_features: int
     most_bags: int
 
-    def advising(self, n_rows: int) -> float:
+    def advised(self, shape: Shape) -> int:
+        """Rows that scalings and bandwidths are judged on: more of them where the fit takes long anyway."""
+        of_rows = self.allowed(shape) - self.work
+        return max(self.advised_rows, int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE_OF_MANY)))
+
+    def most_judged(self, n_rows: int) -> int:
+        """Rows that features are tried on at most, however cheap that is."""
+        return max(_MOST_JUDGED, n_rows // _ROWS_A_JUDGED_ONE)
+
+    def advising(self, shape: Shape) -> float:
         """The work of judging scalings and bandwidths."""
-        return _ADVICE * min(self.advised_rows, n_rows) ** 2
+        n_rows = min(self.advised(shape), shape.n_rows)
+        return max(_ADVICE * n_rows**2, _ADVICE_OF_MANY * n_rows**3)
 
     def allowed(self, shape: Shape) -> float:
         """The work that rows of this shape may take."""

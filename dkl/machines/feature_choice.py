@@ -55,9 +55,8 @@ from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
 
-# Many rows are tried on no more than so many of them, and the kinds may take so much of the work that is left beside
-# the last fit; the rest is for variants of the best.
-_MOST_JUDGED, _SHARE_OF_KINDS = 20_000, 0.7
+# The kinds may take so much of the work that is left beside the last fit; the rest is for variants of the best.
+_SHARE_OF_KINDS = 0.7
 # Whether something is better taken for a category is told by so many trials of plain models, before and with numbers
 # and crosses, for at most so much of the work.
 _TRIALS, _SHARE_OF_CATEGORIES = 4, 0.25
@@ -119,7 +118,7 @@ class ChoosingMixin(LossChoosingMixin):
         if dataset.total_weight < FEWEST_ROWS:
             return self._without_a_race(dataset, weights, run, f"{dataset.n_rows} rows are too few to choose by")
         try:
-            advice = advise(dataset, run, self.seed_, effort.advised_rows)
+            advice = advise(dataset, run, self.seed_, effort.advised(self._shape(dataset)))
         except RowsAlikeError:
             return self._without_a_race(dataset, weights, run, "the rows do not differ")
         tried = contenders(dataset, advice, effort, self._knobs)
@@ -497,7 +496,7 @@ class ChoosingMixin(LossChoosingMixin):
             of_losses=lambda contender, n_folds: self._work_of_losses(contender.learner, n_folds, dataset, sample),
             judging_rows=folds[0].share * sample.total_weight if folds else ENOUGH_ROWS,
             plan=self.trials,
-            spent=self._spent_before + effort.advising(dataset.n_rows),
+            spent=self._spent_before + effort.advising(whole),
             most_landmarks=min(effort.most_features, dataset.n_rows) if self._knobs.n_features == "auto" else 0,
             enough=_NO_LOSS if sample.classes is not None else 0.0,
         )
@@ -535,7 +534,8 @@ class ChoosingMixin(LossChoosingMixin):
         shape, n_rows = self._shape(dataset), effort.judged_rows
         kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self._knobs) if not is_learned(one)]
         left = self._allowed(dataset) - max(shape.fitting(learner) for learner in kinds)
-        while (more := min(2 * n_rows, dataset.n_rows, _MOST_JUDGED)) > n_rows:
+        most = min(dataset.n_rows, effort.most_judged(dataset.n_rows))
+        while (more := min(2 * n_rows, most)) > n_rows:
             if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
                 break
             n_rows = more

@@ -126,14 +126,14 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
         if scaling and len(heavy_tailed_columns(sample.X, np.asarray(dataset.passthrough, dtype=bool))):
             scaling = "quantile"
         reasons = (
-            _rows_sentence(dataset, sample).split(";")[0] + ".",
+            _rows_sentence(dataset, sample.n_rows).split(";")[0] + ".",
             f"Learner: RandomFeatures, 1,000 columns, scaling {scaling or 'none'}: without a target nothing says "
             "which features matter.",
         )
         return Advice(learner_entry("random").learner_class(n_features=1_000, scaling=scaling), {}, reasons)
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
-    return _decided(dataset, sample, trials)
+    return _decided(dataset, sample, trials, judged_rows)
 
 
 def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKind | None, Scaler | None]]:
@@ -239,7 +239,7 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
     return np.exp(-away / (2.0 * sigma**2) if kernel == "gaussian" else -away / sigma), sigma
 
 
-def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel]) -> Advice:
+def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
     """Scaling, kernel, learner, size and machine that the trials speak for, the usual one unless another clearly wins.
 
     The first trial is the usual kernel in the usual scaling; a choice leaves it only where the errors of its rows fall
@@ -253,7 +253,7 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel]) -> Advi
     best = min(waves, key=lambda trial: trial.error)
     kernel = best if best.beats(scaled) else scaled
     reasons = [
-        _rows_sentence(dataset, sample),
+        _rows_sentence(dataset, min(judged_rows, sample.n_rows)),
         _scaling_sentence(scaled, rescaled, dataset, sample),
         _kernel_sentence(kernel, scaled, waves),
     ]
@@ -300,13 +300,12 @@ def _machine(dataset: Dataset) -> tuple[dict[str, Any], str]:
     return exact_steps(dataset.task), "exact, with the penalty that held-out rows prefer"
 
 
-def _rows_sentence(dataset: Dataset, sample: Block) -> str:
+def _rows_sentence(dataset: Dataset, judged: int) -> str:
     """How many rows there are, of which kind, and how many of them were judged on."""
     target = {None: "without a target", "regression": "with numbers to predict"}.get(
         dataset.task, f"of {dataset.schema.n_classes} classes"
     )
     kind = "sparse " if dataset.source.is_sparse else ""
-    judged = min(JUDGED_ROWS, sample.n_rows)
     return (
         f"Rows: {dataset.n_rows:,} {target} with {dataset.n_columns:,} {kind}columns; {judged:,} of them, drawn at "
         "random, are each predicted by a kernel machine on the others. The machine's own held-out rows are "

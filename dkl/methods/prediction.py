@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.linear.answers import Scorer, indexed, score_chunk
+from dkl.linear.answers import ScoredRows, Scorer, indexed, score_chunk
 from dkl.methods.validation import dask_rows, encoded_width, rows_like_those_of_fit, stored_rows, whole_rows
 
 
@@ -28,7 +28,7 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     model : fitted KernelClassifier or KernelRegressor
         Its encoding takes raw frames to columns.
     scorer : Scorer
-    X : array, scipy sparse matrix, data frame, Dask collection or Dataset
+    X : array, scipy sparse matrix, data frame, Dask collection, Dataset or ScoredRows
     strict : bool
         Refuse raw rows that are unlike those of `fit`.
 
@@ -37,6 +37,8 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     ValueError
         If the columns are not those of `fit`.
     """
+    if isinstance(X, ScoredRows):
+        return X.of(scorer)
     if not isinstance(X, Dataset) and not dask.is_dask_collection(X):
         return scorer(rows_like_those_of_fit(model, X, strict=strict))
     lazy = stored_rows(model, X) if isinstance(X, Dataset) else dask_rows(model, X, strict=strict)

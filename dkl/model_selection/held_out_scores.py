@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -14,11 +13,10 @@ from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
 from dkl.data.other_task import with_task
 from dkl.data.schema import Task
-from dkl.linear.answers import check_log_targets
+from dkl.linear.answers import check_log_targets, score_block
 from dkl.methods.provenance import Provenance
 from dkl.methods.validation import checked_dataset
 from dkl.passes.engine import map_blocks
-from dkl.protocols.block import Block
 from dkl.protocols.estimators import FittedModel
 from dkl.solvers.losses import LOG_LINK, PinballLoss
 
@@ -441,12 +439,10 @@ def held_out_answers(
     check_has_exposure(model, exposure)
     exposure = exposure_of_fit(model, exposure)
     rows = checked_dataset(model, with_exposure_of_fit(model, dataset, exposure))
-    # The columns have been matched by name just now, and the rows of blocks carry no names.
-    nameless = copy.copy(model)
-    vars(nameless).pop("feature_names_in_", None)
-    operands = {"model": nameless, "exposed": exposure is not None}
-    blocks = map_blocks(rows.source, _answers, operands, name="score", memory_limit=memory_limit)
-    parts = [part for _, part in blocks]
+    scored: Any = model
+    operands = {"scorer": scored._scorer, "columns": () if exposure is None else (EXPOSURE,)}
+    blocks = map_blocks(rows.source, score_block, operands, name="score", memory_limit=memory_limit)
+    parts = [_answers(model, part) for _, part in blocks]
     held = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     origin: Provenance = getattr(model, "provenance_", Provenance())
     if classes is None:
@@ -492,17 +488,15 @@ def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
     check()
 
 
-def _answers(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The answers to a block beside its targets; runs on a worker."""
-    model = operands["model"]
-    found = {"y": np.asarray(block.y), "weights": block.weights}
+def _answers(model: FittedModel, part: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The answers to the rows of a block that were scored, beside their targets."""
+    found, rows = {"y": np.asarray(part["y"]), "weights": part["weight"]}, part["scored"]
     if hasattr(model, "predict_proba"):
-        # The largest probability is that of the answer, so that the rows are mapped once.
-        return found | {"shares": np.asarray(model.predict_proba(block.X))}
-    answers = np.asarray(model.predict(block.X))
-    if operands["exposed"]:
-        found["exposure"] = block.columns[EXPOSURE]
-        answers = answers * found["exposure"].reshape((-1,) + (1,) * (answers.ndim - 1))
+        return found | {"shares": np.asarray(model.predict_proba(rows))}
+    answers = np.asarray(model.predict(rows))
+    if (exposure := part["columns"].get(EXPOSURE)) is not None:
+        found["exposure"] = exposure
+        answers = answers * exposure.reshape((-1,) + (1,) * (answers.ndim - 1))
     return found | {"answers": answers}
 
 

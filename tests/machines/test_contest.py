@@ -359,6 +359,16 @@ def test_greater_effort_allows_more_work_and_more_rows_and_columns_do_too() -> N
         assert Shape(9_000, 10, 1, "squared_error").fitting(contender.learner) > shape.fitting(contender.learner)
 
 
+def test_scalings_and_kinds_are_judged_on_more_rows_where_a_fit_of_all_takes_long() -> None:
+    balanced = EFFORTS["balanced"]
+    few, many, more = (Shape(n_rows, 28, 1, "squared_error") for n_rows in (1_000_000, 2_000_000, 10_000_000))
+    assert balanced.advised(few) == balanced.advised_rows < balanced.advised(many) < balanced.advised(more)
+    for shape in (many, more):
+        assert balanced.advising(shape) < 0.02 * balanced.allowed(shape)
+    assert balanced.most_judged(few.n_rows) == balanced.most_judged(many.n_rows) == 20_000
+    assert balanced.most_judged(more.n_rows) == 50_000
+
+
 def test_features_of_more_than_a_hessians_size_count_for_every_product_unless_they_are_the_columns() -> None:
     many = Shape(21_000, 6, 18, "squared_error")
     kernel, waves = dkl.NystromFeatures(dkl.Laplacian(), n_features=8_000), dkl.RandomFeatures(n_features=3_000)
