@@ -1,4 +1,4 @@
-"""Target, weight, split, group and time columns of the input: what they hold, found in one read, and how it is stored."""
+"""Columns of the input that are no features (target, weight, split, group, time): what they hold, found in one read."""
 
 from __future__ import annotations
 
