@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
+from dkl.model_selection.held_out_scores import held_out_answers, scores_of
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
@@ -67,6 +69,9 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
         client.run(script._listen)
         model = script.LEARNERS["posterior"]().fit(rows)
         n_right = model.score(rows) * rows.n_rows
+        # as `dkl score`, `dkl predict` and the report do
+        (accuracy,) = scores_of(held_out_answers(model, rows), ["accuracy"])
+        assert abs(accuracy.value * rows.n_rows - n_right) < 0.5
         assert set(map(tuple, client.run(heavy).values())) == {()}
         predicted = model.predict(rows).compute()
         assert set(map(tuple, client.run(heavy).values())) <= {(), ("pandas", "pyarrow")}
