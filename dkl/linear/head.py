@@ -22,6 +22,7 @@ from dkl.kernels.normal_equations import (
     newton_block,
     newton_tile,
 )
+from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.conjugate_gradients import conjugate_step
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
@@ -440,7 +441,8 @@ class NewtonDriver:
             sums, hessians = _without_each_fold(problem, parts, by_fold)
         elif state.held is not None and _changes(problem, state, models):
             # the pass has summed by how much they change
-            hessians += np.asarray(state.hessian)[[int(np.flatnonzero(state.held == model)[0]) for model in models]]
+            for place, model in enumerate(models):
+                hessians[place] += np.asarray(state.hessian)[int(np.flatnonzero(state.held == model)[0])]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
         shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
@@ -468,7 +470,9 @@ class NewtonDriver:
             return replace(state, hessian=hessians)
         # Shared Hessians are not kept: after this pass the models stand at different points.
         kept = accepted if len(hessians) == len(models) else accepted[:0]
-        return replace(state, hessian=hessians[kept], held=models[kept])
+        # all of them without a copy, which would be as large
+        left = hessians if len(kept) == len(hessians) else hessians[kept]
+        return replace(state, hessian=left, held=models[kept])
 
     def _secant_step(
         self, problem: NewtonProblem, state: NewtonState, before: np.ndarray, gradients: np.ndarray
@@ -500,17 +504,18 @@ class NewtonDriver:
         return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
-        """Hessians as they were, as they are summed and as they become; those being solved written out; vectors."""
+        """Hessians and a factor; between passes those that were summed, systems written out, and vectors."""
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         vectors = 8 * problem.n_models * problem.n_functions * problem.width
         if problem.is_wide:
             return {"directions": 2 * 6 * vectors}
         if problem.is_joint:
             return {"Hessians": 2 * hessian + 2 * system, "steps": (4 * _SECANTS + 8) * vectors}
-        packed = min(problem.n_models * hessian, max(_HESSIAN_BYTES, hessian))
+        keys = problem.hessian_keys(self.init(problem).fresh) if problem.keeps_hessians else range(problem.n_models)
+        n_hessians = len(set(keys)) + len(problem.parts or ())
+        packed = min(n_hessians * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
-        # a factor is kept where there is one system alone
-        items = {"Hessians": 3 * packed + (2 * solved + 1) * system}
+        items = {"Hessians": packed + system, BETWEEN_PASSES: 2 * packed + solved * system}
         # LAPACK works on a matrix of its own, of twice the size, beside the one that becomes the eigenvectors
         return {**items, "eigenvectors": 3 * system} if problem.evidence else items
 

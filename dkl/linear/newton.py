@@ -11,7 +11,6 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.svm import LinearSVC
 
-from dkl.data.sources.selected import most_folds
 from dkl.errors import users_level
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
@@ -37,6 +36,7 @@ from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
@@ -95,7 +95,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             choice = problem.choice
             if choice is None:
                 # rows that are held out by time are held out in one way alone: the newest of them judge
-                single = most_folds(source) == 1
+                single = source.most_folds == 1
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
                 choice = _penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
@@ -253,7 +253,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
     judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
-    return max(judging, fit, key=lambda items: sum(items.values()))
+    return largest_held([judging, fit])
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
-from dkl.data.sources.fewer_columns import without_columns
-from dkl.data.sources.selected import most_folds
+from dkl.data.fewer_columns import without_columns
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
@@ -51,6 +50,7 @@ from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 from dkl.methods.validation import numbered_rows, record_columns
 from dkl.protocols.block import Block
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
@@ -517,7 +517,7 @@ class ChoosingMixin(LossChoosingMixin):
         n_rows = self._judged_rows(dataset, effort)
         sample = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
-        folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
+        folds = judging_folds(held_out, sample.total_weight, sample.source.most_folds)
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
 
@@ -664,7 +664,7 @@ class ChoosingMixin(LossChoosingMixin):
             held.append(suspect_memory(dataset))
         if self._may_take_log_loss(dataset):
             held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
-        return max(held, key=lambda items: sum(items.values()))
+        return largest_held(held)
 
     def _planned_trials(self, dataset: Dataset) -> tuple[Dataset, list[Contender]]:
         """The rows that kinds of features are tried on, and all that a race may come to."""

@@ -121,7 +121,7 @@ class GameDriver:
             state, phase="done", pending={}, message=f"{why} after {len(state.history)} rounds: {_standing(state)}"
         )
 
-    def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """In R^d the rows of the search, as they came, scaled, and those with weights again; and the ascent."""
         if problem.pool is not None:
             return {}

@@ -13,8 +13,8 @@ from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import last_gain
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
