@@ -37,7 +37,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """
 
     history = HISTORY
-    heard = ("n_features", "loss", "held_out_loss", "duality_gap")
+    reported = ("n_features", "loss", "held_out_loss", "duality_gap")
 
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
         """No feature but those given, and candidates that nobody searched for."""
