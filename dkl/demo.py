@@ -1,13 +1,19 @@
-"""The main job on real rows: the machine beside models of scikit-learn, or every learner beside plain features."""
+"""The main job, on real rows and on many made ones, beside models of scikit-learn; or every learner at once."""
 
 from __future__ import annotations
 
+import multiprocessing
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from dkl.data.create import create_dataset
@@ -18,16 +24,28 @@ from dkl.data.together.telling import warn_of_random_folds
 from dkl.features.families import Family, Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.machine import KernelMachine
+from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.model_selection.comparing import compare as compare_learners
 from dkl.model_selection.comparing import entries_of, learners_for
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.evaluation import fitted_to, score_of
-from dkl.model_selection.rivals import LINEAR, rivals
+from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
+from dkl.passes.memory import peak_bytes
+from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Python with scikit-learn, pandas, Arrow and a compiler holds half of this before a fit.
+WAVES, MEMORY_LIMIT = "100 searched waves", "600 MB"
+# Made rows: ten columns, two classes. An SVM is fitted to so few that it takes a second, to tell how its time grows.
+MADE_ROWS, SVM_ROWS, TESTED = (3_000, 30_000, 300_000), (1_000, 2_000, 4_000), 20_000
+_BLOCK = 20_000
 
 BASELINE = "RandomFeatures"
 MEDIAN, NARROW = "median bandwidth", "bandwidth 3 times too narrow"
@@ -99,6 +117,143 @@ def verdict(comparison: Comparison, own: str) -> str:
         f"Take {own}, or {others}: they are level within {error}. On so few rows {fastest} takes the least time; {own} "
         "goes on where rows no longer fit into memory."
     )
+
+
+def smooth_rows(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Made rows (n, 10), float32, and classes 0 and 1: the sign of a sum of four sine waves with noise."""
+    directions = 0.5 * np.random.default_rng(7).standard_normal((10, 4))
+    draw = np.random.default_rng(seed)
+    X = draw.standard_normal((n_rows, 10)).astype(np.float32)
+    return X, (np.sin(X @ directions).sum(axis=1) + draw.logistic(scale=0.15, size=n_rows) > 0.0).astype(np.int8)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """One model on made rows.
+
+    Parameters
+    ----------
+    learner : str
+    n_rows : int
+    error : float
+        The share of 20,000 further rows whose class is not predicted.
+    seconds : float
+        Of the fit.
+    nbytes : int
+        The most memory that the process held; 0 where it was not a process of its own.
+    """
+
+    learner: str
+    n_rows: int
+    error: float
+    seconds: float
+    nbytes: int = 0
+
+
+def grown(seed: int = 0) -> Iterator[Grown]:
+    """Fits to more and more made rows: an SVM on few, boosted trees, and 100 searched waves of dkl from a store.
+
+    The most rows are learned by a process of its own that may use 600 MB in all; the others have them in memory.
+
+    Parameters
+    ----------
+    seed : int
+    """
+    X, y = smooth_rows(MADE_ROWS[-1], 1)
+    X_test, y_test = smooth_rows(TESTED, 2)
+    estimators = {SVM: SVC(random_state=seed), TREES: HistGradientBoostingClassifier(random_state=seed)}
+    for name, sizes in ((SVM, SVM_ROWS), (TREES, MADE_ROWS)):
+        for n_rows in sizes:
+            started = time.perf_counter()
+            with threadpool_limits(1, "openmp"):
+                model = estimators[name].fit(X[:n_rows], y[:n_rows])
+            seconds = time.perf_counter() - started
+            # an SVM answers slowly, too
+            few = slice(TESTED // 10 if name == SVM else TESTED)
+            yield Grown(name, n_rows, float(np.mean(model.predict(X_test[few]) != y_test[few])), seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        stores = [str(Path(folder) / f"{n_rows}.zarr") for n_rows in MADE_ROWS]
+        for store, n_rows in zip(stores, MADE_ROWS, strict=True):
+            create_dataset(store, X[:n_rows], y[:n_rows], rows_a_block=_BLOCK)
+        del X, y
+        # the first fit compiles what was not compiled before: its time is taken the second time
+        waves_of_store(stores[0], seed)
+        yield from (waves_of_store(store, seed) for store in stores[:-1])
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            limited = process.submit(waves_of_store, stores[-1], seed, MEMORY_LIMIT)
+            yield replace(limited.result(), nbytes=process.submit(peak_bytes).result())
+
+
+def waves_of_store(store: str, seed: int, memory_limit: str | None = None) -> Grown:
+    """100 searched waves and a linear model on them, from a store; the whole process stays within a limit."""
+    common: dict[str, Any] = {"random_state": seed, "progress": False, "memory_limit": memory_limit}
+    dataset = open_dataset(store)
+    started = time.perf_counter()
+    # a wave is two columns, a cosine and a sine
+    features = MarginFeatures(n_features=200, **common)
+    model = KernelClassifier(features, solver="newton", **common).fit(dataset)
+    seconds = time.perf_counter() - started
+    X_test, y_test = smooth_rows(TESTED, 2)
+    error = float(np.mean(model.predict(X_test) != y_test))
+    return Grown(WAVES, dataset.n_rows, error, seconds)
+
+
+def extrapolated_seconds(fits: Sequence[Grown], n_rows: int) -> float:
+    """The seconds that as many rows would take, by the power law through the logarithms of rows and seconds."""
+    sizes, seconds = (np.log([getattr(fit, name) for fit in fits]) for name in ("n_rows", "seconds"))
+    exponent, factor = np.polyfit(sizes, seconds, 1)
+    return float(np.exp(factor + exponent * np.log(n_rows)))
+
+
+def verdict_on_many(fits: Sequence[Grown]) -> str:
+    """A sentence or two on the most made rows."""
+    n_rows = MADE_ROWS[-1]
+    waves, trees = (next(fit for fit in fits if (fit.learner, fit.n_rows) == (name, n_rows)) for name in (WAVES, TREES))
+    hours = extrapolated_seconds([fit for fit in fits if fit.learner == SVM], n_rows) / 3_600.0
+    long = f"{hours:.1f} h" if hours > 1.0 else f"{60.0 * hours:.0f} min"
+    less = "less than" if waves.error < trees.error else "no less than"
+    return (
+        f"On {n_rows:,} rows of this law {WAVES} err on {100 * waves.error:.1f} % of new rows, {less} {TREES} "
+        f"({100 * trees.error:.1f} %).\nTheir process held {waves.nbytes / 1e6:.0f} MB at most; an {SVM} would take "
+        f"about {long}."
+    )
+
+
+@dataclass(frozen=True)
+class GrowthDisplay(Display):
+    """Seconds and error against the number of rows, a line a model; the SVM's seconds go on as they would grow.
+
+    Parameters
+    ----------
+    fits : sequence of Grown
+    """
+
+    fits: Sequence[Grown]
+
+    @property
+    def _n_panels(self) -> int:
+        return 2
+
+    def _new_axes(self) -> list[Axes]:
+        axes = panels(2, size=(4.6, 3.8))
+        axes[0].figure.suptitle("made rows of a smooth law: a fit on one core")
+        return axes
+
+    def _draw(self, axes: Sequence[Axes]) -> None:
+        for name, colour in zip((WAVES, TREES, SVM), CLASS_COLOURS, strict=False):
+            fits = [fit for fit in self.fits if fit.learner == name]
+            rows = [fit.n_rows for fit in fits]
+            for panel, values in zip(axes, ([fit.seconds for fit in fits], [fit.error for fit in fits]), strict=True):
+                panel.plot(rows, values, "o-", color=colour, markersize=4.5, label=name)
+            if name == SVM:
+                ends = [rows[-1], MADE_ROWS[-1]]
+                axes[0].plot(ends, [extrapolated_seconds(fits, end) for end in ends], ":", color=colour)
+        for panel, label in zip(axes, ("seconds of the fit", "share of errors on new rows"), strict=True):
+            panel.set(xscale="log", xlabel="rows", ylabel=label)
+            quiet(panel)
+        axes[0].set_yscale("log")
+        axes[1].set_ylim(bottom=0.0)
+        axes[1].legend(frameon=False, fontsize="small")
 
 
 @dataclass(frozen=True)

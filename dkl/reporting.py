@@ -39,6 +39,10 @@ _STYLE = (
     "table.scores td,table.scores th{padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #ddd}"
     "table.scores td{text-align:right}table.scores td:first-child{text-align:left}img{max-width:100%}"
     "details{margin-top:2rem;color:#444}summary{cursor:pointer;font-weight:600}pre{white-space:pre-wrap}"
+    # on a telephone nothing is cut: paths break, and a table that is too wide is pushed aside by a finger
+    "h1,code,td{overflow-wrap:anywhere}table{display:block;overflow-x:auto}"
+    "@media(max-width:40rem){body{font-size:13px}h1{font-size:1.4rem}th,"
+    "table.scores td,table.scores th{padding-right:.6rem;overflow-wrap:normal}}"
 )
 # What a page shows at once, in this order; the rest is provenance, folded below.
 _SHOWN = ("scores", "errors", "importance", "chosen")
@@ -146,7 +150,7 @@ class Report:
     def to_html(self) -> str:
         """The page, whole: it needs no other file and no network."""
         title = escape(self.title)
-        head = f"{_HEAD}{title}</title><style>{_STYLE}</style>"
+        head = f"{_HEAD}{title}</title><meta name='viewport' content='width=device-width'><style>{_STYLE}</style>"
         return f"{head}<body><h1>{title}</h1>{self._repr_html_()}</body></html>\n"
 
     @property

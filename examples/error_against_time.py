@@ -152,6 +152,8 @@ def draw(found: dict[str, Any], path: Path, names: tuple[str, ...]) -> None:
         for machine, colour in COLOURS.items():
             points = [point for point in told["points"] if point["machine"] == machine]
             dialled = [point for point in points if point["dial"] != "automatic"]
+            # a larger dial may take less time: the line goes on in time all the same
+            dialled.sort(key=lambda point: point["seconds"])
             seconds, errors = ([point[key] for point in dialled] for key in ("seconds", "error"))
             panel.plot(seconds, np.multiply(factor, errors), "o-", color=colour, label=machine, markersize=4)
             for point in points:

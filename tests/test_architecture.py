@@ -102,7 +102,6 @@ IMPURE_HEADS = {
     "answers",
     "fitting",
     "incremental",
-    "mixed_blocks",
     "newton",
     "refinement",
     "summary",

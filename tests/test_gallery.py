@@ -53,6 +53,24 @@ def test_pictures_are_there_and_small() -> None:
     assert sum(path.stat().st_size for path in (EXAMPLES / "pictures").iterdir()) < 1_000_000
 
 
+def test_every_entry_has_a_picture() -> None:
+    for entry in GALLERY.split("\n### ")[1:]:
+        assert "](pictures/" in entry, f"the entry {entry.splitlines()[0]!r} shows nothing"
+
+
+def test_pictures_of_tables_say_what_their_pages_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is drawn from the page, without a measurement; a page that lost its table would be noticed here."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    names = script("gallery_pictures.py")
+    for draw in names["PICTURES"].values():
+        draw()
+        assert all(axes.has_data() for axes in pyplot.gcf().axes)
+        pyplot.close("all")
+    rows, found = names["columns"]("replace_svc.md", "rows", 2, ("LightGBM",))
+    assert rows[0] == "10,000"
+    assert found["LightGBM"][0] == 0.1
+
+
 DRAWN = (
     "answers",
     "coverage",

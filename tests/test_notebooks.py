@@ -11,11 +11,11 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL: dict[str, dict[str, Any]] = {
-    "quickstart": {"FEATURES": 40, "CANDIDATES": 200},
+    "quickstart": {"EFFORT": "fast"},
     # the limit is one of the whole process, here that of many tests
     "out_of_core": {"GIGABYTES": 0.001, "FEATURES": 40, "MEMORY_LIMIT": "8 GiB"},
     "cluster": {"ROWS": 1_600, "FEATURES": 20},
-    "which_learner": {"SIZES": (10,), "LEARNERS": ["random", "aligned"], "ROWS": 150, "TREES": 2},
+    "which_learner": {"SIZES": (10,), "ROWS": 150, "TREES": 2},
 }
 
 
@@ -75,6 +75,12 @@ def test_a_notebook_is_small_and_has_parameters(path: Path) -> None:
     shown = [out for cell in json.loads(path.read_text())["cells"] for out in cell.get("outputs", ())]
     assert len(shown) > 3, "a reader of the site sees what was run: execute the notebook and keep its outputs"
     assert not any(out["output_type"] == "error" for out in shown)
+    for cell in json.loads(path.read_text())["cells"]:
+        widgets = sum(
+            "Output()" in str(out.get("data", {})) or out["output_type"] == "display_data"
+            for out in cell.get("outputs", ())
+        )
+        assert widgets <= 1 + str(cell["source"]).count(".fit("), "a fit shows one line, which is rewritten"
 
 
 @pytest.mark.slow

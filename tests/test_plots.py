@@ -275,6 +275,14 @@ def test_points_in_time_have_their_sizes_and_outside_baselines_beside() -> None:
     assert [text.get_text() for text in time.get_legend().get_texts()] == ["found", "svm"]
 
 
+def test_a_line_of_scores_against_time_never_goes_back() -> None:
+    """A larger fit may take less time than a smaller one."""
+    scores, seconds = {"one": {"found": [0.7, 0.8, 0.9]}}, {"one": {"found": [0.1, 0.4, 0.2]}}
+    (line,) = ComparisonDisplay([50, 200, 400], scores, seconds=seconds).plot().axes_[1].get_lines()
+    np.testing.assert_array_equal(line.get_xdata(), [0.1, 0.2, 0.4])
+    np.testing.assert_array_equal(line.get_ydata(), [0.7, 0.9, 0.8])
+
+
 def test_a_history_is_three_panels_at_most_unless_more_is_asked_for() -> None:
     names = ("objective", "loss", "held_out_loss", "score", "duality_gap", "residual", "margin", "support")
     history = [{"round": 1, **dict.fromkeys(names, 1.0)}, {"round": 2, **dict.fromkeys(names, 0.5)}]

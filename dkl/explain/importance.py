@@ -16,7 +16,7 @@ from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
 from dkl.kernels.blas import in_one_blas_thread, one_blas_thread
 from dkl.kernels.maps import mapping_flops
-from dkl.kernels.products import PRODUCT_FREQUENCIES, PRODUCT_ROWS
+from dkl.kernels.products import PRODUCT_FREQUENCIES, product_rows
 from dkl.kernels.slopes import has_slopes, spoken_features
 from dkl.kernels.tiles import SCALED_BYTES
 from dkl.linear.answers import Scorer
@@ -198,7 +198,7 @@ def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto"
 
     def cost(rows: int, columns: int) -> Cost:
         # Gradients and their squares, and the slopes of a tile of frequencies.
-        tile = min(rows, PRODUCT_ROWS) * itemsize
+        tile = min(rows, product_rows(m)) * itemsize
         return Cost(rows * flops, tile * ((2 * K + 1) * d + (K + 2) * min(m, PRODUCT_FREQUENCIES)) + SCALED_BYTES)
 
     accumulators = {name: Accumulator(shape) for name, shape in sums.items()}

@@ -37,8 +37,6 @@ _LEAST_ROWS, _MOST_ROWS = 1024, 8192
 _CACHED_BYTES, _LEAST_CACHED = 1 << 21, 256
 # Slopes and curvatures of a mean exp(f) at most, so that a step that is far too long still has sums in float32.
 _STEEPEST = 1e30
-# Rows of a tile of the design matrix, whose last column is one.
-_DESIGN_ROWS = 1024
 # Blocks of fewer numbers go into double precision by a copy.
 _FEW_NUMBERS = 1 << 20
 # Products of so few models are faster in double precision, by one go through the rows, than by BLAS.
@@ -122,8 +120,9 @@ def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
             xp = array_module(phi)
             yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
         return
-    room = np.ones((min(_DESIGN_ROWS, X.shape[0]), feature_map.n_features + 1), dtype)
-    for rows, _ in map_spans(X, feature_map, dtype, _DESIGN_ROWS, room):
+    step = design_rows(feature_map.n_features, dtype)
+    room = np.ones((min(step, X.shape[0]), feature_map.n_features + 1), dtype)
+    for rows, _ in map_spans(X, feature_map, dtype, step, room):
         yield rows, room[: rows.stop - rows.start]
 
 
@@ -223,6 +222,11 @@ def cached_tile(n_features: int, dtype: str) -> int:
     """Rows whose mapped form stays in the cache; follows from dtype and the number of features alone."""
     rows = _CACHED_BYTES // (n_features * np.dtype(dtype).itemsize)
     return int(np.clip(rows // _LEAST_CACHED * _LEAST_CACHED, _LEAST_CACHED, _MOST_ROWS))
+
+
+def design_rows(n_features: int, dtype: str) -> int:
+    """Rows of a tile of the design matrix: what stays in the cache, where that is not too few for the calls on them."""
+    return max(_LEAST_ROWS, cached_tile(n_features, dtype))
 
 
 def newton_tile(n_features: int, dtype: str) -> int:
@@ -516,6 +520,8 @@ class NewtonTargets:
         none does.
     fold : ndarray of shape (g,), int64, or None
         The fold whose rows a model does not see, -1 for a model that sees all.
+    inside : bool
+        A model sees the rows of its fold alone instead, -1 for those of no fold.
     """
 
     models: np.ndarray
@@ -526,6 +532,7 @@ class NewtonTargets:
     kept: Callable[[np.ndarray], np.ndarray] | None = None
     folds: Callable[[np.ndarray], np.ndarray] | None = None
     fold: np.ndarray | None = None
+    inside: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """The targets (n_b, g) and the weights (n_b,) of a block."""
@@ -548,4 +555,6 @@ class NewtonTargets:
             return None
         # Fold -1 is for rows that every model sees, -2 for rows held out from all of them.
         folds = self.folds(held_with)[:, None]
+        if self.inside:
+            return folds == self.fold
         return (folds > -2) & ((folds != self.fold) | (folds < 0))

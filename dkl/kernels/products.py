@@ -20,11 +20,14 @@ from dkl.kernels.hadamard import LANES, HadamardPlan, structured_product
 from dkl.kernels.pair_sums import sparse_row_product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles, even_step, spans
+from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 
-# rows and frequencies of a tile
-PRODUCT_ROWS = 512
+# Rows of a tile at least and at most, its frequencies at most, and its angles as long as the rows lie between: threads
+# hand Python on to each other at every call, so that few frequencies have more rows at once.
+_LEAST_PRODUCT_ROWS, PRODUCT_ROWS = 512, 4096
 PRODUCT_FREQUENCIES = 768
+_ANGLES = _LEAST_PRODUCT_ROWS * PRODUCT_FREQUENCIES
 # BLAS takes other kernels for small products and at ragged edges, and their last bits differ. With at least so many
 # rows, and rows times frequencies, in multiples of 4 and 16, the features of a row do not depend on which rows come
 # with it. No shape helps float32 in OpenBLAS on AVX2: of twelve rows its kernel rounds the first six otherwise than
@@ -61,9 +64,8 @@ class Product:
     ) -> None:
         projection = feature_map.projection
         structured = isinstance(projection, StructuredProjection)
-        self.tiles = RowTiles(
-            X, feature_map, dtype, factor=factor, dense=structured, rows=LANES if structured else PRODUCT_ROWS
-        )
+        rows = LANES if structured else product_rows(feature_map.n_frequencies)
+        self.tiles = RowTiles(X, feature_map, dtype, factor=factor, dense=structured, rows=rows)
         # Phases, and the centre of sparse rows times W, are the same for all rows: they are added to each product.
         offset = None if feature_map.phases is None else factor * feature_map.phases
         if self.tiles.constant is not None:
@@ -94,6 +96,12 @@ class Product:
         return z
 
 
+def product_rows(n_frequencies: int) -> int:
+    """Rows of a tile; follows from the number of frequencies alone."""
+    rows = _ANGLES // max(1, n_frequencies) // _EDGE * _EDGE
+    return max(_LEAST_PRODUCT_ROWS, min(rows, PRODUCT_ROWS))
+
+
 def _step(n_frequencies: int) -> int:
     """Frequencies of a tile, in even spans: BLAS would compute a sliver at the end with another kernel."""
     return max(1, even_step(n_frequencies, PRODUCT_FREQUENCIES, _EDGE))
@@ -105,7 +113,7 @@ def single_rows_are_alike() -> bool:
     rng = np.random.default_rng(0)
     W, row = (rng.normal(size=shape).astype(np.float32) for shape in ((2 * _EDGE, 100), (1, 100)))
     with one_blas_thread():
-        products = np.dot(np.ascontiguousarray(np.broadcast_to(row, (PRODUCT_ROWS, 100))), W.T)
+        products = np.dot(np.ascontiguousarray(np.broadcast_to(row, (_LEAST_PRODUCT_ROWS, 100))), W.T)
     return bool((products == products[0]).all())
 
 
@@ -193,8 +201,24 @@ class _FewAndRest:
         out = np.empty((tile.shape[0], self.n_frequencies), tile.dtype)
         self.few.write(tile, out)
         for part in spans(len(self.rest), _step(len(self.rest))):
-            out[:, self.rest[part]] = self.form_rest(tile, part)
+            values = self.form_rest(tile, part)
+            _COLUMNS(values.size, values, self.rest[part], out)
         return out
+
+
+def _write_columns(values: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+    out[:, places] = values
+
+
+@numba.njit(nogil=True, cache=True)
+def _write_columns_compiled(values: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            out[i, places[j]] = values[i, j]
+
+
+# NumPy takes 1.5 ns a number, two to three times as long as compiled code; compiling takes 0.2 s.
+_COLUMNS = TwoForms(_write_columns, _write_columns_compiled, 200_000_000)
 
 
 class _Sparse:

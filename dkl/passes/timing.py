@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
+from dkl.process import compiling_at_once
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample
 
 # A call is timed on as many rows as it is expected to take so many seconds for, within these bounds.
-_TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 2_048
+_TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 4_096
+# A fit whose pass takes so many seconds soon compiles its kernels, and so does the call that is timed for it.
+_COMPILED_S = 0.1
 # Operations of a product of matrices that drawing a row takes as long as.
 _SAMPLED = 50.0
 
@@ -55,8 +59,9 @@ def seconds_of_rows(record: Record, block: Block, n_rows: int, n_columns: int, f
     fits = int(_TRIAL_S * n_rows / max(sum(counted), 1e-9))
     part = block.rows(np.arange(min(max(fits, _LEAST_ROWS), _MOST_ROWS, block.n_rows)))
     call: Any = _fold_call if isinstance(record, Fold) else _sum_call
+    form = compiling_at_once() if sum(counted) > _COMPILED_S else nullcontext()
     try:
-        with one_blas_thread(), np.errstate(all="ignore"):
+        with form, one_blas_thread(), np.errstate(all="ignore"):
             # the first call loads and compiles code
             call(record, part.rows(np.arange(min(_LEAST_ROWS, part.n_rows))))
             timed = min((call(record, part) for _ in range(2)), key=sum)

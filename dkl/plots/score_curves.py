@@ -202,7 +202,11 @@ class ComparisonDisplay(Display):
         panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, times in self.seconds[setting].items():
             values = self.scores[setting][learner]
-            (line,) = panel.plot(times, values, label=learner, **self._style(learner))
+            # by their seconds, not their sizes: a larger fit that took less time would draw the line backwards
+            order = np.argsort(times, kind="stable")
+            (line,) = panel.plot(
+                np.asarray(times)[order], np.asarray(values)[order], label=learner, **self._style(learner)
+            )
             for size, seconds, score in zip(self.n_features, times, values, strict=True):
                 if np.isfinite(score):
                     # The size stands at its point, since along this axis nothing else says it.

@@ -22,8 +22,8 @@ from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.answers import Scorer
+from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.penalty_choice import Folds
 from dkl.linear.refinement_sums import refinement_minibatch
 from dkl.linear.sums import shuffled_minibatch, stored_minibatch
 from dkl.methods.density.descent import TunedModel

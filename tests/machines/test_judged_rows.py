@@ -62,7 +62,7 @@ def test_gathered_rows_are_those_of_the_view_and_are_held_out_as_there(kind: str
     ours, theirs = rows_of(few), rows_of(view)
     for name in ("X", "y", "weights", "row_id", "held_with"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
-    assert few.source.one_fold == getattr(view.source, "one_fold", False)
+    assert few.source.most_folds == view.source.most_folds
     assert few.schema is view.schema
     # plans go by the blocks of the source
     assert few.source.block_rows.max() <= view.source.block_rows.max()

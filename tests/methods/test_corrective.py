@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dkl
+from dkl.data.create import create_dataset
+from dkl.data.dataset import Dataset
 from dkl.features.families import Gaussian
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
@@ -23,6 +26,7 @@ from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveSta
 from dkl.methods.margin.round import most_candidates
 from dkl.methods.margin.sums import gram_weights
 from dkl.methods.rounds.sums import HeldTargets
+from dkl.passes.room import own_room
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.losses import loss_of
 from tests.methods.play import Table, blocks_of, play
@@ -443,14 +447,11 @@ def test_where_nothing_can_be_learned_there_is_a_feature_all_the_same(patience: 
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 3_000])
-def test_features_that_are_not_kept_are_formed_again_to_the_same_bits(
-    kept_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_that_are_not_kept_are_formed_again_to_the_same_bits(kept_bytes: int) -> None:
     X, y = rows()
     problem = problem_of(n_points=30, dtype="float32")
     expected = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
-    monkeypatch.setattr("dkl.methods.frequency_search.searched_rows._KEPT_BYTES", kept_bytes)
-    state = play(CorrectiveDriver(), problem, Table(blocks_of(X, y)))
+    state = play(CorrectiveDriver(kept_bytes), problem, Table(blocks_of(X, y)))
     np.testing.assert_array_equal(state.coefficients, expected.coefficients)
 
 
@@ -484,3 +485,19 @@ def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, m
     features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)
     assert features.transform(X[:2]).shape == (2, 200)
     assert max(most) <= 1 << 17
+
+
+def test_the_memory_of_a_search_follows_its_rows_and_the_limit(tmp_path: Path) -> None:
+    X, y = rows()
+    few = create_dataset(str(tmp_path / "few.zarr"), X[:200], y[:200])
+    many = create_dataset(str(tmp_path / "many.zarr"), np.tile(X, (8, 1)), np.tile(y, 8))
+
+    def planned(dataset: Dataset, **options: Any) -> dict[str, int]:
+        return dkl.MarginFeatures(n_features=2_000, **options).planned_memory(dataset)
+
+    for name in ("searched rows", "chains that climb"):
+        assert planned(few)[name] < planned(many)[name]
+    assert planned(few)["features of searched rows"] == 200 * 2_000 * 4
+    held = own_room(None).held
+    assert planned(many, memory_limit=held + (16 << 20))["features of searched rows"] < 4 << 20
+    assert planned(many)["features of searched rows"] == 8 * len(X) * 2_000 * 4

@@ -10,7 +10,6 @@ import numpy as np
 
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import holding_steps, most_folds
 from dkl.data.store.blocking import memory_block_rows, row_bytes
 from dkl.protocols.block import Block
 
@@ -32,9 +31,7 @@ class GatheredSource(ArraySource):
         fitting = memory_block_rows(row_bytes(rows.X), rows.n_rows)
         most = min(fitting, int(base.block_rows.max(initial=1)))
         super().__init__(rows.X, rows.y, rows.weight, n_classes=n_classes, row_id=rows.row_id, rows_a_block=most)
-        self._held, self.steps = rows.held, holding_steps(base)
-        self.most_folds = most_folds(base)
-        self.one_fold = self.most_folds == 1
+        self._held, self.held_rule, self.most_folds = rows.held, base.held_rule, base.most_folds
         self.place = base.place
 
     def ticket(self, index: int) -> Block:

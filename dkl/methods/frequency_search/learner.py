@@ -102,8 +102,8 @@ class PreparedRows:
 class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
     """A driver that says how much it holds beside the passes."""
 
-    def memory(self, problem: Solved, row_bytes: int) -> dict[str, int]:
-        """At most so many bytes, item by item, for rows of so many bytes each."""
+    def memory(self, problem: Solved, n_rows: int, row_bytes: int) -> dict[str, int]:
+        """At most so many bytes, item by item, for so many rows of so many bytes each."""
         ...
 
 
@@ -148,7 +148,7 @@ class SearchingLearner(FeatureLearner):
         """The rows that are searched, the ascent on them, and the matrices that the rounds keep."""
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return strategy.driver().memory(problem, row_bytes(dataset.source))
+        return strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations that the search on the rows in memory takes, where a driver counts them."""

@@ -18,17 +18,23 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
 _TILE_ROWS = 1024
-# features of the rows are kept up to this size, else formed again in each round
-_KEPT_BYTES = 256 << 20
+# features of the rows are kept up to this size at most, else formed again in each round
+KEPT_BYTES = 256 << 20
 
 
 class SearchedRows:
     """The last sample of rows.
 
-    What it holds follows from the record and from the sizes of the searches on it, so a resumed run has the same bits.
+    What it finds follows from the record and from the sizes of the searches on it, so a resumed run has the same bits.
+
+    Parameters
+    ----------
+    kept_bytes : int
+        Features of the rows are kept up to this size, and formed again in each round beyond it: the bits are the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._most_kept = kept_bytes
         self._key: tuple[int, int, int] | None = None
         self._block: Block | None = None
         self.repeats = np.zeros(0)
@@ -99,18 +105,17 @@ class SearchedRows:
                 out += self._formed(mapped(span), weights, is_next=number == len(self._features))
         return out
 
-    @staticmethod
-    def most_bytes(n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
+    def most_bytes(self, n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
         """At most so much is held, of so many rows and features: rows as they came, scaled, and those with a dual."""
         features = n_rows * n_features * np.dtype(dtype).itemsize
-        return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(_KEPT_BYTES, features)}
+        return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(self._most_kept, features)}
 
     def _formed(self, feature_map: FeatureMap, weights: np.ndarray, *, is_next: bool) -> np.ndarray:
         """Features times weights, a tile of rows at a time; the features are kept where they are not too large."""
         X, dtype = self.block.X, weights.dtype
         nbytes = X.shape[0] * feature_map.n_features * dtype.itemsize
         # only the next range in turn is kept, so that what is kept is a beginning of the points
-        keeps = is_next and self._kept_bytes + nbytes <= _KEPT_BYTES
+        keeps = is_next and self._kept_bytes + nbytes <= self._most_kept
 
         mapped = row_mapper(X, feature_map, dtype)
 

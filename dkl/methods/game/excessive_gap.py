@@ -183,7 +183,7 @@ class ExcessiveGapDriver:
             return None
         return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
 
-    def memory(self, problem: GameProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The Gram matrix of the pool, and what its largest eigenvalue takes."""
         return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
 

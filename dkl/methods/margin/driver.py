@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
-from dkl.methods.frequency_search.searched_rows import SearchedRows
+from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.methods.margin.working_model import WorkingSystem, refit
@@ -34,10 +34,18 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     ----------
     Bullins, Zhang & Zhang 2018, "Not-so-random features", Algorithm 2, with the dual of the best machine on the
     features so far in place of one projected step (fully corrective Frank-Wolfe).
+
+    Parameters
+    ----------
+    kept_bytes : int
+        Features of the searched rows that stay in memory between rounds, at most.
     """
 
     history = HISTORY
     reported = ("n_features", "loss", "held_out_loss", "duality_gap")
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._rows = SearchedRows(kept_bytes)
 
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
         """No feature but those given, and candidates that nobody searched for."""
@@ -74,19 +82,19 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             return None
         return replace(state, message=state.message or _message(state, why))
 
-    def memory(self, problem: CorrectiveProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: CorrectiveProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The rows of the search with their features, the ascent, and the Gram matrix with its factor and its sums."""
-        width = problem.parts * problem.n_points + 1
-        rows = SearchedRows.most_bytes(problem.most_rows, row_bytes, width - 1, problem.dtype)
+        width, searched = problem.parts * problem.n_points + 1, min(problem.most_rows, n_rows)
+        rows = self._rows.most_bytes(searched, row_bytes, width - 1, problem.dtype)
         most = max(_most_verified(problem, size) for size in planned_sizes(problem))
-        ascent = problem.space.search_bytes(problem.most_rows, most)
+        ascent = problem.space.search_bytes(searched, most)
         solved = systems_at_once(problem.n_models, width)
         return {**rows, "chains that climb": ascent, "Gram matrices": (4 + solved) * 8 * width * width}
 
     def driving(self, problem: CorrectiveProblem, n_rows: int) -> float:
         """Operations of the searches, as fits on 10,000 to 200,000 searched rows took them."""
         searched = min(problem.most_rows, n_rows)
-        kept = SearchedRows.most_bytes(searched, 0, problem.parts * problem.n_points, problem.dtype)
+        kept = self._rows.most_bytes(searched, 0, problem.parts * problem.n_points, problem.dtype)
         is_kept = problem.parts * problem.n_points * searched * 4 <= kept["features of searched rows"]
         return (_SEARCHING if is_kept else _SEARCHING_ANEW) * searched * problem.n_points
 

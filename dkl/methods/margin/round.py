@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dkl.kernels.normal_equations import design_rows
 from dkl.methods.margin.problem import CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, RowSample
@@ -57,7 +58,8 @@ def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum
         products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
         itemsize = np.dtype(problem.dtype).itemsize
         product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
-        return Cost(rows * (mapping + products), itemsize * (6 * 1024 * width + product))
+        tile = min(rows, design_rows(width - 1, problem.dtype)) * width
+        return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
 
     operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
     return BlockSum("corrective round", corrective_block, accumulators, operands, cost)

@@ -15,12 +15,15 @@ from dkl.methods.frequency_search.column_subsets import LEAST_COLUMNS
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.margin.driver import CorrectiveDriver
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.parameters import kept_frequencies
 from dkl.methods.rounds.learner import WorkingLoss
 from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.sums import HeldTargets
+from dkl.passes.memory import CACHE_SHARE
+from dkl.passes.room import own_room
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
 
@@ -85,6 +88,8 @@ class CorrectiveSolver:
         None is 5 steps (20 on many rows or few columns, 1 on very few rows) of 0.2, without noise.
     search_rows : int or None
         None is a 20th of all rows, at least 10,000.
+    memory_limit : int, str or None
+        Of the process: less of it is kept between rounds, and formed again to the same bits.
     """
 
     n_features: Any
@@ -106,6 +111,7 @@ class CorrectiveSolver:
     search_rows: int | None
     max_norm: float | None
     refine: int
+    memory_limit: int | str | None
 
     stage: ClassVar[str] = "rounds"
     # the attribute of the learner that a warm start goes on from
@@ -115,8 +121,8 @@ class CorrectiveSolver:
         """Every combination of parameters has a meaning for rounds; what losses need of the targets is seen later."""
 
     def driver(self) -> CorrectiveDriver:
-        """The rounds."""
-        return CorrectiveDriver()
+        """The rounds, which keep features of the searched rows in half the memory that passes keep blocks in."""
+        return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * own_room(self.memory_limit).nbytes) // 2))
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> np.ndarray | None:
         """The points of the last fit, which further ones are added to; None after a game."""

@@ -18,7 +18,7 @@ from dkl.solvers.losses import Loss
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-# rows at most whose change of the Gram matrix is formed at once
+# rows at most of several tiles whose change of the Gram matrix is formed at once; those of one tile always are
 _CHANGED_ROWS = 1024
 
 

@@ -179,11 +179,11 @@ class PeakDriver:
         known = slice(len(state.verified))
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
-    def memory(self, problem: PeakProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: PeakProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The rows of the last search, as they came and scaled, and the ascent; nothing for a finite pool."""
         if isinstance(problem.space, FrequencyPool):
             return {}
-        rows = min(problem.most_rows, problem.n_rows)
+        rows = min(problem.most_rows, n_rows)
         ascent = problem.space.search_bytes(rows, problem.n_candidates)
         return {"searched rows": 2 * rows * row_bytes, "chains that climb": ascent}
 

@@ -178,9 +178,9 @@ class GridDriver:
         points = np.concatenate([state.points, peaks.frequencies[inside].astype(np.float64)])
         return replace(state, points=points, cells=state.cells[:0], searched=True)
 
-    def memory(self, problem: GridProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: GridProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The rows on which candidates are polished: as they came, and scaled in float64."""
-        return {"searched rows": 3 * problem.sample_rows * row_bytes}
+        return {"searched rows": 3 * min(problem.sample_rows, n_rows) * row_bytes}
 
     def plan(self, problem: GridProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The grid, the refinements at most, and the verification."""

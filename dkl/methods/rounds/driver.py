@@ -73,7 +73,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         """The state with the best round so far as its last; None before one has found a column."""
         return replace(state, message=state.message or why) if state.best.shape[1] > 1 else None
 
-    def memory(self, problem: RoundsProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: RoundsProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The rows of the sample, the systems, the histograms, and what is mapped of the searched rows."""
         width, candidates = problem.n_features + 1, _most_candidates(problem)
         mapped = 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates)

@@ -197,7 +197,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows in memory, the systems and the histograms."""
-        return RoundsDriver().memory(self._problem(dataset, None, 0), row_bytes(dataset.source))
+        return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of the rounds, where they are played on rows in memory."""
