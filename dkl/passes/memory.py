@@ -142,8 +142,7 @@ def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
     if low == top and isinstance(record, BlockSum):
         # a single sum, which nothing is merged with, and a copy of it on its way
         return 2 * record.result_bytes
-    # no node of the top level waits
-    levels = sum(result_bytes(source, record, level) for level in range(low, top))
+    levels = sum(result_bytes(source, record, level) for level in range(low, top + 1))
     # Two samples merge by way of all their rows below each other; two sums go into a new one.
     merging = 3 if isinstance(record, RowSample) else 1
     return levels + (1 + merging) * result_bytes(source, record, top)

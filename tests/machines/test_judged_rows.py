@@ -14,13 +14,12 @@ import pytest
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.sources.gathered import GatheredSource
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.machines import judged_rows
-from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
+from dkl.machines.judged_rows import GatheredSource, gathered, gathered_bytes, planned_gathering
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample

@@ -279,7 +279,7 @@ def test_rounds_by_passes_that_are_stopped_keep_the_best_of_those_so_far() -> No
 
 def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
     problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
-    assert RoundsDriver().memory(problem, 40)["histograms"] > 0
+    assert RoundsDriver().memory(problem, 100, 40)["histograms"] > 0
 
 
 def rises(model: Any, X: np.ndarray, column: int) -> np.ndarray:

@@ -18,8 +18,9 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.preparation.bandwidth import PAIR_BYTES
 from dkl.passes.loop import ColumnStore
-from dkl.protocols.driver import Driver
+from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
 from dkl.protocols.source import BlockSource
 
 P = TypeVar("P")
@@ -145,10 +146,14 @@ class SearchingLearner(FeatureLearner):
     _supervised: ClassVar[bool] = True
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows that are searched, the ascent on them, and the matrices that the rounds keep."""
+        """The rows that are searched, the ascent on them, and the matrices that the rounds keep.
+
+        Before that, the distances of rows that the bandwidth is found by.
+        """
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        rounds = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        return largest_held([rounds, {BETWEEN_PASSES: PAIR_BYTES}])
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations that the search on the rows in memory takes, where a driver counts them."""
