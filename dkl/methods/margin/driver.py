@@ -42,7 +42,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """
 
     history = HISTORY
-    heard = ("n_features", "loss", "held_out_loss", "duality_gap")
+    reported = ("n_features", "loss", "held_out_loss", "duality_gap")
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._rows = SearchedRows(kept_bytes)

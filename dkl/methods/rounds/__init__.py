@@ -1,1 +1,1 @@
-"""Rounds in which atoms of several dictionaries compete: steps, searched waves and kernels at landmarks."""
+"""Rounds: columns of dictionaries join a linear model where it errs most, and all coefficients are refitted."""

@@ -63,7 +63,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     """
 
     history = HISTORY
-    heard = ("n_features", "held_out_loss")
+    reported = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
         """The constant alone."""

@@ -23,9 +23,9 @@ class Rounds(ABC, Generic[P, S]):
     and verifies candidates, and "refit" sums the system of the columns that have joined, where the head needs that.
     """
 
-    # columns of the history, and those of them that subscribers hear of
+    # columns of the history, and those of them that progress reports
     history: ClassVar[tuple[str, ...]]
-    heard: ClassVar[tuple[str, ...]]
+    reported: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
         self._rows = SearchedRows()
@@ -56,7 +56,7 @@ class Rounds(ABC, Generic[P, S]):
         if len(state.history) == 0:
             return {}
         last = lines_of(self.history, state.history[-1:])[0]
-        return {name: last[name] for name in self.heard if np.isfinite(last[name])}
+        return {name: last[name] for name in self.reported if np.isfinite(last[name])}
 
     def _missing(self, problem: P, state: S) -> RowSample | None:
         """The rows to search on, where the next search needs them and they are not at hand.
