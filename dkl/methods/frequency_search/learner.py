@@ -18,6 +18,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
+from dkl.methods.preparation.bandwidth import distances_bytes
 from dkl.passes.loop import ColumnStore
 from dkl.protocols.driver import Driver
 from dkl.protocols.source import BlockSource
@@ -148,7 +149,10 @@ class SearchingLearner(FeatureLearner):
         """The rows that are searched, the ascent on them, and the matrices that the rounds keep."""
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        held = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        # the bandwidth is found before the search: its distances are gone by then, and count where they are more
+        before = distances_bytes(dataset.n_rows) - sum(held.values()) if self._prior().needs_bandwidth else 0
+        return {**held, "distances for the bandwidth": before} if before > 0 else held
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations that the search on the rows in memory takes, where a driver counts them."""

@@ -80,12 +80,21 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
         norms, products = np.einsum("ij,ij->i", rows, rows), rows @ rows.T
     else:
         norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
-    upper = np.triu_indices(len(norms), 1)
-    sums = (norms[:, None] + norms)[upper]
-    squares = sums - 2.0 * products[upper]
-    # what is left of equal rows after cancellation is not a distance
-    squares[squares < 1e-13 * sums] = 0.0
-    return np.sqrt(squares)
+    lengths, end = np.empty(len(norms) * (len(norms) - 1) // 2), 0
+    # row by row, so that beside the products nothing of their size is held
+    for first, norm in enumerate(norms):
+        start, end = end, end + len(norms) - first - 1
+        sums = norm + norms[first + 1 :]
+        squares = sums - 2.0 * products[first, first + 1 :]
+        # what is left of equal rows after cancellation is not a distance
+        squares[squares < 1e-13 * sums] = 0.0
+        lengths[start:end] = np.sqrt(squares)
+    return lengths
+
+
+def distances_bytes(n_rows: int) -> int:
+    """What the distances of the sampled rows take, their products and a copy for the median included."""
+    return 16 * min(n_rows, MAX_ROWS) ** 2
 
 
 def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
