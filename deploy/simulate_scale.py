@@ -35,6 +35,7 @@ from dkl.events import Event
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Fold, Record
+from dkl.protocols.source import PARTS, BaseSource
 
 PROCESSES = 4
 LOOK_AT_EVERY = 20
@@ -44,12 +45,12 @@ LOOK_AT_EVERY = 20
 class EmptyReader:
     """Makes a block of two rows where it is asked for."""
 
-    def load(self, ticket: int) -> Block:
+    def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         return Block(int(ticket), np.ones((2, 1), np.float32), None, None, np.arange(2))
 
 
 @dataclass
-class Blocks:
+class Blocks(BaseSource):
     """`n_blocks` blocks of two rows: in a store, or in a Dask collection."""
 
     n_blocks: int
@@ -84,7 +85,7 @@ class Blocks:
 class LoadedReader:
     """For rows that are there: the ticket is the block."""
 
-    def load(self, ticket: Block) -> Block:
+    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
         return ticket
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -30,18 +31,32 @@ def main() -> None:
         with suppress(OSError):
             if not isinstance(error, BrokenPipeError):
                 os.write(2, f"Error: the output cannot be written: {error.strerror or error}\n".encode())
-        # What is still in the buffers goes nowhere, or the interpreter would fail once more when it flushes them.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            with suppress(OSError):
-                os.dup2(nowhere, stream)
-        sys.exit(FAILED)
+        _drop_output()
+        sys.exit(_code_before(error) if isinstance(error, BrokenPipeError) else FAILED)
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            # what prints help has met the closed pipe, and ends the program by itself
+            _drop_output()
+            sys.exit(_code_before(ended.__context__))
         if ended.code != INTERRUPTED:
             raise
         with suppress(OSError):
             sys.stderr.flush()
         os._exit(INTERRUPTED)
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffers nowhere: the interpreter would fail once more when it flushes them."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        with suppress(OSError):
+            os.dup2(nowhere, stream)
+
+
+def _code_before(closed: BrokenPipeError) -> Any:
+    """How the program would have ended if somebody had read its output to the end."""
+    before = closed.__context__
+    return before.code if isinstance(before, SystemExit) else 0 if before is None else FAILED
 
 
 if __name__ == "__main__":

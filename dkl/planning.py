@@ -29,6 +29,7 @@ from dkl.passes.room import Room
 from dkl.passes.timing import seconds_counted, seconds_of_rows
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.protocols.block import Block
+from dkl.protocols.driver import with_passes
 from dkl.protocols.records import Fold, Record
 
 # Kinds of passes that a short plan names: those that take longest.
@@ -176,9 +177,9 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Of one process, above what its imports take."""
-        passes, held = max((kind.memory.total for kind in self.passes), default=0), sum(self.held.values())
+        passes = max((kind.memory.total for kind in self.passes), default=0)
         # Passes and the driver share a process, unless workers run the passes.
-        return max(passes, held) if self.is_cluster else passes + held
+        return max(passes, sum(self.held.values())) if self.is_cluster else with_passes(self.held, passes)
 
     @property
     def device_bytes(self) -> int:

@@ -82,19 +82,16 @@ INVERTED = {
     ("dkl.methods.modelled", "dkl.machines.from_learner"),
     ("dkl.linear.incremental", "dkl.encodings.categories"),
 }
-# One method imports another only by a row of this table; `preparation`, `frequency_search` and `metric` are kits.
+# One method imports another only by a row of this table; `preparation`, `frequency_search`, `metric` and
+# `rounds` are kits.
 BETWEEN_METHODS = {
     ("margin", "game"): "the solver of Algorithm 2 is a parameter of MarginFeatures",
     ("density", "aligned"): "JointFeatures has the default bound on the divergence that AlignedFeatures has",
-    ("steps", "margin"): "the loss, and the rows that only judge, are those of the rounds of MarginFeatures",
-    ("dictionaries", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
-    ("margin", "dictionaries"): "a list of families is a parameter of MarginFeatures",
-    ("margin", "steps"): "rounds over several dictionaries leave the history that rounds of steps leave",
+    ("rounds", "steps"): "steps are one of the dictionaries, and their histograms the sums of a round",
     ("margin", "nystrom"): "landmarks that rounds have chosen are whitened as those of NystromFeatures",
-    ("metric", "margin"): "rows that only judge a metric are told apart as in the rounds of MarginFeatures",
     ("landmarks", "posterior"): "the weights of a landmark's candidates are a pseudo-posterior",
 }
-KITS = {"preparation", "frequency_search", "metric"}
+KITS = {"preparation", "frequency_search", "metric", "rounds"}
 # Modules of methods and heads that know datasets and passes; every other one there loads neither Dask nor zarr.
 LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
@@ -105,7 +102,6 @@ IMPURE_HEADS = {
     "answers",
     "fitting",
     "incremental",
-    "mixed_blocks",
     "newton",
     "refinement",
     "summary",

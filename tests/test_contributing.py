@@ -18,10 +18,13 @@ from sklearn.base import clone
 from dkl.data.coerce import as_dataset
 from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
+from dkl.features.dictionaries import Steps
 from dkl.features.families import Gaussian
+from dkl.methods.dictionaries.landmarks import LandmarkDictionary, Landmarks
+from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.planning import plan
-from dkl.testing import check_family, check_learner, check_source
+from dkl.testing import check_dictionary, check_family, check_learner, check_source
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,6 +105,35 @@ def test_a_learner_with_rounds_goes_on_from_its_checkpoint(
     resumed = clone(learner).fit(X, y)
     assert len(resumed.stats_) < len(expected)
     np.testing.assert_array_equal(resumed.losses_, expected)
+
+
+def test_the_dictionary_of_the_page_satisfies_the_checks(skeleton: Callable[[str], ModuleType]) -> None:
+    check_dictionary(skeleton("dictionary").ColumnWaves())
+
+
+def test_the_dictionary_of_the_page_competes_with_others(skeleton: Callable[[str], ModuleType]) -> None:
+    X = np.random.default_rng(0).uniform(-4.0, 4.0, (600, 4))
+    y = np.sin(2.0 * np.pi / 8.0 * 3.0 * X[:, 0]) + (X[:, 1] > 0.5)
+    both = [skeleton("dictionary").ColumnWaves(), Steps(depth=1)]
+    scores = [
+        MarginFeatures(families, n_features=20, random_state=0).fit(X[:400], y[:400]).machine_.score(X[400:], y[400:])
+        for families in (both, both[:1], both[1:])
+    ]
+    assert scores[0] > 0.98
+    assert scores[0] > max(scores[1:]) + 0.02
+
+
+def test_a_dictionary_that_follows_no_slopes_is_refused() -> None:
+    class AtRandom(LandmarkDictionary):
+        def propose(self, rows: Any, count: int, seed: int) -> np.ndarray:
+            return np.random.default_rng(1).permutation(rows.X)[:count]
+
+    class RandomLandmarks(Landmarks):
+        def searched(self, scaler: Any, metric: Any) -> LandmarkDictionary:
+            return AtRandom(self.kernel, scaler, metric)
+
+    with pytest.raises(AssertionError, match="explain more of the slopes"):
+        check_dictionary(RandomLandmarks())
 
 
 @dataclass(frozen=True)

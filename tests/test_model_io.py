@@ -38,7 +38,7 @@ from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
-from dkl.model_io import FORMAT, load_model, save
+from dkl.model_io import FORMAT, content_hash, load_model, save
 from tests.linear.problems import rows
 
 X, CODES = rows(300, 3, 6)
@@ -525,6 +525,20 @@ OTHER: dict[str, Edit] = {
     "another temperature": with_field("temperature_", 2.0),
     "another device": with_field("device", "gpu"),
 }
+
+
+def test_the_token_says_who_wrote_a_folder_and_nothing_of_the_model(saved: Path) -> None:
+    """As in a store: it tells a writer's own folder from that of another, and is set when the model is complete."""
+    known = dkl.load_model(saved)
+    node = json.loads((saved / "zarr.json").read_text())
+    (marker,) = (value for value in node["attributes"].values() if isinstance(value, dict) and "token" in value)
+    marker["token"] = "0" * 32
+    (saved / "zarr.json").write_text(json.dumps(node))
+    assert content_hash(dkl.load_model(saved)) == content_hash(known)
+    del marker["token"]
+    (saved / "zarr.json").write_text(json.dumps(node))
+    with pytest.raises(StoreError, match="describes no model"):
+        dkl.load_model(saved)
 
 
 @pytest.mark.parametrize("name", [*WRONG, *OTHER])

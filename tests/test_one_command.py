@@ -40,6 +40,21 @@ def test_a_file_becomes_a_model_its_score_and_the_strengths_of_its_columns(folde
     np.testing.assert_array_equal(model.predict(TABLE), dkl.load_model("hand.model.zarr").predict(TABLE))
 
 
+@pytest.mark.parametrize("what", ["'refund_paid' alone gives", "'left' and 'right' together give"])
+def test_fit_asks_about_columns_that_tell_the_target_nearly_perfectly(folder: Path, what: str) -> None:
+    left, right = RNG.integers(0, 2, N), RNG.integers(0, 2, N)
+    churned = left if "alone" in what else left ^ right
+    columns = {"refund_paid": left} if "alone" in what else {"left": left, "right": right}
+    rows = TABLE[["a"]].assign(**columns, churned=np.where(churned, "yes", "no"))
+    rows.to_csv("known.csv", index=False)
+    said = dkl_command("fit", "known.csv", "known.zarr", "--target", "churned", "--effort", "fast", "--quiet")
+    assert said.exit_code == 0, said.output
+    text = " ".join(said.output.split())
+    assert what in text
+    assert "known when you predict?" in text
+    assert "--drop" in text
+
+
 def test_rows_are_read_again_where_a_file_or_an_option_has_changed(folder: Path) -> None:
     fit = ("fit", "data.csv", "model.zarr", "--target", "churned", *SMALL, "--overwrite")
     assert "were read into model.rows.zarr" in facts_of(*fit)["read"]

@@ -37,6 +37,7 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.passes.timing import seconds_of_rows
 from dkl.planning import plan
 from dkl.protocols.block import Block
+from dkl.protocols.driver import BETWEEN_PASSES, largest_held, with_passes
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 LEARNERS = [
@@ -202,6 +203,16 @@ def test_a_plan_counts_what_the_driver_holds_beside_its_passes(dataset: Dataset)
     assert sum(plan(machine, dataset).held.values()) >= held
     for other in (PeakFeatures(n_features=20), features.set_params(solver="game")):
         assert plan(other, dataset).held["searched rows"] > 0
+
+
+def test_what_a_driver_holds_between_passes_is_not_there_beside_them(dataset: Dataset) -> None:
+    judging, fit = {"Hessians": 10, BETWEEN_PASSES: 90}, {"features": 30, BETWEEN_PASSES: 20}
+    held = largest_held([judging, fit])
+    assert held == {"features": 30, BETWEEN_PASSES: 70}
+    assert [with_passes(held, passes) for passes in (0, 70, 100)] == [100, 100, 130]
+    planned = plan(KernelClassifier(RandomFeatures(n_features=300), solver="newton", loss="squared_hinge"), dataset)
+    assert planned.peak_bytes == with_passes(planned.held, max(one.memory.total for one in planned.passes))
+    assert planned.peak_bytes < sum(planned.held.values()) + max(one.memory.total for one in planned.passes)
 
 
 def test_passes_and_what_the_driver_holds_beside_them_share_the_limit(dataset: Dataset) -> None:

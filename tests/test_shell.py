@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dkl
@@ -56,10 +57,74 @@ def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, mode
     assert ended.stderr == ""
 
 
-@pytest.mark.parametrize("options", ["", "--json"])
-def test_work_whose_result_nobody_reads_has_not_failed(options: str, model: Path) -> None:
-    ended = shell(f"($DKL report {model} {options}; echo code $? >&2) | true")
-    assert ended.stderr == "code 0\n"
+# Runs commands one after another in one process, the output of each into a pipe that nobody reads.
+CLOSED_PIPE = """
+import io, json, os, shlex, sys
+import dkl.__main__
+
+ends = []
+for command in json.loads(sys.stdin.read()):
+    reader, writer = os.pipe()
+    os.close(reader)
+    known = os.dup(1)
+    os.dup2(writer, 1)
+    before, sys.stdout = sys.stdout, io.TextIOWrapper(open(1, "wb", closefd=False))
+    sys.argv, code = ["dkl", *shlex.split(command)], 0
+    errors = os.dup(2)
+    try:
+        dkl.__main__.main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    sys.stdout.flush()
+    os.dup2(errors, 2)
+    os.dup2(known, 1)
+    sys.stdout = before
+    ends.append([command, code])
+print(json.dumps(ends))
+"""
+
+
+def test_no_command_fails_for_want_of_a_reader(tmp_path: Path) -> None:
+    """Those that print nothing but results, help or failures: the code is that of a command whose output is read."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=80), "k": rng.choice(list("ab"), 80), "y": rng.choice(list("uv"), 80)})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    fit = "--set features=random --features 5 --quiet"
+    expected = {
+        "--help": 0,
+        "--version": 0,
+        "fit --help": 0,
+        "ingest rows.csv rows.zarr --target y --quiet": 0,
+        "info rows.zarr": 0,
+        "info rows.zarr --json": 0,
+        "verify rows.zarr": 0,
+        "plan rows.zarr": 0,
+        "plan rows.zarr --json": 0,
+        f"fit rows.zarr model.zarr {fit}": 0,
+        f"fit rows.zarr other.zarr {fit} --json": 0,
+        "score model.zarr rows.zarr --quiet": 0,
+        "predict model.zarr rows.zarr out.csv --quiet": 0,
+        "explain model.zarr rows.zarr --quiet": 0,
+        "drift rows.zarr rows.zarr --quiet": 0,
+        "report model.zarr": 0,
+        "info nowhere.zarr": 1,
+        "info nowhere.zarr --json": 1,
+        "nonsense": 2,
+    }
+    known = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "-c", CLOSED_PIPE]
+    run = subprocess.run(
+        program, input=json.dumps(list(expected)), capture_output=True, text=True, env=known, cwd=tmp_path, check=True
+    )
+    assert dict(json.loads(run.stdout)) == expected, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "Broken" not in run.stderr
+
+
+@pytest.mark.parametrize(("command", "code"), [("report {model} --json", 0), ("--help", 0), ("info no --json", 1)])
+def test_work_whose_result_nobody_reads_has_not_failed(command: str, code: int, model: Path) -> None:
+    ended = shell(f"($DKL {command.format(model=model)}; echo code $? >&2) | true")
+    assert ended.stderr == f"code {code}\n"
 
 
 def test_a_terminal_without_a_width_is_one_of_80(model: Path) -> None:

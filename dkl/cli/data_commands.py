@@ -324,6 +324,8 @@ def short_facts(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     kind = {"classification": "classes", "regression": "numbers", None: "none"}[schema.task]
     if schema.may_be_counts:
         kind += " (if they are numbers: dkl fit --task regression; if they are counts: dkl fit --loss poisson)"
+    if form := schema.provenance.get("target_form"):
+        kind += f" written as {form}"
     shown["target"] = kind if name is None else f"{name}: {kind}"
     weights = facts.get("classes")
     if weights:

@@ -16,7 +16,6 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import TaskChoice
 from dkl.data.sources.in_memory import ArraySource
-from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.store.copying import blocks_in_order, shuffled_blocks, write_all
@@ -136,7 +135,7 @@ def create_dataset(
         if beside.row_id is not None and isinstance(dataset.source, ArraySource):
             dataset = dataset.with_rows(dataset.source.numbered(beside.row_id), dataset.schema)
         # The blocks of rows in memory stay what they are, whatever is noted of the rows.
-        rows_a_block = rows_a_block or getattr(dataset.source, "rows_a_block", None)
+        rows_a_block = rows_a_block or dataset.source.rows_a_block
         return dataset
 
     dataset = beside.noted_of(made, sample_weight)
@@ -180,7 +179,7 @@ def _check_own_rows(dataset: Dataset, target: Location) -> None:
         The store is behind a URL, where it is deleted before its rows could be read.
     """
     # Views read the store that they narrow.
-    source = dataset.source.base if isinstance(dataset.source, SelectedSource) else dataset.source
+    source = dataset.source.base
     if not isinstance(source, StoreSource | VersionSource) or source.location.key != target.key:
         return
     token = (source.parts[0] if isinstance(source, VersionSource) else source).token

@@ -24,7 +24,6 @@ from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import InPlaceSource, open_in_place
 from dkl.data.sources.lazy import lazy_part, zarr_behind
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import SelectedSource, Thinned, narrowed
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import SplitSet, are_shares, assign, split_rule
@@ -35,6 +34,7 @@ from dkl.data.together.choosing import chosen_rows_together
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.splitting import split_rule_together
 from dkl.data.verification import faults
+from dkl.data.view import Thinned, View
 from dkl.events import Subscriber, ignore
 
 
@@ -109,9 +109,7 @@ class Dataset:
     @property
     def version(self) -> int:
         """How often rows were appended to the store, or dropped from it, before this dataset was opened."""
-        # A view has the version of the rows that it narrows; rows outside of stores of dkl have none.
-        source = self.source.base if isinstance(self.source, SelectedSource) else self.source
-        return getattr(source, "version", 0)
+        return self.source.version
 
     @property
     def total_weight(self) -> float:
@@ -184,7 +182,7 @@ class Dataset:
     def __getitem__(self, name: str) -> Dataset:
         for split in self.split_sets.values():
             if name in split.names:
-                source = split.select(self.source, name, self.schema.n_classes)
+                source = split.select(self.source, name)
                 # A view of a view keeps both names: 'train.fold 1'.
                 full = f"{self.name}.{name}" if self.name else name
                 return Dataset(source, self.schema, store=self.store, name=full)
@@ -258,7 +256,7 @@ class Dataset:
         self._check_split_names(names, name)
         split = assign(source, names, rule, schema.n_classes, columns)
         # Only a whole store (version 0) can keep codes beside its rows; later versions and views keep theirs in memory.
-        writer = getattr(self.source, "write_split", None)
+        writer = self.source.write_split if isinstance(self.source, StoreSource) else None
         if write and writer is None:
             raise ValueError(f"{self._called} is not a whole store: its splits are kept in memory (write=False)")
         if writer is not None and write is not False:
@@ -300,7 +298,7 @@ class Dataset:
         if max_rows >= self.n_rows:
             return self
         step = Thinned(self.source.block_rows, int(max_rows), int(seed))
-        source = narrowed(self.source, step, step.kept, n_classes=self.schema.n_classes)
+        source = View(self.source, step, n_classes=self.schema.n_classes)
         return Dataset(source, self.schema, store=self.store, name=self.name)
 
     def append(

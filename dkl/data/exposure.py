@@ -13,12 +13,12 @@ from dkl.data.checks import check_order, did_you_mean, named_place, shown_value,
 from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.beside_x import ColumnBesideX
 from dkl.data.sources.in_memory import counted_of_given
-from dkl.data.sources.selected import narrowed
+from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, feature_values
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.rules import GivenColumn
+from dkl.data.view import ColumnAlong, RowNote, RowStep, View
 from dkl.protocols.block import Block
 
 # The row column of exposures.
@@ -119,7 +119,7 @@ def with_stored_exposure(dataset: Dataset, name: str, *, stays: bool = False) ->
         If no column has the name, or values of it were missing when the rows were written.
     """
     place, schema, encoding = exposure_place(dataset, name), dataset.schema, dataset.encoding
-    source = ColumnBesideX(dataset.source, EXPOSURE, _StoredExposure(place), None if stays else place)
+    source = View(dataset.source, ColumnAlong(EXPOSURE, _StoredExposure(place), None if stays else place))
     if stays:
         return dataset.with_rows(source, schema)
     if encoding is not None:
@@ -247,8 +247,7 @@ def with_exposure(dataset: Dataset, given: Any, sample_weight: Any = None) -> Da
     values = checked_exposure(given, dataset.n_rows if counted is None else counted[1])
     values = values if counted is None else values[counted[0]]
     step = GivenColumn(EXPOSURE, np.split(values, np.cumsum(source.block_rows)[:-1]))
-    noted = narrowed(source, step, source.block_rows, n_classes=dataset.schema.n_classes, counts=source.counts)
-    return dataset.with_rows(noted, dataset.schema)
+    return dataset.with_rows(View(source, step), dataset.schema)
 
 
 def known_exposure(dataset: Dataset) -> dict[int, np.ndarray]:
@@ -294,7 +293,7 @@ def with_planned_rates(dataset: Dataset, *, weighs: bool) -> Dataset:
 
 def _as_rates(dataset: Dataset, step: _Exposed) -> Dataset:
     schema = replace(dataset.schema, has_weight=dataset.schema.has_weight or step.factor is not None)
-    return dataset.with_rows(narrowed(dataset.source, step, dataset.source.block_rows, n_classes=None), schema)
+    return dataset.with_rows(View(dataset.source, step), schema)
 
 
 def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure: Any) -> Dataset:
@@ -314,12 +313,11 @@ def further_rates(model: Any, X: Any, y: object, sample_weight: object, exposure
 
 
 @dataclass(frozen=True)
-class _ExposedBlock:
+class _ExposedBlock(RowNote):
     """Rates in place of the targets of one block, from its column of exposures."""
 
     factor: float | None
-    needs: tuple[str, ...] = (EXPOSURE,)
-    provides: tuple[str, ...] = ()
+    needs = (EXPOSURE,)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with rates in place of targets, and their weights."""
@@ -337,7 +335,7 @@ class _ExposedBlock:
 
 
 @dataclass(frozen=True, eq=False)
-class _Exposed:
+class _Exposed(RowStep):
     """Rates in place of targets, whose exposures have these digests, and what weights are multiplied by."""
 
     digests: dict[int, str]
@@ -350,6 +348,9 @@ class _Exposed:
     def block_identity(self, index: int) -> str:
         """The targets and weights of the block depend on its own exposures."""
         return f"exposure {self.digests.get(index)} {self.factor}"
+
+    def counts(self, before: RowSource) -> None:
+        """Weights may be others, and are counted anew."""
 
     def at(self, index: int) -> _ExposedBlock:
         return _ExposedBlock(self.factor)

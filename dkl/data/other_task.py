@@ -9,7 +9,7 @@ import numpy as np
 from dkl.data.checks import shown_value
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import narrowed
+from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
 
 # Of more different numbers nobody means labels; all of them would have to be held.
@@ -40,7 +40,7 @@ def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tupl
             raise ValueError(f"the targets of {place} are labels such as {told}, not numbers; take KernelClassifier")
         step = _Retold(np.asarray(classes, np.float64), to_codes=False)
         made = replace(schema, task=task, classes=None)
-        return narrowed(source, step, source.block_rows, n_classes=None), made
+        return View(source, step), made
     if schema.n_targets is not None:
         raise ValueError(f"{place} has {schema.n_targets} targets a row, and labels are one; take KernelRegressor")
     found = np.empty(0)
@@ -59,17 +59,15 @@ def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tupl
         raise ValueError(f"the target of {place} has one value, {found[0]:g}; labels are two or more")
     classes = found.astype(np.int64)
     made = replace(schema, task=task, classes=classes)
-    return narrowed(source, _Retold(found, to_codes=True), source.block_rows, n_classes=len(classes)), made
+    return View(source, _Retold(found, to_codes=True), n_classes=len(classes)), made
 
 
 @dataclass(frozen=True)
-class _RetoldBlock:
+class _RetoldBlock(RowNote):
     """The targets of one block as numbers of its codes, or as codes of its numbers."""
 
     values: np.ndarray
     to_codes: bool
-    needs: tuple[str, ...] = ()
-    provides: tuple[str, ...] = ()
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
         """The block with its targets for the other task."""
@@ -79,7 +77,7 @@ class _RetoldBlock:
 
 
 @dataclass(frozen=True, eq=False)
-class _Retold:
+class _Retold(RowStep):
     """Targets for the other task, by the sorted values that there are."""
 
     values: np.ndarray
@@ -89,9 +87,8 @@ class _Retold:
     def identity(self) -> str:
         return f"{'labels' if self.to_codes else 'numbers'} {self.values.tolist()}"
 
-    def block_identity(self, index: int) -> str:
-        """All blocks have the same values."""
-        return self.identity
+    def counts(self, before: RowSource) -> None:
+        """Other classes are counted anew."""
 
     def at(self, index: int) -> _RetoldBlock:
         return _RetoldBlock(self.values, self.to_codes)

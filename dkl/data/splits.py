@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.data.counts import RowCounts
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import SelectedSource, narrowed
+from dkl.data.view import RowChoice, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
 
@@ -25,26 +25,25 @@ Assign = Callable[[Block], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class HeldCodes:
+class HeldCodes(RowChoice):
     """Rows of one code, where the codes travel with the ticket."""
 
     codes: np.ndarray
     code: int
-    needs: tuple[str, ...] = ()
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         return chosen[self.codes == self.code]
 
 
 @dataclass(frozen=True)
-class StoredCodes:
+class StoredCodes(RowChoice):
     """Rows of one code, where the codes are a column of the store."""
 
     column: str
     code: int
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.column,)
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
@@ -52,11 +51,10 @@ class StoredCodes:
 
 
 @dataclass(frozen=True)
-class AllOrNone:
+class AllOrNone(RowChoice):
     """Every row of a block, or none."""
 
     keeps: bool
-    needs: tuple[str, ...] = ()
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         return chosen if self.keeps else chosen[:0]
@@ -92,12 +90,9 @@ class SplitSet:
     codes: list[np.ndarray] | None = None
     whole: Mapping[int, int] = field(default_factory=dict)
 
-    def select(self, source: RowSource, name: str, n_classes: int | None) -> SelectedSource:
+    def select(self, source: RowSource, name: str) -> View:
         """The rows of one split."""
-        code = self.names.index(name)
-        classes = None if self.class_weights is None else self.class_weights[:, code]
-        counts = RowCounts(self.rows[:, code], self.weights[:, code], classes)
-        return narrowed(source, SplitStep(self, code), counts.rows, n_classes=n_classes, counts=counts)
+        return View(source, SplitStep(self, self.names.index(name)))
 
     def joined_by(self, counts: RowCounts, name: str | None) -> SplitSet:
         """This set after the blocks of a further store, whose rows are all in the split `name` (None: in none)."""
@@ -127,11 +122,12 @@ class SplitSet:
 
 
 @dataclass(frozen=True, eq=False)
-class SplitStep:
+class SplitStep(RowStep):
     """The narrowing to one split."""
 
     split: SplitSet
     code: int
+    varies = True
 
     @property
     def identity(self) -> str:
@@ -141,6 +137,14 @@ class SplitStep:
     def block_identity(self, index: int) -> str:
         whole = self.split.whole.get(index)
         return f"split {self.split.digest} {self.code}" if whole is None else f"split {whole == self.code}"
+
+    def block_rows(self, before: RowSource) -> np.ndarray:
+        return self.split.rows[:, self.code]
+
+    def counts(self, before: RowSource) -> RowCounts:
+        of_classes = self.split.class_weights
+        classes = None if of_classes is None else of_classes[:, self.code]
+        return RowCounts(self.block_rows(before), self.split.weights[:, self.code], classes)
 
     def at(self, index: int) -> HeldCodes | StoredCodes | AllOrNone:
         if index in self.split.whole:

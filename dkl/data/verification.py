@@ -13,7 +13,6 @@ from dask.delayed import Delayed
 from dkl.data.checks import check_rows
 from dkl.data.sources.in_place import InPlaceSource, compare_noted
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import SelectedSource
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.store.block_arrays import CSR_PARTS, array_names, row_column_names
@@ -28,7 +27,7 @@ from dkl.errors import CorruptChunkError, StoreError
 
 def faults(source: RowSource) -> Iterator[str]:
     """A sentence for each thing that is wrong; whole blocks are read, whatever a view shows of them."""
-    base = source.base if isinstance(source, SelectedSource) else source
+    base = source.base
     # Rows that are not in a store of dkl have no checksums: their values are all that can be looked at, and for arrays
     # in place whether their objects and values are those that were opened and read.
     if not isinstance(base, StoreSource | VersionSource):

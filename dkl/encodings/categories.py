@@ -11,11 +11,12 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.view import View
 from dkl.encodings.fitted import FittedEncoding, Made, code_places, named_rules
 from dkl.encodings.gains import centred_gains, clear_mean_gain, cross_moments, held_out_gains
 from dkl.encodings.keys import CategoryKey, category_parts
 from dkl.encodings.row_matrices import MakesRows, Rows, RowsInFile, RowsInMemory, rows_in_memory
-from dkl.encodings.source import CategorySource
+from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import (
     CategoryFolds,
@@ -580,7 +581,7 @@ def _with_encoding(
         column_names=names,
         passthrough=None if folds is None else encoding.passthrough,
     )
-    return dataset.with_rows(CategorySource(dataset.source, places, tables, folds), schema)
+    return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, folds)), schema)
 
 
 @dataclass(frozen=True)

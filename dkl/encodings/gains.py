@@ -12,17 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from dkl.encodings.target_means import FoldTotals
+from dkl.linear.judge import is_clear
 
-LEAST_GAIN = 1e-3
-"""Of the squared error: a gain is clear where the mean over folds less two standard errors is above this."""
+LEAST_GAIN, _ERRORS = 1e-3, 2.0
+"""Share of the squared error, and standard errors more of it, that the mean gain over folds must exceed to be clear."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
     """The mean gain over folds, (n_folds,), where it is clear; else 0."""
-    if len(gains) < 2:
-        return 0.0
-    error = gains.std(ddof=1) / np.sqrt(len(gains))
-    return float(gains.mean()) if gains.mean() - 2.0 * error > LEAST_GAIN else 0.0
+    return float(gains.mean()) if is_clear(gains - LEAST_GAIN, _ERRORS) else 0.0
 
 
 def clear_mean_gain(per_target: Sequence[np.ndarray]) -> float:

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from dkl.encodings.keys import CategoryKey, dense_columns
+from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
+
+TEXT_ROWS = 1 << 13
+"""Rows whose directions of a text are in double precision at a time: 1 KiB a row of all directions, 8 MiB."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,16 @@ def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
         "squares": np.array([np.bincount(fold, column, count) for column in (weighted * targets).T]),
     }
     for k, (start, size) in enumerate(operands["places"]):
-        z = np.ones((len(fold), size + 1))
-        z[:, 1:] = dense_columns(block.X, start, start + size)
-        gram, answers = np.empty((count, size + 1, size + 1)), np.empty((count, size + 1, targets.shape[1]))
+        raw = dense_columns(block.X, start, start + size)
+        gram, answers = np.zeros((count, size + 1, size + 1)), np.zeros((count, size + 1, targets.shape[1]))
         for f in range(count):
-            rows = np.flatnonzero(fold == f)
-            of_fold = z[rows] * block.weights[rows, None]
-            gram[f], answers[f] = of_fold.T @ z[rows], of_fold.T @ targets[rows]
+            of_fold = np.flatnonzero(fold == f)
+            for part in spans(len(of_fold), TEXT_ROWS):
+                rows = of_fold[part]
+                z = np.ones((len(rows), size + 1))
+                z[:, 1:] = raw[rows]
+                weighted_z = z * block.weights[rows, None]
+                gram[f] += weighted_z.T @ z
+                answers[f] += weighted_z.T @ targets[rows]
         sums |= {f"gram {k}": gram, f"answers {k}": answers}
     return sums

@@ -19,11 +19,14 @@ from scipy import sparse
 from dkl.data.dataset import Dataset
 from dkl.data.ingest.column_rules import DIRECTION
 from dkl.data.ingest.encoding import TableEncoding
+from dkl.data.sources.rows import RowSource
+from dkl.data.view import View
 from dkl.encodings.keys import dense_columns
-from dkl.encodings.source import FoldedSource
-from dkl.encodings.sums import text_sums
+from dkl.encodings.source import LearnedNumbers
+from dkl.encodings.sums import TEXT_ROWS, text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.tiles import spans
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
@@ -54,7 +57,8 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
     if targets:
         settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-        (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings).results
+        # later passes read other columns, those that a fit makes of these
+        (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings, is_read_again=False).results
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
         weights = [score_weights(sums[f"gram {k}"], sums[f"answers {k}"], totals) for k in range(len(sizes))]
@@ -199,7 +203,10 @@ def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
     largest, products = max(size for _, size in places), sum((size + 1) ** 2 for _, size in places)
 
     def cost(rows: int, columns: int) -> Cost:
-        return Cost(flops=2.0 * rows * products, scratch_bytes=8 * 3 * rows * (largest + 1))
+        of_rows = 3 * min(rows, TEXT_ROWS) * (largest + 1)
+        # of sparse rows the directions of one text are written out
+        dense = rows * largest * dataset.source.dtype.itemsize * dataset.source.is_sparse
+        return Cost(flops=2.0 * rows * products, scratch_bytes=8 * (of_rows + products) + dense)
 
     operands = {"places": tuple(places), "folds": folds, "n_classes": dataset.schema.n_classes}
     return BlockSum("words of texts", text_sums, accumulators, operands, cost, on_host=True)
@@ -237,7 +244,7 @@ def _with_columns(
         passthrough=changed.passthrough,
     )
     places = TextPlaces(tuple(_places(encoding)), encoding.n_columns, tuple(mixing.shape[2] for mixing in mixings))
-    return dataset.with_rows(TextSource(dataset.source, places, tuple(mixings), folds), schema)
+    return dataset.with_rows(View(dataset.source, TextNumbers(places, tuple(mixings), folds)), schema)
 
 
 @dataclass(frozen=True)
@@ -276,33 +283,35 @@ class TextPlaces:
         for (start, size), mixing in zip(self.starts, mixings, strict=True):
             parts.append(X[:, end:start])
             end = start + size
-            raw = dense_columns(X, start, end).astype(np.float64)
-            made = np.empty((len(raw), mixing.shape[2]))
+            raw = dense_columns(X, start, end)
+            made = np.empty((len(raw), mixing.shape[2]), X.dtype)
             with one_blas_thread():
                 for f in range(len(mixing)):
-                    rows = slice(None) if fold is None else np.flatnonzero(fold == f)
-                    made[rows] = raw[rows] @ mixing[f]
-            parts.append(made.astype(X.dtype))
+                    of_fold = np.arange(len(raw)) if fold is None else np.flatnonzero(fold == f)
+                    for part in spans(len(of_fold), TEXT_ROWS):
+                        rows = of_fold[part]
+                        made[rows] = raw[rows].astype(np.float64) @ mixing[f]
+            parts.append(made)
         parts.append(X[:, end:])
         if sparse.issparse(X):
             return sparse.csr_array(sparse.hstack([sparse.csr_array(part) for part in parts], format="csr"))
         return np.hstack(parts)
 
 
-class TextSource(FoldedSource):
-    """Rows whose free text is scores and directions: what was learned is a mixing (F, K, j) for each text."""
+class TextNumbers(LearnedNumbers):
+    """Scores and directions in place of free text: what was learned is a mixing (F, K, j) for each text."""
 
     places: TextPlaces
 
-    @property
-    def read_nbytes(self) -> int:
-        """The block of directions, those of one text in double precision, and the rows that are put together."""
-        rows = int(self.block_rows.max(initial=0))
-        largest = max(size + width for (_, size), width in zip(self.places.starts, self.places.widths, strict=True))
-        return self.base.read_nbytes + self.base.block_nbytes + self.block_nbytes + 8 * rows * largest
+    def read_nbytes(self, before: RowSource) -> int:
+        """Some rows of one text are there in double precision, too."""
+        rows, each = min(int(before.block_rows.max(initial=0)), TEXT_ROWS), before.dtype.itemsize + 8
+        texts = zip(self.places.starts, self.places.widths, strict=True)
+        largest = max(each * size + 8 * width for (_, size), width in texts)
+        return super().read_nbytes(before) + rows * largest
 
     @cached_property
-    def _identity(self) -> str:  # type: ignore[override]
+    def identity(self) -> str:  # type: ignore[override]
         digest = hashlib.sha256(repr((self.places, self.folds)).encode())
         for mixing in self.learned:
             digest.update(np.ascontiguousarray(mixing).data)

@@ -1,23 +1,64 @@
-"""What `MarginFeatures(family=[...])` lists beside families of waves: steps and landmarks, and the list as a family."""
+"""What `MarginFeatures(family=[...])` lists beside families of waves: dictionaries, and the list as one family."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.families import Coordinates, Matern
+from dkl.features.families import Coordinates
 from dkl.features.feature_map import FeatureMap
-from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import DenseProjection
+from dkl.features.scaling import Scaler
 from dkl.features.step_projection import MOST_FACTORS
 
 
+class ListedDictionary:
+    """A dictionary that stands in a list beside families of waves: its parameters, and what is searched for them.
+
+    A subclass is a frozen dataclass. One that has a bandwidth to be found says so by `needs_bandwidth`, gets it by
+    `with_bandwidth`, and has it as `sigma` from then on.
+    """
+
+    # whether its columns need double precision, as similarities to rows near each other do
+    is_double: ClassVar[bool] = False
+
+    @property
+    def needs_bandwidth(self) -> bool:
+        """Whether a bandwidth has to be found in the rows."""
+        return False
+
+    def validate(self) -> None:
+        """Raise ValueError if a parameter has no meaning."""
+
+    def with_bandwidth(self, sigma: float) -> Self:
+        """A copy for rows whose median distance is `sigma`."""
+        return self
+
+    def draw(self, n_features: int, n_columns: int, dtype: DTypeLike) -> FeatureMap:
+        """A map of so many columns, for plans: nothing is drawn, rounds look for them."""
+        zeros = DenseProjection(np.zeros((n_features, n_columns), dtype))
+        return FeatureMap("cos", zeros, np.ones(n_features), phases=np.zeros(n_features))
+
+    def searched(self, scaler: Scaler | None, metric: np.ndarray | None) -> Any:
+        """What rounds ask: a `dkl.methods.rounds.dictionary.Dictionary`.
+
+        Parameters
+        ----------
+        scaler : Scaler or None
+            Of the rows.
+        metric : ndarray of shape (d,) or (d, d), or None
+            Scaled rows are multiplied by it before the dictionary sees them. It is 0 in columns that must not be looked
+            at, since the model has to be monotone in them.
+        """
+        raise TypeError(f"{type(self).__name__} does not say how it is searched: give it a method `searched`")
+
+
 @dataclass(frozen=True)
-class Steps:
+class Steps(ListedDictionary):
     """Steps of columns, hinges and products of them, as a dictionary among others.
 
     Parameters
@@ -37,40 +78,10 @@ class Steps:
     bins: int = 64
 
     def validate(self) -> None:
-        """Raise ValueError if a parameter has no meaning."""
         if self.depth not in range(1, MOST_FACTORS + 1):
             raise ValueError(f"Steps: depth is {self.depth!r}; it must be 1, 2 or {MOST_FACTORS}")
         if self.bins not in range(2, 256):
             raise ValueError(f"Steps: bins is {self.bins!r}; it must be a whole number from 2 to 255")
-
-
-@dataclass(frozen=True)
-class Landmarks:
-    """Kernels k(., z) at landmarks z, rows among those of the fit, as a dictionary among others.
-
-    Parameters
-    ----------
-    kernel : Family
-        With a kernel in closed form.
-    sigma_factor : float
-        Multiplies a bandwidth that is "median": kernels at single landmarks want to be narrower than waves.
-
-    Examples
-    --------
-    >>> import dkl
-    >>> learner = dkl.MarginFeatures(family=[dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5))])
-    """
-
-    kernel: Any = field(default_factory=lambda: Matern(0.5))
-    sigma_factor: float = 0.5
-
-    def validate(self) -> None:
-        """Raise ValueError if a parameter has no meaning."""
-        if not hasattr(self.kernel, "kernel"):
-            raise ValueError(f"Landmarks: kernel is {self.kernel!r}; it must be a family such as Matern(0.5)")
-        if not (isinstance(self.sigma_factor, float | int) and 0.0 < self.sigma_factor < np.inf):
-            raise ValueError(f"Landmarks: sigma_factor is {self.sigma_factor!r}; it must be a positive number")
-        self.kernel.validate()
 
 
 @dataclass(frozen=True)
@@ -102,13 +113,18 @@ class Dictionaries:
 
     @property
     def others(self) -> list[Any]:
-        """Landmarks and families of waves, in their order."""
+        """Those that are searched on a sample of the rows: dictionaries and families of waves, in their order."""
         return [family for family in self.families if not isinstance(family, Steps | Coordinates)]
+
+    @property
+    def is_double(self) -> bool:
+        """Whether columns of one of them need double precision."""
+        return any(isinstance(family, ListedDictionary) and family.is_double for family in self.others)
 
     @property
     def needs_bandwidth(self) -> bool:
         """Whether one of them does."""
-        return any(_kernel_of(family).needs_bandwidth for family in self.others)
+        return any(family.needs_bandwidth for family in self.others)
 
     def validate(self) -> None:
         """Raise ValueError for no dictionary, one that is none, and steps or columns twice."""
@@ -121,7 +137,7 @@ class Dictionaries:
                     "dkl.Steps(), dkl.Landmarks() and dkl.Coordinates()"
                 )
             family.validate()
-            if not isinstance(family, Steps | Coordinates | Landmarks):
+            if not isinstance(family, ListedDictionary | Coordinates):
                 drawn = family.with_bandwidth(1.0).draw(1, 1, 0)
                 if drawn.activation != "cos-sin":
                     raise ValueError(
@@ -133,48 +149,32 @@ class Dictionaries:
                 raise ValueError(f"family lists {kind.__name__} more than once")
 
     def with_bandwidth(self, sigma: float) -> Dictionaries:
-        """Those that need one with the bandwidth `sigma`, landmarks with a share of it; others as they are."""
-        families = []
-        for family in self.families:
-            if isinstance(family, Landmarks) and family.kernel.needs_bandwidth:
-                families.append(replace(family, kernel=family.kernel.with_bandwidth(sigma * family.sigma_factor)))
-            elif not isinstance(family, Steps | Landmarks) and family.needs_bandwidth:
-                families.append(family.with_bandwidth(sigma))
-            else:
-                families.append(family)
-        return Dictionaries(tuple(families))
+        """Those that need one for rows whose median distance is `sigma`; others as they are."""
+        return Dictionaries(
+            tuple(family.with_bandwidth(sigma) if family.needs_bandwidth else family for family in self.families)
+        )
 
     @property
     def sigma(self) -> float:
-        """The bandwidth of the first waves; where there are none that of the first kernel, over its `sigma_factor`."""
-        waves = [family for family in self.others if not isinstance(family, Landmarks)]
-        return float(waves[0].sigma if waves else self.others[0].kernel.sigma / self.others[0].sigma_factor)
+        """The bandwidth of the first waves; where there are none, of the first dictionary that has one."""
+        waves = [family for family in self.others if not isinstance(family, ListedDictionary)]
+        return float((waves or [family for family in self.others if hasattr(family, "sigma")])[0].sigma)
 
     def stretched(self, ratio: float) -> Dictionaries:
         """Those that have a bandwidth with `ratio` times theirs, others as they are."""
-        families = []
-        for family in self.families:
-            own = _kernel_of(family)
-            wider = own.with_bandwidth(float(own.sigma) * ratio) if hasattr(own, "sigma") else own
-            families.append(replace(family, kernel=wider) if isinstance(family, Landmarks) else wider)
-        return Dictionaries(tuple(families))
+        return Dictionaries(
+            tuple(
+                family.with_bandwidth(float(family.sigma) * ratio) if hasattr(family, "sigma") else family
+                for family in self.families
+            )
+        )
 
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         """A map of the largest size that so many columns may take: nothing is drawn, rounds look for them."""
         self.validate()
-        landmarks = [family.kernel for family in self.others if isinstance(family, Landmarks)]
-        if landmarks:
-            m = n_frequencies
-            projection = NystromProjection(landmarks[0], np.zeros((m, n_columns)), np.zeros((m, m)))
-            return FeatureMap("nystrom", projection, np.ones(m))
-        zeros = DenseProjection(np.zeros((n_frequencies, n_columns), dtype))
-        return FeatureMap("cos", zeros, np.ones(n_frequencies), phases=np.zeros(n_frequencies))
+        listed = [family for family in self.others if isinstance(family, ListedDictionary)]
+        return (listed or [ListedDictionary()])[0].draw(n_frequencies, n_columns, dtype)
 
     def feature_scale(self, n_columns: int) -> float:
         """Columns come in their own units."""
         return 1.0
-
-
-def _kernel_of(family: Any) -> Any:
-    """The family whose bandwidth is asked for."""
-    return family.kernel if isinstance(family, Landmarks) else family

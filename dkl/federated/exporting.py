@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from dkl.data.checks import spoken
 from dkl.data.dataset import Dataset
-from dkl.data.sources.summed import NumberedSource
+from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.encodings.categories import refuse_codes
 from dkl.federated.agreement import CODES_DO_NOT_TRAVEL, Agreement, as_agreement, node_array
 from dkl.methods.validation import check_classes, check_columns, check_target
@@ -128,7 +128,9 @@ def export_sums(
         _check_enough(agreement, rows, nodes, numbers, counted[0], by_class=learner._supervised)
     record, sums = learner.summed(rows), []
     for node in nodes:
-        source = NumberedSource(rows.source, numbers.start, agreement.n_blocks, node.blocks(agreement.n_blocks))
+        # the site's blocks of the node under the numbers that they have in the tree of all sites
+        made_of = {number: (BlockPart(number - numbers.start),) for number in node.blocks(agreement.n_blocks)}
+        source = RearrangedSource(rows.source, made_of, agreement.n_blocks)
         result = run_pass(
             source, (record,), publish=resolve_progress(progress), memory_limit=memory_limit, device=computed
         )

@@ -520,6 +520,8 @@ class NewtonTargets:
         none does.
     fold : ndarray of shape (g,), int64, or None
         The fold whose rows a model does not see, -1 for a model that sees all.
+    inside : bool
+        A model sees the rows of its fold alone instead, -1 for those of no fold.
     """
 
     models: np.ndarray
@@ -530,6 +532,7 @@ class NewtonTargets:
     kept: Callable[[np.ndarray], np.ndarray] | None = None
     folds: Callable[[np.ndarray], np.ndarray] | None = None
     fold: np.ndarray | None = None
+    inside: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """The targets (n_b, g) and the weights (n_b,) of a block."""
@@ -552,4 +555,6 @@ class NewtonTargets:
             return None
         # Fold -1 is for rows that every model sees, -2 for rows held out from all of them.
         folds = self.folds(held_with)[:, None]
+        if self.inside:
+            return folds == self.fold
         return (folds > -2) & ((folds != self.fold) | (folds < 0))

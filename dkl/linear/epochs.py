@@ -14,14 +14,15 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import rows_on
 from dkl.kernels.maps import mapping_flops
+from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, minibatch_rows
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
 from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibatch, stored_minibatch
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
-# A held-out loss counts as lower only if it falls by more than this share of the lowest so far. Without it, patience
-# would never run out on a loss that creeps down by rounding.
+# Share of the lowest held-out loss so far by which an epoch must lower it: patience would never run out on a loss that
+# creeps down by rounding.
 _TOLERANCE = 1e-4
 # What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: .2
 # microseconds a row and model, and .36 nanoseconds a coefficient.
@@ -127,11 +128,22 @@ class EpochState:
     @property
     def stale(self) -> int:
         """Epochs since the held-out loss was last lowered by more than a ten-thousandth."""
-        lowest, at = np.inf, 0
-        for epoch, loss in enumerate(self.losses):
-            if loss < lowest - _TOLERANCE * abs(lowest if np.isfinite(lowest) else 1.0):
-                lowest, at = loss, epoch
-        return len(self.losses) - 1 - at if self.losses else 0
+        return len(self.losses) - 1 - last_gain(self.losses, _TOLERANCE) if self.losses else 0
+
+    def judged(self, sums: Mapping[str, np.ndarray], held_out: HeldOut) -> EpochState:
+        """The state after a look at the held-out rows, whose loss and weight are summed: with the best model so far.
+
+        Raises
+        ------
+        ValueError
+            If no row is held out.
+        """
+        weight = float(sums["weight"][0])
+        if weight == 0.0:
+            raise ValueError(f"no row is held out: a share of {held_out.share:g} of few rows; use a larger one")
+        losses = (*self.losses, float(sums["loss"][0]) / weight)
+        is_best = last_gain(losses) == len(losses) - 1
+        return replace(self, losses=losses, best=self.model if is_best else self.best)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -181,9 +193,7 @@ class EpochDriver:
         (result,) = results
         if not _looks_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
-        loss = float(result["loss"][0] / max(float(result["weight"][0]), np.finfo(float).tiny))
-        better = loss < min(state.losses, default=np.inf) or state.best is None
-        return replace(state, losses=(*state.losses, loss), best=state.model if better else state.best)
+        return state.judged(result, problem.held_out)
 
     def stopped(self, problem: EpochProblem, state: EpochState, why: str) -> EpochState | None:
         """The state after an epoch; None before the first."""

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 from sklearn.svm import LinearSVC
 
+from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.errors import refuse_non_finite, users_level
 from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
@@ -18,7 +19,6 @@ from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
 from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import TOO_LARGE
 from dkl.linear.sgd import (
     SGDState,
@@ -345,7 +345,32 @@ def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSour
         UserWarning,
         stacklevel=users_level(),
     )
-    return MixedSource(source, groups, seed)
+    return mixed_blocks(source, groups, seed)
+
+
+def mixed_blocks(source: BlockSource, groups: int, seed: int) -> RearrangedSource:
+    """The rows of a source, each once, in blocks that hold a part of `groups` blocks spread evenly over it.
+
+    With sorted labels every mixed block has nearly the classes' own shares. Each pass reads `groups` times as much.
+
+    Parameters
+    ----------
+    source : BlockSource
+    groups : int
+        At most the number of blocks that have rows.
+    seed : int
+        Of the order in which a block's rows go to its parts.
+    """
+    filled = np.flatnonzero(source.block_rows)
+    # groups strides of equal length, so that sorted classes meet in every block: a block gives its part i to the mixed
+    # block that is i strides before it
+    strides = np.arange(groups) * len(filled) // groups
+    behind = filled[(np.arange(len(filled))[:, None] + strides) % len(filled)].tolist()
+    made_of = {
+        index: tuple(BlockPart(block, number, groups, seed) for number, block in enumerate(blocks))
+        for index, blocks in enumerate(behind)
+    }
+    return RearrangedSource(source, made_of, len(filled))
 
 
 def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,21 @@ from dkl.kernels.normal_equations import (
     sparse_rows,
 )
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
-from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem, NewtonState
-from dkl.linear.penalty_choice import Candidates, PenaltyChoice, penalty_candidates
-from dkl.linear.softmax_driver import SoftmaxDriver, SoftmaxProblem
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
+from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
+from dkl.linear.penalty_choice import (
+    Candidates,
+    choose_penalty,
+    penalty_candidates,
+    penalty_memory,
+    penalty_passes,
+)
 from dkl.linear.subsample_start import subsample_metric, subsample_problem
 from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
-from dkl.linear.wide_newton import driver_of, is_wide
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
@@ -52,8 +57,6 @@ _REFIT_STEPS = 50
 _DECREMENT, _DECREMENT_OF_SEVERAL = 1e-2, 3e-1
 # The same of the log loss, whose last steps change no probability by anything that its penalty would not.
 _DECREMENT_OF_LOG_LOSS = 1e-4
-# All classes together go on to a lighter penalty while their loss has fallen by more than this share.
-_GAIN = 0.005
 # Of these so much, where the Hessian is that of a share of the rows.
 _OF_METRIC = 0.1
 # The same of the pinball loss, of which even the best model has much left.
@@ -92,15 +95,15 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             choice = problem.choice
             if choice is None:
                 # rows that are held out by time are held out in one way alone: the newest of them judge
-                single = getattr(source, "one_fold", False)
+                single = source.most_folds == 1
                 candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
-                choice = _choose_penalty(candidates, source, run)
+                choice = _penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
             start = choice.start if is_start else _start(problem, summary)
             task = replace(_refitted(replace(task, start=start)), alpha=choice.alpha)
         # a start on a share of the rows serves those whose Hessians cost much
-        subsample = None if is_wide(task) else subsample_problem(task, summary.n_rows, problem.seed)
+        subsample = None if task.is_wide else subsample_problem(task, summary.n_rows, problem.seed)
         if subsample is not None:
             # checkpoints know this stage as "rough"
             rough = _run(subsample, source, run, "rough")
@@ -112,7 +115,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
             units, message = target_units(problem, summary), newton_message(state, last)
             center, scale = units.target_center, units.target_scale
-            return LinearFit(model, center, scale, steps, (), message, _penalty(last, state), choice)
+            return LinearFit(model, center, scale, steps, (), message, _alpha(last, state), choice)
 
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
@@ -121,25 +124,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     return result
 
 
-def _joint(task: NewtonProblem) -> NewtonProblem | SoftmaxProblem:
+def _joint(task: NewtonProblem) -> NewtonProblem:
     """The problem of all classes at once, for the log loss of more than two; others as they are."""
     if task.loss != "log_loss" or task.n_models == 1:
         return task
-    return SoftmaxProblem(
-        task.feature_map,
-        task.targets,
-        task.total_weight,
-        task.alpha,
-        dtype=task.dtype,
-        decrement=task.decrement,
-        # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
-        start=task.start if task.decrement else None,
-    )
-
-
-def _driver_of(task: NewtonProblem | SoftmaxProblem) -> Any:
-    """The state machine that solves a problem."""
-    return SoftmaxDriver() if isinstance(task, SoftmaxProblem) else driver_of(task)
+    # a start has its own first gradient, which exact steps would have to shrink as much as that at zero
+    return replace(task.together(), start=task.start if task.decrement else None)
 
 
 def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> NewtonProblem:
@@ -177,7 +167,16 @@ def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> Pen
         summary = _target_moments(problem, source, run)
         task = newton_problem(problem, summary)
         candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
-        return _choose_penalty(candidates, source, run)
+        return _penalty(candidates, source, run)
+
+
+def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
+    """The choice among candidates by passes over the rows; their states are kept below the checkpoint."""
+    return choose_penalty(
+        candidates,
+        lambda task, stage: _run(task, source, run, stage),
+        lambda record: _pass_result(record, source, run),
+    )
 
 
 def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
@@ -188,8 +187,7 @@ def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> Ta
 
 def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Record], int]]:
     """The records of each kind of pass and how often it runs at most, before any row was read."""
-    # Nothing has been read: any mean and scale will do, since no shape depends on them.
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
     passes: list[tuple[Sequence[Record], int]] = [([newton_target_record(problem)], 1)]
     wider = _MOST_WIDTHS if task.loss in ("huber", "pinball") else 0
@@ -197,7 +195,7 @@ def newton_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Sequence[Re
     def fits(task: NewtonProblem) -> Sequence[tuple[Sequence[Record], int]]:
         started, begun = _planned_start(task, n_rows, problem.seed)
         last = _joint(begun)
-        return [*started, *((records, calls * (1 + wider)) for records, calls in _driver_of(last).plan(last))]
+        return [*started, *((records, calls * (1 + wider)) for records, calls in NewtonDriver().plan(last))]
 
     if problem.alpha != "auto":
         return [*passes, *fits(task)]
@@ -214,8 +212,13 @@ def chosen_penalty_passes(problem: LinearProblem, n_rows: int) -> list[tuple[Seq
 
 def _planned_candidates(problem: LinearProblem, n_rows: int) -> Candidates:
     """The candidates of `chosen_penalty` before any row was read."""
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     return penalty_problem(problem, newton_problem(problem, summary), summary, square_length=1.0, single=True)
+
+
+def _planned_moments(problem: LinearProblem, n_rows: int) -> TargetMoments:
+    """Moments of targets before any row was read: any mean and scale will do, since no shape depends on them."""
+    return TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
 
 
 def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
@@ -224,23 +227,14 @@ def _penalty_passes(problem: LinearProblem, candidates: Candidates) -> list[tupl
     record = length_record(problem)
     if record is not None:
         passes.append(([record], 1))
-    if candidates.is_joint:
-        for alpha in candidates.alphas:
-            problems = candidates.together(float(alpha))
-            passes += [plan for problem in problems for plan in SoftmaxDriver().plan(problem)]
-            models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
-            passes.append(([candidates.judged_together(models)], 1))
-        return passes
-    driver = driver_of(candidates.problem)
-    judged = candidates.judged(driver.init(candidates.problem))
-    return [*passes, *driver.plan(candidates.problem), ([judged], 1)]
+    return [*passes, *penalty_passes(candidates)]
 
 
 def _planned_start(
     task: NewtonProblem, n_rows: int, seed: int
 ) -> tuple[Sequence[tuple[Sequence[Record], int]], NewtonProblem]:
     """The passes of the start on a share of the rows, where there is one, and the problem of all rows after it."""
-    subsample = None if is_wide(task) else subsample_problem(task, n_rows, seed)
+    subsample = None if task.is_wide else subsample_problem(task, n_rows, seed)
     if subsample is None:
         return [], task
     driver = NewtonDriver()
@@ -252,29 +246,19 @@ def _planned_start(
 
 def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
-    summary = TargetMoments(n_rows, n_rows, np.ones(problem.n_targets), np.ones(problem.n_targets))
+    summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    joint = _joint(task)
-    fit = _driver_of(joint).memory(joint, 0)
+    fit = NewtonDriver().memory(_joint(task), 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts
-    judging = _judging_memory(penalty_problem(problem, task, summary, square_length=1.0))
-    return max(judging, fit, key=lambda items: sum(items.values()))
+    judging = penalty_memory(penalty_problem(problem, task, summary, square_length=1.0))
+    return largest_held([judging, fit])
 
 
 def chosen_penalty_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """The same beside `chosen_penalty_passes`."""
-    return _judging_memory(_planned_candidates(problem, n_rows))
-
-
-def _judging_memory(candidates: Candidates) -> dict[str, int]:
-    """What telling penalties apart holds beside the passes, with what each fold keeps for the next penalty."""
-    if not candidates.is_joint:
-        return driver_of(candidates.problem).memory(candidates.problem, 0)
-    (first, *others), width = candidates.together(1.0), candidates.problem.width
-    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
-    return {**SoftmaxDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
+    return penalty_memory(_planned_candidates(problem, n_rows))
 
 
 def _refitted(task: NewtonProblem) -> NewtonProblem:
@@ -342,12 +326,12 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         dtype=problem.dtype,
         evidence=problem.alpha == "evidence",
     )
-    if task.evidence and is_wide(task):
+    if task.evidence and task.is_wide:
         raise ValueError(
             f"alpha='evidence' needs the Gram matrix of all features, and {task.feature_map.n_features:,} are more "
             "than one is held of; use fewer features, or alpha='auto'"
         )
-    if loss not in SQUARES and is_wide(task):
+    if loss not in SQUARES and task.is_wide:
         raise ValueError(
             f"loss={loss!r} needs products of all pairs of features, and {problem.feature_map.n_features} are too many "
             "for these; use fewer features, solver='sgd', or loss='squared_error' ('squared_hinge' for classes)"
@@ -358,7 +342,7 @@ def newton_problem(problem: LinearProblem, summary: TargetMoments) -> NewtonProb
         return replace(task, epsilon=_FIRST_WIDTH, quantiles=quantiles, decrement=_DECREMENT_OF_PINBALL)
     if loss == "huber":
         return replace(task, epsilon=problem.epsilon)
-    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.table.varies else task
+    return replace(task, tol=_TOL_VARYING, start=_start(problem, summary)) if task.varies else task
 
 
 def target_units(problem: LinearProblem, summary: TargetMoments) -> TargetMoments:
@@ -374,7 +358,7 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
     """The targets of all models on the rows that are not held out, numbers less `center` in units of `scale`."""
     n_classes, held_out = None if problem.classes is None else len(problem.classes), problem.held_out
     targets = task_targets(n_classes, problem.n_targets, problem.class_weight, n_quantiles=len(problem.quantiles))
-    kept = TrainingRows(held_out) if held_out.share > 0 else None
+    kept = SeenRows(Folds(held_out, 1), 0) if held_out.share > 0 else None
     return replace(targets, center=center, scale=scale, kept=kept)
 
 
@@ -410,54 +394,8 @@ def penalty_problem(
     )
 
 
-def _choose_penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """Fit all candidates in the same passes, then judge them on the rows that each has not seen, in one pass more."""
-    if candidates.is_joint:
-        return _chosen_together(candidates, source, run)
-    state = _run(candidates.problem, source, run, "penalty")
-    return candidates.choose(state, _pass_result(candidates.judged(state), source, run))
-
-
-def _chosen_together(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The penalty that held-out rows prefer for all classes together.
-
-    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
-    one, since fits take longer the lighter it is.
-
-    Raises
-    ------
-    ValueError
-        If no row is held out.
-    """
-    F, n_known = candidates.folds.count, 0
-    grams: list[np.ndarray | None] = [None] * F
-    starts: list[Any] = [None] * F
-    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
-    best = np.zeros((candidates.n_outputs, candidates.problem.width))
-    for number, alpha in enumerate(candidates.alphas):
-        for fold, problem in enumerate(candidates.together(float(alpha))):
-            problem = replace(problem, start=starts[fold], gram=grams[fold])
-            state = _run(problem, source, run, f"penalty-{fold}-{number}")
-            starts[fold], grams[fold] = state.coefficients.reshape(problem.n_classes, problem.width), state.hessian
-        models = np.stack(starts, axis=1)
-        sums = _pass_result(candidates.judged_together(models), source, run)
-        weight, n_known = sums["weight"].sum(), number + 1
-        if weight == 0.0:
-            raise ValueError(candidates.nobody_judges())
-        before, scores[number] = scores.max(), 1.0 - sums["loss"].sum() / weight
-        accuracies[number] = sums["right"].sum() / max(sums["rows"].sum(), np.finfo(float).tiny)
-        if np.argmax(scores) == number:
-            best = models.mean(axis=1)
-        if number > 0 and 1.0 - scores[number] > (1.0 - _GAIN) * (1.0 - before):
-            break
-    kept = slice(None if candidates.are_near else n_known)
-    alphas, strengths = candidates.alphas[kept], candidates.strengths[kept]
-    alpha = float(alphas[int(np.argmax(scores))])
-    return PenaltyChoice(alpha, alphas, scores[kept], best, strengths, accuracies[kept])
-
-
 def _run(
-    task: NewtonProblem | SoftmaxProblem,
+    task: NewtonProblem,
     source: BlockSource,
     run: Run,
     stage: str = "",
@@ -466,19 +404,17 @@ def _run(
     """The last state, a stage before the last being kept below the checkpoint."""
     if stage and run.checkpoint is not None:
         run = replace(run, checkpoint=Checkpoint(f"{run.checkpoint.store}/{stage}"))
-    state: NewtonState = run.drive(_driver_of(task), task, source, model=model)[0]
+    state: NewtonState = run.drive(NewtonDriver(), task, source, model=model)[0]
     return state
 
 
-def _linear_model(
-    problem: LinearProblem, task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
-) -> Any:
+def _linear_model(problem: LinearProblem, task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> Any:
     """A fitted scikit-learn estimator on mapped rows."""
     # the coefficients of classes that are fitted together stand in one row
     solution = state.solution(task).reshape(-1, task.width)
     units = target_units(problem, summary)
     coef, intercept = in_original_units(solution[:, :-1], solution[:, -1], units, problem.classes)
-    return estimator_of(problem, coef, intercept, alpha=_penalty(task, state), total_weight=summary.total_weight)
+    return estimator_of(problem, coef, intercept, alpha=_alpha(task, state), total_weight=summary.total_weight)
 
 
 def estimator_of(
@@ -507,40 +443,27 @@ def estimator_of(
     return model
 
 
-def _posterior(
-    task: NewtonProblem | SoftmaxProblem, state: NewtonState, summary: TargetMoments
-) -> CoefficientPosterior | None:
+def _posterior(task: NewtonProblem, state: NewtonState, summary: TargetMoments) -> CoefficientPosterior | None:
     """How far off the coefficients may be, from the Hessian of the squared error of numbers; None where there is none.
 
     Other losses have no Gaussian noise, labels neither, and of very many features no Hessian is formed.
     """
-    if isinstance(task, SoftmaxProblem) or task.loss != "squared_error":
+    if task.loss != "squared_error":
         return None
     if task.targets.n_classes is not None or state.hessian is None:
         return None
     # s^2 = (|y - f|^2 + lam |w|^2) / N of standardised targets: the noise with the largest marginal likelihood
     variance = 2.0 * state.least_objective(task)
     noise = np.sqrt(np.maximum(variance, 0.0)) * summary.target_scale
-    return CoefficientPosterior.of_gram(state.hessian[0], _penalty(task, state) * task.total_weight, noise)
+    return CoefficientPosterior.of_gram(state.hessian[0], _alpha(task, state) * task.total_weight, noise)
 
 
-def _penalty(task: NewtonProblem | SoftmaxProblem, state: NewtonState) -> Any:
+def _alpha(task: NewtonProblem, state: NewtonState) -> Any:
     """The alpha of a fit: as given or chosen before it, or as its first pass has found it."""
     return task.alpha if state.alphas is None else float(state.alphas[0])
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """The rows that are not held out."""
-
-    held_out: HeldOut
-
-    def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask of them: (n,) bool."""
-        return ~self.held_out.mask(held_with)
-
-
-def newton_message(state: NewtonState, task: NewtonProblem | SoftmaxProblem) -> str:
+def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
     # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
+from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, losses_on_folds
+from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, gains, out_of_fold
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonProblem, NewtonState
-from dkl.linear.softmax_driver import SoftmaxProblem
-from dkl.linear.sums import MULTIPLIERS, held_out_block
-from dkl.linear.temperature import best_multiplier
-from dkl.linear.wide_newton import is_wide
-from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.linear.sums import held_out_block
+from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # C beside loss sums on features of squared length 1, from the strongest penalty to the weakest
 PENALTIES = {
@@ -29,12 +27,6 @@ _OTHER_PENALTIES = tuple(10.0**step for step in range(-3, 5))
 # Of classes that are fitted together; the strongest of them cost least.
 _JOINT_PENALTIES = tuple(10.0**step for step in range(-2, 7))
 
-# With fewer held-out rows than this, further folds of rows judge, too; more rows than so many judge no better.
-_ENOUGH_ROWS = 900
-_MOST_FOLDS = 5
-_MOST_JUDGING_ROWS = 50_000
-# The rows that candidates are fitted on: beside the sum of the losses, the best C hardly depends on their number.
-_SEEN_A_FEATURE, _LEAST_SEEN = 20, 20_000
 # The passes that a candidate takes before it is judged: from a given start, by fixed Hessians, from zero, and for the
 # squared error, whose first step is exact.
 _STEPS_WARM, _STEPS_FIXED, _STEPS_COLD, _STEPS_SQUARE = 2, 2, 3, 1
@@ -43,62 +35,14 @@ _DECREMENT = 0.01
 _STEPS_OTHERS, _DECREMENT_OF_OTHERS = 6, 1e-4
 # The same of all classes together, whose steps are cheap, and many under light penalties.
 _STEPS_TOGETHER, _DECREMENT_TOGETHER = 100, 5e-4
+# Share of their loss by which the last penalty must have lowered it for a lighter one to be tried.
+_GAIN_TOGETHER = 0.005
 # Of the penalties of the squared error every third one is tried on wide rows.
 _WIDE_PENALTIES = 3
 # Penalties that are told apart where one is known that fewer features prefer.
 _NEIGHBOURS = 3
 # The same of all classes together, at most: the stronger neighbour first, and then lighter ones.
 _MOST_TOGETHER = 4
-# Inverse temperatures of candidates, in octaves: fitted to -1 and +1, their decision values are of that size.
-_MULTIPLIERS = MULTIPLIERS[(MULTIPLIERS >= 2.0**-4) & (MULTIPLIERS <= 2.0**10)][::2]
-
-
-@dataclass(frozen=True)
-class Folds:
-    """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
-
-    Parameters
-    ----------
-    held_out : HeldOut
-    count : int
-    seen : float
-        The share of all rows, beside the folds, that candidates are fitted on.
-    """
-
-    held_out: HeldOut
-    count: int
-    seen: float = 1.0
-
-    def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""
-        fraction = self.held_out.fraction(held_with)
-        fold = np.floor(fraction / self.held_out.share).astype(np.int64)
-        return np.where(
-            fold < self.count, fold, np.where(fraction < self.held_out.share * self.count + self.seen, -1, -2)
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class SeenRows:
-    """Which rows the models of one fold see, of those that count at all.
-
-    Parameters
-    ----------
-    folds : Folds
-    fold : int
-    kept : callable or None
-        As of `NewtonTargets`.
-    """
-
-    folds: Folds
-    fold: int
-    kept: Callable[[np.ndarray], np.ndarray] | None = None
-
-    def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """A mask (n,) of rows by what they are held out with."""
-        folds = self.folds(held_with)
-        seen = (folds > -2) & (folds != self.fold)
-        return seen if self.kept is None else seen & np.asarray(self.kept(held_with), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,27 +77,43 @@ class Candidates:
     def judged(self, state: NewtonState) -> BlockSum:
         """The record that judges where the candidates stand and where their next steps lead, on the rows held out."""
         shape = (self.n_outputs, len(self.alphas) * self.folds.count, self.problem.width)
-        models = np.stack([state.coefficients.reshape(shape), state.proposal.reshape(shape)])
-        return self._judging(models, self._judging_loss(), _MULTIPLIERS if self.calibrated else np.zeros(0))
+        models = np.stack([version.reshape(shape) for version in self._versions(state)])
+        return self._judging(models, self._judging_loss(), JUDGED_MULTIPLIERS if self.calibrated else np.zeros(0))
+
+    def _versions(self, state: NewtonState) -> list[np.ndarray]:
+        """Where the candidates stand, and where their next steps lead: of squared errors at the optimum."""
+        return [state.proposal] if self.problem.loss == "squared_error" else [state.coefficients, state.proposal]
+
+    def judged_by_sums(self, state: NewtonState) -> dict[str, np.ndarray] | None:
+        """What `judged` would sum, by the sums of each fold that the steps were made of; None where only a pass tells.
+
+        Classes are told apart by their margins, which such sums do not hold.
+        """
+        if state.by_fold is None or self.problem.targets.n_classes is not None:
+            return None
+        A, F = len(self.alphas), self.folds.count
+        moves = state.directions.reshape(self.n_outputs, A, F, self.problem.width)
+        losses = losses_on_folds(state.by_fold, moves, self.problem.dtype)
+        if losses is None:
+            return None
+        # the last number of a Hessian is the sum of the weights
+        return {"loss": losses.mean(axis=0).reshape(1, -1), "weight": np.tile(state.by_fold["hessian"][1:, -1], A)}
 
     @property
     def is_joint(self) -> bool:
         """Whether the classes are fitted together, of which none is a problem of its own."""
         return self.problem.loss == "log_loss" and self.n_outputs > 1
 
-    def together(self, alpha: float) -> list[SoftmaxProblem]:
+    def together(self, alpha: float) -> list[NewtonProblem]:
         """The problem of all classes together on the rows that each fold leaves, under one penalty."""
-        problem = self.problem
         return [
-            SoftmaxProblem(
-                problem.feature_map,
-                replace(self._outputs(), kept=SeenRows(self.folds, fold, problem.targets.kept)),
-                problem.total_weight,
-                alpha,
+            replace(
+                self.problem.together(),
+                targets=replace(self._outputs(), kept=SeenRows(self.folds, fold, self.problem.targets.kept)),
+                alpha=alpha,
                 max_steps=_STEPS_TOGETHER,
-                dtype=problem.dtype,
                 decrement=_DECREMENT_TOGETHER,
-                token=problem.token,
+                token=self.problem.token,
             )
             for fold in range(self.folds.count)
         ]
@@ -201,15 +161,8 @@ class Candidates:
         name = "squared_hinge" if squares else problem.loss
         return {"name": name, "epsilon": problem.epsilon, "quantiles": quantiles}
 
-    def nobody_judges(self) -> str:
-        """What to do where no row is held out."""
-        return (
-            f"alpha='auto' is chosen on held-out rows, and validation_fraction={self.folds.held_out.share:g} of so few "
-            "rows holds out none; use a larger fraction, or give alpha a number"
-        )
-
     def choose(self, state: NewtonState, sums: dict[str, np.ndarray]) -> PenaltyChoice:
-        """The penalty with the best score over all folds; of equals the strongest.
+        """How the penalties do over all folds, each where its models stand or where their next steps lead.
 
         Raises
         ------
@@ -217,77 +170,18 @@ class Candidates:
             If no row is held out.
         """
         A, F = len(self.alphas), self.folds.count
-        weight = sums["weight"].reshape(A, F).sum(axis=1)
-        if weight[0] == 0.0:
-            raise ValueError(self.nobody_judges())
-        scores = 1.0 - sums["loss"].reshape(2, A, F).sum(axis=2) / weight
-        if self.problem.loss == "squared_error":
-            # one step leads to the optimum; where it starts is no candidate's
-            scores[0] = -np.inf
-        best = int(np.argmax(scores.max(axis=0)))
-        taken = (scores[1] >= scores[0]).astype(int)
-        version = state.proposal if taken[best] else state.coefficients
-        accuracies = np.zeros(0)
-        if "right" in sums:
-            rows = np.maximum(sums["rows"].reshape(A, F).sum(axis=1), np.finfo(float).tiny)
-            accuracies = sums["right"].reshape(2, A, F).sum(axis=2)[taken, np.arange(A)] / rows
-        start = version.reshape(self.n_outputs, A, F, -1)[:, best].mean(axis=1)
-        found = PenaltyChoice(
-            float(self.alphas[best]), self.alphas, scores.max(axis=0), start, self.strengths, accuracies
-        )
+        scores, accuracies, weight = out_of_fold(sums, (A, F), self.folds.held_out)
+        # of equal versions the last one is taken
+        taken, each = len(scores) - 1 - np.argmax(scores[::-1], axis=0), np.arange(A)
+        accuracies = accuracies[taken, each] if accuracies.size else np.zeros(0)
+        found = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
+        version = self._versions(state)[taken[found.best]]
+        start = version.reshape(self.n_outputs, A, F, -1)[:, found.best].mean(axis=1)
         if not self.calibrated:
-            return found
+            return replace(found, start=start)
         both = np.stack([sums["label"], sums["uniform"]], axis=2)
-        # penalty by penalty those of the version that does better there
-        calibration = both.reshape(2, A, F, *both.shape[2:]).sum(axis=2)[scores.argmax(axis=0), np.arange(A)]
-        return replace(found, calibration=calibration, judging_weight=float(weight[0]))
-
-
-@dataclass(frozen=True, eq=False)
-class PenaltyChoice:
-    """The penalty that held-out rows prefer.
-
-    Attributes
-    ----------
-    alpha : float
-    alphas : ndarray of shape (A,)
-        All candidates, from the strongest to the weakest.
-    scores : ndarray of shape (A,)
-        One minus the mean loss on held-out rows; of standardised targets where these are numbers without a log link,
-        and of the whole square for the squared error. Minus infinity where stronger penalties had gained no more.
-    start : ndarray of shape (K, m + 1)
-        Where the chosen models stand, on the features that penalties were told apart on.
-    strengths : ndarray of shape (A,)
-        As of `Candidates`; empty where they are not known.
-    accuracies : ndarray of shape (A,)
-        The share of held-out rows that are given their class; empty for targets that are numbers.
-    calibration : ndarray of shape (A, 2, 3, T) or None
-        For each penalty, of calibrated candidates, the sums of the rows held out that `best_multiplier` takes.
-    judging_weight : float
-        The weight of these rows.
-    """
-
-    alpha: float
-    alphas: np.ndarray
-    scores: np.ndarray
-    start: np.ndarray
-    strengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    accuracies: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    calibration: np.ndarray | None = None
-    judging_weight: float = 0.0
-
-    @property
-    def multiplier(self) -> float | None:
-        """The inverse temperature at the best penalty; None where candidates were not calibrated."""
-        if self.calibration is None:
-            return None
-        label, uniform = self.calibration[int(np.argmax(self.scores))]
-        return best_multiplier(label, uniform, self.judging_weight, _MULTIPLIERS)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Of the penalty with the best score; None for targets that are numbers."""
-        return float(self.accuracies[np.argmax(self.scores)]) if len(self.accuracies) else None
+        calibration = both.reshape(-1, A, F, *both.shape[2:]).sum(axis=2)[taken, each]
+        return replace(found, start=start, calibration=calibration, judging_weight=weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,6 +200,90 @@ class _JudgingCost:
         scores = (2.0 * self.feature_map.n_features + calibrating) * self.n_models
         judging = rows * min(1.0, self.folds.held_out.share * self.folds.count)
         return Cost(judging * (mapping + scores), int(judging * 8 * (self.feature_map.n_features + 2 * self.n_models)))
+
+
+def choose_penalty(
+    candidates: Candidates,
+    solve: Callable[[NewtonProblem, str], NewtonState],
+    read: Callable[[BlockSum], dict[str, np.ndarray]],
+) -> PenaltyChoice:
+    """Fit all candidates in the same passes, then judge them on the rows that each has not seen.
+
+    That takes one pass more, unless the sums of each fold tell.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    solve : callable
+        The last state of the Newton steps of a problem, by its name among those of this choice.
+    read : callable
+        The sums of a record in a pass over the rows.
+
+    Raises
+    ------
+    ValueError
+        If no row is held out.
+    """
+    if candidates.is_joint:
+        return _chosen_together(candidates, solve, read)
+    state = solve(candidates.problem, "penalty")
+    sums = candidates.judged_by_sums(state)
+    return candidates.choose(state, read(candidates.judged(state)) if sums is None else sums)
+
+
+def _chosen_together(
+    candidates: Candidates,
+    solve: Callable[[NewtonProblem, str], NewtonState],
+    read: Callable[[BlockSum], dict[str, np.ndarray]],
+) -> PenaltyChoice:
+    """How penalties do for all classes together.
+
+    From the strongest one on, each starts where the one before it has ended. The first that gains no more is the last
+    one, since fits take longer the lighter it is.
+    """
+    F, n_known = candidates.folds.count, 0
+    grams: list[np.ndarray | None] = [None] * F
+    starts: list[Any] = [None] * F
+    scores, accuracies = np.full(len(candidates.alphas), -np.inf), np.zeros(len(candidates.alphas))
+    best = np.zeros((candidates.n_outputs, candidates.problem.width))
+    for number, alpha in enumerate(candidates.alphas):
+        for fold, problem in enumerate(candidates.together(float(alpha))):
+            state = solve(replace(problem, start=starts[fold], metric=grams[fold]), f"penalty-{fold}-{number}")
+            starts[fold], grams[fold] = problem.by_function(state.coefficients)[0], state.hessian
+        models = np.stack(starts, axis=1)
+        score, accuracy, _ = out_of_fold(read(candidates.judged_together(models)), (1, F), candidates.folds.held_out)
+        before, n_known = scores.max(), number + 1
+        scores[number], accuracies[number] = score[0, 0], accuracy[0, 0]
+        if np.argmax(scores) == number:
+            best = models.mean(axis=1)
+        if number > 0 and not gains(1.0 - scores[number], 1.0 - before, _GAIN_TOGETHER):
+            break
+    kept = slice(None if candidates.are_near else n_known)
+    return PenaltyChoice(candidates.alphas[kept], scores[kept], best, candidates.strengths[kept], accuracies[kept])
+
+
+def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]:
+    """The records of each kind of pass of `choose_penalty`, and how often it runs at most."""
+    driver = NewtonDriver()
+    if not candidates.is_joint:
+        judged = candidates.judged(driver.init(candidates.problem))
+        return [*driver.plan(candidates.problem), ([judged], 1)]
+    passes: list[tuple[Sequence[Record], int]] = []
+    for alpha in candidates.alphas:
+        problems = candidates.together(float(alpha))
+        passes += [plan for problem in problems for plan in driver.plan(problem)]
+        models = np.zeros((candidates.n_outputs, len(problems), candidates.problem.width))
+        passes.append(([candidates.judged_together(models)], 1))
+    return passes
+
+
+def penalty_memory(candidates: Candidates) -> dict[str, int]:
+    """What `choose_penalty` holds beside the passes, with what each fold keeps for the next penalty."""
+    if not candidates.is_joint:
+        return NewtonDriver().memory(candidates.problem, 0)
+    (first, *others), width = candidates.together(1.0), candidates.problem.width
+    kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
+    return {**NewtonDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def penalty_candidates(
@@ -346,18 +324,18 @@ def penalty_candidates(
     if (first := _first_features(base)) is not None:
         # a model of all features is none of the first ones
         base, start = first, None
-    K, folds = base.n_models, _folds(held_out, max(n_rows, 1.0), base.feature_map.n_features)
+    K, folds = base.n_models, folds_of(held_out, n_rows, base.feature_map.n_features)
     folds = replace(folds, count=1) if single else folds
     # a map of zeros has no length; any penalty will do
     length = square_length if square_length > 0.0 else 1.0
     # in wide rows each penalty costs as many products, and a decade more or less tells little
-    every = _WIDE_PENALTIES if is_wide(base) and base.loss == "squared_error" else 1
+    every = _WIDE_PENALTIES if base.is_wide and base.loss == "squared_error" else 1
     is_joint = base.loss == "log_loss" and K > 1
     others = _JOINT_PENALTIES if is_joint else _OTHER_PENALTIES
     strengths = np.array(PENALTIES.get(base.loss, others))[::every]
     if near is not None and len(near.strengths):
         # from one number of features to another the best penalty hardly moves
-        away = np.abs(np.log(strengths / near.strengths[np.argmax(near.scores)]))
+        away = np.abs(np.log(strengths / near.strengths[near.best]))
         found = np.sort(np.argsort(away, kind="stable")[:_NEIGHBOURS])
         # all classes together go on to lighter ones while they gain
         strengths = strengths[found[0] : found[0] + _MOST_TOGETHER] if is_joint else strengths[found]
@@ -397,51 +375,8 @@ def _first_features(base: NewtonProblem) -> NewtonProblem | None:
     whole = base.feature_map
     kept = max(1, base.held_features // whole.columns_a_frequency)
     has_few = base.loss in ("squared_error", "log_loss") or base.n_models == 1
-    if is_wide(base) or has_few or kept >= whole.n_frequencies:
+    if base.is_wide or has_few or kept >= whole.n_frequencies:
         return None
     first = whole.take(np.arange(kept))
     longer = np.sqrt(np.sum(whole.amplitudes**2) / max(np.sum(first.amplitudes**2), np.finfo(np.float64).tiny))
     return replace(base, feature_map=replace(first, amplitudes=longer * first.amplitudes))
-
-
-def judging_folds(held_out: HeldOut, n_rows: float, most: int | None = None) -> list[HeldOut]:
-    """The rows that judge: one share of many rows, the five folds of a cross-validation of few, or at most `most`."""
-    folds = _folds(held_out, max(n_rows, 1.0), 1)
-    count = min(_MOST_FOLDS, most or _MOST_FOLDS)
-    if folds.count == 1 or count == 1:
-        return [folds.held_out]
-    return [replace(held_out, share=1.0 / count, first=number / count) for number in range(count)]
-
-
-def agreed(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
-    """The penalty with the best mean score over choices among the same candidates; of equals the strongest."""
-    scores = np.mean([choice.scores for choice in choices], axis=0)
-    best = int(np.argmax(scores))
-    accuracies = np.mean([choice.accuracies for choice in choices], axis=0)
-    found = replace(choices[0], alpha=float(choices[0].alphas[best]), scores=scores, accuracies=accuracies)
-    if found.calibration is None:
-        return found
-    calibration = np.sum([choice.calibration for choice in choices if choice.calibration is not None], axis=0)
-    return replace(found, calibration=calibration, judging_weight=sum(choice.judging_weight for choice in choices))
-
-
-def clear_gain(choices: Sequence[PenaltyChoice], rivals: Sequence[PenaltyChoice]) -> bool:
-    """Whether models do better than rivals on the same folds, at the best penalty of either, and not by chance.
-
-    The paired gains of the folds pass a one-sided t-test at 2.5 %: a smaller gain of the loss may well be none.
-    """
-    # scores of shape (folds, penalties), of which the penalty with the best mean is compared
-    tables = [np.array([choice.scores for choice in judged]) for judged in (choices, rivals)]
-    ours, theirs = (table[:, np.argmax(table.mean(axis=0))] for table in tables)
-    gains = ours - theirs
-    error = gains.std(ddof=1) / np.sqrt(len(gains))
-    return bool(gains.mean() > special.stdtrit(len(gains) - 1, 0.975) * error)
-
-
-def _folds(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
-    """As many folds as make enough judging rows, at most five, each a share of at most 50,000 rows."""
-    share = min(held_out.share, _MOST_JUDGING_ROWS / n_rows)
-    most = int(np.ceil(_ENOUGH_ROWS / (share * n_rows)))
-    count = max(1, min(most, _MOST_FOLDS, int(1.0 / share)))
-    # whatever is beside the folds is fitted on by all candidates, up to so many rows a feature
-    return Folds(replace(held_out, share=share), count, max(_SEEN_A_FEATURE * n_features, _LEAST_SEEN) / n_rows)

@@ -159,13 +159,7 @@ class RefineDriver:
         (result,) = results
         if not _looks_next(problem, state):
             return replace(state, model=fields_of(result), epoch=state.epoch + 1)
-        weight = float(result["weight"][0])
-        if weight == 0.0:
-            share = problem.options.held_out.share
-            raise ValueError(f"no row is held out: a share of {share:g} of few rows; use a larger one")
-        loss = float(result["loss"][0]) / weight
-        best = state.model if state.best is None or loss < min(state.losses) else state.best
-        return replace(state, losses=(*state.losses, loss), best=best)
+        return state.judged(result, problem.options.held_out)
 
     def stopped(self, problem: RefineProblem, state: EpochState, why: str) -> EpochState | None:
         """The best epoch that was looked at, or the one that came to its end; None before either."""

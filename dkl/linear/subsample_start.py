@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 
+from dkl.linear.head import NewtonProblem, NewtonState
+from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton_driver import NewtonProblem, NewtonState
 
 # The optimum of 20 rows a feature is near that of all rows.
 _ROWS_A_FEATURE, _LEAST_ROWS = 20, 20_000
@@ -21,24 +21,6 @@ _LEAST_FEATURES = 200
 _CURVED_ROWS, _CURVED_ROWS_OF_FEW_STEPS = 50, 10
 # The steps on the share end when the next one promises less than this share of the objective: they are a start only.
 _DECREMENT = 1e-2
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of the rows by a hash, as folds: -1 for its rows, -2 for the others.
-
-    Parameters
-    ----------
-    taken : HeldOut
-    """
-
-    taken: HeldOut
-    # a sample is drawn row by row, whatever rows are held out with
-    samples: ClassVar[bool] = True
-
-    def __call__(self, row_id: np.ndarray) -> np.ndarray:
-        """The fold of each row: (n,) int64."""
-        return np.where(self.taken.mask(row_id), -1, -2)
 
 
 def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonProblem | None:
@@ -60,7 +42,7 @@ def subsample_problem(task: NewtonProblem, n_rows: float, seed: int) -> NewtonPr
     has_own = task.loss in ("squared_error", "huber", "pinball") or (task.loss == "log_loss" and task.n_models > 1)
     if share > _MOST or has_own:
         return None
-    taken, models = Share(HeldOut(share, seed)), np.full(task.n_models, -1)
+    taken, models = Folds(HeldOut(share, seed), 0, share, samples=True), np.full(task.n_models, -1)
     targets = replace(task.targets, folds=taken, fold=models)
     return replace(task, targets=targets, total_weight=share * task.total_weight, decrement=_DECREMENT)
 
@@ -78,10 +60,10 @@ def subsample_metric(
     if state.hessian is None or len(state.hessian) != 1:
         return None
     # the last number belongs to the intercept: the sum of the weights of the rows with curvature
-    curved = 1.0 if task.table.varies else state.hessian[0, -1] / subsample.total_weight
+    curved = 1.0 if task.varies else state.hessian[0, -1] / subsample.total_weight
     rows = curved * n_rows * subsample.total_weight / task.total_weight
     # a rough last step bears a rough Hessian, and where each step has another one, many steps by one of them are cheap
-    least = _CURVED_ROWS if task.decrement == 0.0 and not task.table.varies else _CURVED_ROWS_OF_FEW_STEPS
+    least = _CURVED_ROWS if task.decrement == 0.0 and not task.varies else _CURVED_ROWS_OF_FEW_STEPS
     if rows < least * task.feature_map.n_features:
         return None
     return state.hessian * (task.total_weight / subsample.total_weight)

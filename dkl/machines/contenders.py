@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.features.families import Coordinates, Gaussian, Laplacian, Matern
-from dkl.linear.wide_newton import MOST_FEATURES
+from dkl.linear.head import MOST_FEATURES
 from dkl.machines.effort import Effort
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice

@@ -10,7 +10,7 @@ from itertools import compress
 import numpy as np
 from sklearn.base import clone
 
-from dkl.linear.penalty_choice import PenaltyChoice, agreed
+from dkl.linear.judge import PenaltyChoice, agreed, gains, level_with_best
 from dkl.machines.contenders import (
     Contender,
     has_kernel,
@@ -212,12 +212,16 @@ class Race:
         able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
         if self.rounds * self.judging_rows < _FEWEST_JUDGED:
             return able
-        least = min((self.loss(number) for number in able), default=np.inf)
-        return [number for number in able if self.loss(number) <= least * (1.0 + behind)]
+        return self._level(able, behind)
 
     def loss(self, number: int) -> float:
         """The mean loss of a contender's best penalty over the folds that all have done."""
-        return 1.0 - float(agreed(self.choices[number][: self.rounds]).scores.max())
+        return agreed(self.choices[number][: self.rounds]).loss
+
+    def _level(self, able: list[int], share: float, best: int | None = None) -> list[int]:
+        """Those of some contenders whose loss is above that of the best one by no more than a share of it."""
+        least = None if best is None else self.loss(best)
+        return [able[place] for place in level_with_best([self.loss(number) for number in able], share, least)]
 
     def accuracy(self, number: int) -> float | None:
         """The share of held-out rows that a contender gives their class; None for targets that are numbers."""
@@ -256,19 +260,18 @@ class Race:
         """
         best = self.winner
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
-        near = [number for number in able if self.loss(number) <= self.loss(best) * (1.0 + _BEHIND[1])]
+        near = self._level(able, _BEHIND[1], best)
         ends = {number: self.end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
         # what cannot grow stays unless the gain is worth it
-        won = won if ends[won][0] < (1.0 - _LEVEL) * ends[best][0] else best
+        won = won if gains(ends[won][0], ends[best][0], _LEVEL) else best
         return won, ends[won][1], ends[won][0] / max(self.loss(won), np.finfo(float).tiny)
 
     def rivals(self, won: int) -> list[int]:
         """What is near the one that won, the nearest first: by another loss one of these may be ahead."""
         able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
-        near = [number for number in able if self.loss(number) <= self.loss(won) * (1.0 + _BEHIND[0])]
-        return sorted(near, key=self.loss)[:RIVALS]
+        return sorted(self._level(able, _BEHIND[0], won), key=self.loss)[:RIVALS]
 
     def end_of(self, number: int) -> tuple[float, Contender | None]:
         """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
@@ -282,7 +285,7 @@ class Race:
         if end is None:
             return loss, None
         expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / smaller))
-        return (expected, end) if expected < (1.0 - _LEVEL) * loss else (loss, None)
+        return (expected, end) if gains(expected, loss, _LEVEL) else (loss, None)
 
     def _fewer_landmarks(self, number: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
         """Two contenders that differ in landmarks alone, with these, the larger one first; None where none tells.
@@ -330,8 +333,7 @@ class Race:
         able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
         if not able:
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
-        least = min(self.loss(number) for number in able)
-        return next(number for number in able if self.loss(number) <= least * (1.0 + _LEVEL) + 1e-12)
+        return self._level(able, _LEVEL)[0]
 
     def _next_variant(self) -> tuple[int, int] | None:
         """A variant that was not tried yet, on one fold after the other while it does better than the best.
@@ -412,7 +414,7 @@ class Race:
         done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if any(_loss_of(done) > (1.0 - _LEVEL) * _loss_of(self.choices[parent][: len(done)]) for parent in parents):
+        if not all(gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _LEVEL) for parent in parents):
             return False
         near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
@@ -432,7 +434,7 @@ class Race:
         if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
-        return bool(of_kernels) and min(losses.values()) > (1.0 - _AHEAD_OF_KERNELS) * min(of_kernels)
+        return bool(of_kernels) and not gains(min(losses.values()), min(of_kernels), _AHEAD_OF_KERNELS)
 
     def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
         """Whether it asks for more features than the contender that it is a variant of."""
@@ -587,4 +589,4 @@ class Race:
 
 
 def _loss_of(done: Sequence[PenaltyChoice]) -> float:
-    return 1.0 - float(agreed(done).scores.max())
+    return agreed(done).loss

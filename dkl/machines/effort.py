@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dkl.features.families import FiniteFamily
-from dkl.linear.wide_newton import MOST_FEATURES
+from dkl.linear.head import MOST_FEATURES
 from dkl.methods.base import FeatureLearner
 
 # Work is counted in nanoseconds of one core: products of matrices in single precision at 100 operations a nanosecond,

@@ -13,18 +13,17 @@ import numpy as np
 
 from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
-from dkl.data.sources.fewer_columns import without_columns
-from dkl.data.sources.selected import most_folds
+from dkl.data.fewer_columns import without_columns
 from dkl.encodings.categories import NOTHING
 from dkl.encodings.fitted import FittedEncoding, Made, category_reasons
 from dkl.encodings.suspects import more_categories, planned_suspects, suspect_memory
 from dkl.encodings.texts import has_scores, with_texts
 from dkl.events import Event, StopRequested
 from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.head import MOST_FEATURES
+from dkl.linear.judge import PenaltyChoice, gains, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty_memory, chosen_penalty_passes
-from dkl.linear.penalty_choice import PenaltyChoice, judging_folds
-from dkl.linear.wide_newton import MOST_FEATURES
 from dkl.machines.columns_ahead import columns_ahead
 from dkl.machines.columns_alone import asked, perfect_columns, planned_columns
 from dkl.machines.contenders import (
@@ -51,6 +50,7 @@ from dkl.methods.checkpoints import stage_checkpoint
 from dkl.methods.fit_context import FitContext
 from dkl.methods.validation import numbered_rows, record_columns
 from dkl.protocols.block import Block
+from dkl.protocols.driver import largest_held
 from dkl.protocols.records import RowSample
 
 LOG = logging.getLogger("dkl")
@@ -290,8 +290,8 @@ class ChoosingMixin(LossChoosingMixin):
             rows = gathered(without_columns(sample, names), run, self.seed_)
             self._advised = contenders(rows, usual_advice(), effort, self._knobs)[0].learner
             _, choice = self._tried(folds[0], (rows, weights, run), f"columns-{stage}")
-            losses.append(1.0 - float(choice.scores.max()))
-        if losses[1] > (1.0 - _CLEARLY) * losses[0]:
+            losses.append(choice.loss)
+        if not gains(losses[1], losses[0], _CLEARLY):
             return dataset
         self._left_out = (
             f"Columns: {spoken_names(ahead)} left out, since most of the newest rows lie beyond all older ones there, "
@@ -372,7 +372,7 @@ class ChoosingMixin(LossChoosingMixin):
                 )
                 for stage, left_out in (("without", [*codes, *columns]), ("with", codes))
             ]
-            stays = 1.0 - scores[1] < (1.0 - _CLEARLY) * (1.0 - scores[0])
+            stays = gains(1.0 - scores[1], 1.0 - scores[0], _CLEARLY)
             taken = "a score by its words and their directions are columns"
             taken = taken if stays else "it is left out, since it gains nothing"
             self._suspected += (
@@ -407,7 +407,7 @@ class ChoosingMixin(LossChoosingMixin):
         for kind in ("columns", "kernel"):
             before = max(before, self._plain_score(*judged, weights, run, what, kind, "before"))
             after = max(after, self._plain_score(*others, weights, run, what, kind, "with"))
-            is_better = 1.0 - after < (1.0 - least) * (1.0 - before)
+            is_better = gains(1.0 - after, 1.0 - before, least)
             if what == "crosses" and not is_better:
                 break
         return is_better, before, after
@@ -438,7 +438,7 @@ class ChoosingMixin(LossChoosingMixin):
         is_numbered = isinstance(sample.encoding, FittedEncoding) or has_scores(sample.encoding)
         self._judging_seed = self.seed_ if is_numbered else None
         _, choice = self._tried(folds[0], (sample, weights, run), f"{stage}-{what}-{kind}")
-        return float(choice.scores.max())
+        return choice.score
 
     def _without_a_race(self, dataset: Dataset, weights: np.ndarray | None, run: Run, why: str) -> PenaltyChoice | None:
         """Take the plainest features; folds of the rows choose the penalty alone.
@@ -517,7 +517,7 @@ class ChoosingMixin(LossChoosingMixin):
         n_rows = self._judged_rows(dataset, effort)
         sample = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed_)
         held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed_)
-        folds = judging_folds(held_out, sample.total_weight, most_folds(sample.source))
+        folds = judging_folds(held_out, sample.total_weight, sample.source.most_folds)
         enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * sample.total_weight)))
         return sample, folds[: min(effort.folds, enough)]
 
@@ -645,7 +645,7 @@ class ChoosingMixin(LossChoosingMixin):
             and judged.telling(contender.learner, is_near=True) + whole.fitting(contender.learner) <= allowed
         ]
         self._advised, self.loss_ = max(able or [tried[0].learner], key=size), "log_loss"
-        squares = PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
+        squares = PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0)), np.ones(1))
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
         return replace(problem, choice=near_squares([squares]))
 
@@ -653,7 +653,7 @@ class ChoosingMixin(LossChoosingMixin):
         """The problem of the last fit, whose penalty a race has chosen; for a plan any penalty will do."""
         if not self._chooses or dataset.total_weight < FEWEST_ROWS:
             return problem
-        return replace(problem, choice=PenaltyChoice(1.0, np.ones(1), np.ones(1), np.zeros((0, 0))))
+        return replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
 
     def _planned_judging(self, dataset: Dataset, sample: Dataset, tried: list[Contender]) -> dict[str, int]:
         """Bytes beside the passes: to tell penalties apart on the largest features that are tried, or of suspects."""
@@ -664,7 +664,7 @@ class ChoosingMixin(LossChoosingMixin):
             held.append(suspect_memory(dataset))
         if self._may_take_log_loss(dataset):
             held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
-        return max(held, key=lambda items: sum(items.values()))
+        return largest_held(held)
 
     def _planned_trials(self, dataset: Dataset) -> tuple[Dataset, list[Contender]]:
         """The rows that kinds of features are tried on, and all that a race may come to."""

@@ -11,11 +11,11 @@ from sklearn.base import clone
 from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import Dataset
-from dkl.linear import wide_newton
+from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
+from dkl.linear.judge import PenaltyChoice, agreed, gains
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty
-from dkl.linear.penalty_choice import PenaltyChoice, agreed
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import GROWTH
 from dkl.machines.contest import Race
@@ -37,9 +37,9 @@ _FOLDS = 2
 _OF_TWO, _OF_SEVERAL = 0.4, 0.15
 # Before variants the losses are told apart, on features that are few yet, where that takes no more than so much of it.
 _OF_ASKING = 0.15
-# Probabilities whose log loss is below so much of the squared error's do more than variants can: all of them leave the
-# work that the log loss takes; of two classes, where it is least beside that of variants, and of several.
-_CLEARLY_BETTER_OF_TWO, _CLEARLY_BETTER_OF_SEVERAL = 0.91, 0.85
+# Share of the squared error's log loss that the probabilities of the log loss must gain to do more than variants can,
+# which then all leave the work that it takes; of two classes, where that is little beside variants, and of several.
+_CLEARLY_BETTER_OF_TWO, _CLEARLY_BETTER_OF_SEVERAL = 0.09, 0.15
 # By the log loss what is near the best is told apart where each but the best takes no more than so much of the work.
 _SHARE_OF_A_RIVAL = 0.06
 # It is not asked for if on the features of a larger variant it would take more than so much of the work.
@@ -132,13 +132,13 @@ class LossChoosingMixin(SettledMixin):
         _, least = self._told(pilots, folds, on, "asked")
         squared = self._probabilities(pilots, folds, on)
         clearly = _CLEARLY_BETTER_OF_TWO if dataset.schema.n_classes == 2 else _CLEARLY_BETTER_OF_SEVERAL
-        is_clear, is_better = least < clearly * squared, least < squared
+        is_clear, is_better = gains(least, squared, clearly), gains(least, squared)
         self._log_loss = "clearly better" if is_clear else "promising" if is_better else "declined"
         return telling
 
     def _has_hessian(self, learner: FeatureLearner, dataset: Dataset) -> bool:
         """Whether the features are not too many for one."""
-        return bool(self._shape(dataset).features_of(learner) <= wide_newton.MOST_FEATURES)
+        return bool(self._shape(dataset).features_of(learner) <= head.MOST_FEATURES)
 
     def _told(self, pilots: list[Judged], folds: list[HeldOut], on: On, stage: str) -> Told:
         """How the penalties of the log loss do on each fold, and what the best one's probabilities are worth."""
@@ -223,7 +223,7 @@ class LossChoosingMixin(SettledMixin):
             return LossChoice(0.0)
         choices, least = known or self._told(pilots, folds, on, "told")
         squared = self._probabilities(pilots, folds, on)
-        if least >= expected * squared:
+        if not gains(least, squared, 1.0 - expected):
             return LossChoice(telling)
         self.loss_ = "log_loss"
         reason = (
@@ -252,7 +252,7 @@ class LossChoosingMixin(SettledMixin):
         chosen, sample = agreed(choices), on[0]
         # C, beside the sum of the losses, is that of the sample: alpha is beside their mean
         share = sample.total_weight / dataset.total_weight
-        return replace(chosen, alpha=chosen.alpha * share, alphas=chosen.alphas * share)
+        return replace(chosen, alphas=chosen.alphas * share)
 
     def _told_penalties(
         self,

@@ -18,7 +18,6 @@ from dkl.atomic import atomic, forget_fit
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import Exposure, exposure_of_fit, further_rates, with_exposure_of_fit, with_rates
-from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
@@ -28,9 +27,9 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
+from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
-from dkl.linear.penalty_choice import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
@@ -62,6 +61,7 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
+from dkl.protocols.driver import largest_held
 from dkl.registry import learner_entry
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -180,6 +180,9 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         learner = self._learner("features", self.features_ if goes_on and not changes else None).set_params(**changes)
         context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=self._judging_seed)
         self.features_ = learner.fit_within(dataset, context)
+        made = self.features_.feature_map_.n_features
+        if self._chooses and isinstance(self.n_features, Integral) and made < self.n_features:
+            self.reasons_ += (f"Features: {made:,}, of the {self.n_features:,} that n_features allows at most.",)
         problem = replace(self._problem_on(self.features_, dataset, weights), choice=choice)
         if changes:
             # drawn features saw no target, so that their learner's model is no place to start from
@@ -381,7 +384,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         # features and linear models are fitted one after the other: the largest counts
         judging = unfitted._planned_judging(dataset, sample, tried) if self._chooses else {}
         held = [features, head_memory(problem, dataset.n_rows), {**judging, **rows}]
-        return max(held, key=lambda items: sum(items.values()))
+        return largest_held(held)
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of a product of matrices that the driver takes as long as, beside the passes of its features."""
@@ -457,7 +460,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         settings = self._settings
         if settings.alpha != "auto" or settings.solver != "newton" or not self._new_features("features")._searches:
             return []
-        held_out, most = HeldOut(self.validation_fraction, self.seed_), most_folds(dataset.source)
+        held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
         return judging_folds(held_out, dataset.total_weight, most)
 
     def _piloted_choice(
@@ -479,7 +482,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         searched, drawn = agreed(choices), agreed(rivals[0])
         message = (
             "features are drawn, since a search for them gains nothing on held-out rows: "
-            f"{searched.scores.max():.4f} with it, {drawn.scores.max():.4f} without"
+            f"{searched.score:.4f} with it, {drawn.score:.4f} without"
         )
         with suppress(StopRequested):
             run.publish(Event("note", "features", detail={"message": message}))

@@ -18,6 +18,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.linear.fitting import Run
+from dkl.linear.judge import is_clear
 from dkl.machines.settings import squared_loss
 from dkl.methods.base import FeatureLearner
 from dkl.methods.preparation.bandwidth import Metric, median_distance
@@ -35,8 +36,6 @@ JUDGED_ROWS = 1_000
 PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
 # Bandwidths in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
-# A kernel is clearly better where the mean gain is more than so many standard errors above 0.
-_CLEAR = 2.0
 # Numbers of features that are suggested; a person remembers them, and the best one is flat.
 _SIZES = (100, 200, 300, 500, 1_000)
 # With more classes Newton steps, which form a Hessian a class, take too long; in sparse rows with more columns a search
@@ -81,13 +80,8 @@ class TriedKernel:
         return float(self.errors.mean())
 
     def beats(self, other: TriedKernel) -> bool:
-        """Whether its errors are smaller on the same rows by more than two standard errors."""
-        return _is_clear(other.errors - self.errors)
-
-
-def _is_clear(gains: np.ndarray) -> bool:
-    """Whether the mean is above 0 by more than two standard errors."""
-    return bool(gains.mean() > _CLEAR * gains.std() / np.sqrt(len(gains)))
+        """Whether its errors are clearly smaller on the same rows."""
+        return is_clear(other.errors - self.errors)
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ class _Judge:
         errors = ((ridge.predictions - self._targets) ** 2).sum(axis=2)
         best = int(np.argmin(errors.mean(axis=1)))
         # the heaviest penalty that does about as well says how many degrees of freedom are needed
-        enough = max(at for at in range(len(errors)) if not _is_clear(errors[at] - errors[best]))
+        enough = max(at for at in range(len(errors)) if not is_clear(errors[at] - errors[best]))
         if self._classes is None:
             variance = max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny)
             score = 1.0 - float(errors[best].mean() / variance)
@@ -243,7 +237,7 @@ def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_
     """Scaling, kernel, learner, size and machine that the trials speak for, the usual one unless another clearly wins.
 
     The first trial is the usual kernel in the usual scaling; a choice leaves it only where the errors of its rows fall
-    by more than two standard errors.
+    clearly.
     """
     waves = [trial for trial in trials if trial.kernel != "linear"]
     linear = next((trial for trial in trials if trial.kernel == "linear"), None)

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from dkl.data.dataset import Dataset
-from dkl.data.sources.in_place import in_place_sources
+from dkl.data.sources.in_place import InPlaceSource
 from dkl.events import Subscriber
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import RandomState, StorePath, drawn_seed
@@ -56,18 +56,17 @@ def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> N
     StoreError
         A chunk has other values than when the run read it.
     """
-    for number, source in enumerate(in_place_sources(dataset.source)):
-        kept = stage_checkpoint(store, f"rows-{number}")
-        if kept is None:
-            return
-        saved = kept.load(source.identity)
-        if saved is None:
-            kept.save({}, {"known_as": source.known_as}, fingerprint=source.identity)
-        elif saved.values["known_as"] != source.known_as and saved.arrays:
-            source.expect(saved.arrays)
-            run_pass(source, [BlockSum("compare rows with the checkpoint", _no_sums, {})], publish=publish)
-            source.known_as = saved.values["known_as"]
-        source.keep_digests(partial(kept.save, values={"known_as": source.known_as}, fingerprint=source.identity))
+    source, kept = dataset.source.base, stage_checkpoint(store, "rows-0")
+    if kept is None or not isinstance(source, InPlaceSource):
+        return
+    saved = kept.load(source.identity)
+    if saved is None:
+        kept.save({}, {"known_as": source.known_as}, fingerprint=source.identity)
+    elif saved.values["known_as"] != source.known_as and saved.arrays:
+        source.expect(saved.arrays)
+        run_pass(source, [BlockSum("compare rows with the checkpoint", _no_sums, {})], publish=publish)
+        source.known_as = saved.values["known_as"]
+    source.keep_digests(partial(kept.save, values={"known_as": source.known_as}, fingerprint=source.identity))
 
 
 def _no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarray]:

@@ -30,6 +30,7 @@ from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, pass_name, refusal
 from dkl.passes.room import Room, modules_of, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
+from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import Record
 
 # How often passes run as a rule that end when they have settled: counted in 60 fits of 20,000 to 2,000,000 rows. Steps
@@ -156,7 +157,7 @@ class PlannedWork:
     def added(self) -> int:
         """Bytes that the fit adds at most to a process that runs passes."""
         passes = max((memory.total for memory in self.memories), default=0)
-        return passes if self.is_cluster else passes + sum(self.held.values())
+        return passes if self.is_cluster else with_passes(self.held, passes)
 
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
@@ -184,23 +185,32 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
 
     _check_coefficients(learner)
     whole, kinds, held, in_files = of_process(sys.maxsize)
+    has_codes = rows.schema.has_codes
     backend = backend_for(whole.source, [records for records, _ in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
         # Once processes have loaded what the passes need, they hold what they will hold in the fit.
         modules = {name for records, _ in kinds for name in modules_of(records, reader)}
-        processes = backend.memories(modules)
-        room = room_of(processes, learner.memory_limit)
-        room = room_to_grow(room) if backend.is_cluster else room
+        in_driver = not backend.is_cluster
+        for gives_up in (False, True):
+            if gives_up:
+                # what processes have freed may still be theirs, and what this plan has drawn is none of the fit's
+                del whole, kinds
+                backend.give_up_kept()
+            processes, own = backend.memories(modules), own_room(learner.memory_limit)
+            room = room_of(processes, learner.memory_limit)
+            room = room_to_grow(room) if backend.is_cluster else room
+            if gives_up or has_codes:
+                whole, kinds, held, in_files = of_process(room.nbytes)
+            error = _too_large(kinds, held, whole, room, own, in_driver=in_driver)
+            if error is None:
+                break
     finally:
         backend.close()
-    if rows.schema.has_codes:
-        whole, kinds, held, in_files = of_process(room.nbytes)
-    in_driver = not backend.is_cluster
-    if (error := _too_large(kinds, held, whole, room, learner.memory_limit, in_driver=in_driver)) is not None:
-        most = _features_that_fit(learner, whole, room, in_driver=in_driver)
+    if error is not None:
+        most = _features_that_fit(learner, whole, room, own, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
-    beside = room.beside(sum(held.values())) if in_driver else room
+    beside = room.beside(bytes_beside(held)) if in_driver else room
     memories = [
         fit_limits(
             source_of(whole.source, records),
@@ -276,7 +286,7 @@ def _too_large(
     held: Mapping[str, int],
     rows: Dataset,
     room: Room,
-    memory_limit: int | str | None,
+    own: Room,
     *,
     in_driver: bool,
 ) -> MemoryLimitError | None:
@@ -289,7 +299,7 @@ def _too_large(
     worst, records = max(least, key=lambda one: one[0].total, default=(MemoryProjection(), ()))
     if not worst.fits:
         return refusal(source_of(rows.source, records), records, worst)
-    own, needed = own_room(memory_limit), sum(held.values()) + (worst.total if in_driver else 0)
+    needed = with_passes(held, worst.total if in_driver else 0)
     if needed <= own.nbytes:
         return None
     items = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in held.items())
@@ -299,7 +309,7 @@ def _too_large(
     )
 
 
-def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, *, in_driver: bool) -> int | None:
+def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, own: Room, *, in_driver: bool) -> int | None:
     """The largest number of features, within a seventh, with which the fit would be kept; None where none would do."""
     given: Any = learner
     # an explanation of a model is planned, too, and has no size to choose
@@ -315,7 +325,7 @@ def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, *, in
             kinds, held = smaller.planned_passes(rows), _held_by_driver(smaller, rows)
         except (MemoryError, ValueError):
             return False
-        return _too_large(kinds, held, rows, room, learner.memory_limit, in_driver=in_driver) is None
+        return _too_large(kinds, held, rows, room, own, in_driver=in_driver) is None
 
     low, high = 0, len(sizes)
     # sizes[:low] fit, sizes[high:] do not

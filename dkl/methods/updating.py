@@ -18,7 +18,7 @@ from dkl.linear.fitting import Run
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.validation import check_classes, check_columns
-from dkl.passes.kept_sums import KeepingDriver, KeptSource, KeptSums
+from dkl.passes.kept_sums import KeepingDriver, KeptSums, with_kept_sums
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
@@ -127,7 +127,7 @@ class Updated:
                 driver = KeepingDriver(driver, KeptSums("", source.fingerprint))  # type: ignore[assignment]
             else:
                 sums = kept_sums(self.sums, record, dataset, device=run.device)
-                driver, source = KeepingDriver(driver, sums), KeptSource(source, sums, record.result_bytes)  # type: ignore[assignment]
+                driver, source = KeepingDriver(driver, sums), with_kept_sums(source, sums, record.result_bytes)  # type: ignore[assignment]
         state, stats = run.drive(driver, problem, source)
         self.stats_.extend(stats)
         return state

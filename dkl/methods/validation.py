@@ -15,13 +15,13 @@ from dkl.data.checks import as_rows, check_rows, check_total_weight
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import with_exposure_of_fit
+from dkl.data.fewer_columns import left_out_of, without_columns
 from dkl.data.frames import check_names, encoded_by, is_frame, is_raw
 from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.soundness import check_sound
-from dkl.data.sources.fewer_columns import left_out_of, without_columns
 from dkl.data.sources.lazy import as_dask_array
-from dkl.data.together.own_dates import held_by_own_dates
+from dkl.data.together.choosing import held_by_own_dates
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.encodings.categories import NOTHING, rows_like_fit, with_categories
 from dkl.encodings.fitted import Made

@@ -8,8 +8,8 @@ import numpy as np
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.dataset import Dataset
-from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
+from dkl.data.view import RowChoice, RowsChosen, View
 from dkl.linear.minibatches import HeldOut
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import fold_numbers
@@ -81,8 +81,8 @@ class RowFolds:
 
 
 @dataclass(frozen=True)
-class FoldRows:
-    """The narrowing of all blocks to the rows of one fold, or to all others.
+class FoldRows(RowChoice):
+    """The rows of one fold, or all others.
 
     Parameters
     ----------
@@ -94,20 +94,12 @@ class FoldRows:
     folds: RowFolds
     number: int
     inside: bool
-    needs: tuple[str, ...] = ("row_id",)
+    needs = ("row_id",)
 
     @property
     def identity(self) -> str:
         """What a fingerprint of the rows is made of."""
         return f"{self.folds} {self.number} {self.inside}"
-
-    def block_identity(self, index: int) -> str:
-        """The same for all blocks: the rule looks at a row alone."""
-        return self.identity
-
-    def at(self, index: int) -> FoldRows:
-        """The rule for block `index`: that for all."""
-        return self
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """Those of the positions `chosen` that stay."""
@@ -171,5 +163,5 @@ def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Da
             "share of the rows such as folds=0.2"
         )
     # The view knows how many rows each block has, so that no pass has to count them.
-    source = narrowed(dataset.source, rule, known.rows, n_classes=n_classes, counts=known)
+    source = View(dataset.source, RowsChosen(rule, known.rows, known))
     return Dataset(source, dataset.schema, store=dataset.store, name=name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.without_x import SourceWithoutX
+from dkl.data.view import NoColumns, View
 from dkl.events import Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.dispatch import Job
@@ -60,6 +60,7 @@ def run_pass(
     memory_limit: int | str | None = None,
     device: Device = "cpu",
     columns: RowColumns | None = None,
+    is_read_again: bool = True,
 ) -> PassResult:
     """Read every block once and compute all `records` of it, on whatever Dask offers.
 
@@ -79,6 +80,8 @@ def run_pass(
     device : {"cpu", "gpu"}
     columns : RowColumns or None
         Where the records' row columns live.
+    is_read_again : bool
+        Whether blocks stay in memory for the next pass, as far as there is room.
 
     Returns
     -------
@@ -106,7 +109,7 @@ def run_pass(
         if columns is None and uses_columns:
             raise ValueError(f"{record.name!r} reads or writes row columns: pass columns=RowColumns.create(...)")
     if all(isinstance(record, BlockSum) and not record.needs_x for record in records):
-        source = SourceWithoutX(source)
+        source = View(source, NoColumns())  # type: ignore[arg-type]
 
     def passed(records: tuple[Record, ...]) -> tuple[tuple[Any, ...], PassStats]:
         with open_session(
@@ -117,6 +120,7 @@ def run_pass(
             memory_limit=memory_limit,
             device=device,
             columns=columns,
+            is_read_again=is_read_again,
         ) as session:
             if isinstance(records[0], Fold):
                 results: tuple[Any, ...] = (run_fold(session, records[0]),)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dkl.data.sources.rows import RowSource
+from dkl.data.view import BlockStep, Step, View, rows_left
 from dkl.passes.checkpoint import Checkpoint
 from dkl.protocols.block import Block
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import BlockSum, Cost, Record
-from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
 
 # Under this name a record travels to the block function among its operands, and a block's identity among its columns.
 _KEPT = "kept sums"
@@ -53,67 +53,62 @@ class KeptSums:
         return Checkpoint(f"{self.store.rstrip('/')}/{self.asked}/{identity}")
 
 
-class KeptTicket(NamedTuple):
-    """A block of the source beneath, its number and the name that its sums are kept under."""
+@dataclass(frozen=True, eq=False)
+class KeptBlock(BlockStep):
+    """The sums of one block where they are kept, and its rows with the name to keep their sums under where not."""
 
-    base: Any
+    sums: KeptSums
     number: int
     identity: str
 
+    def instead(self) -> Block | None:
+        kept = self.sums.read(self.identity)
+        # A block without rows would be passed over, so this one has one; no function but the one below sees it.
+        return None if kept is None else Block(self.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), kept)
+
+    def asks(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in parts if name != _KEPT)
+
+    def done(self, block: Block, chosen: np.ndarray, parts: tuple[str, ...]) -> tuple[Block, np.ndarray]:
+        block = rows_left(block, chosen)
+        return replace(block, columns={_KEPT: np.array(self.identity)}), np.arange(block.n_rows)
+
 
 @dataclass(frozen=True, eq=False)
-class KeptReader:
-    """Reads the sums of a block where they are kept, and its rows where not."""
-
-    base: BlockReader
-    sums: KeptSums
-
-    def load(self, ticket: KeptTicket) -> Block:
-        """The rows under their identity, or one row of no columns with the sums."""
-        kept = self.sums.read(ticket.identity)
-        if kept is None:
-            return replace(self.base.load(ticket.base), columns={_KEPT: np.array(ticket.identity)})
-        # A block without rows would be passed over, so this one has one; no function but the one below sees it.
-        return Block(ticket.number, np.empty((1, 0)), None, None, np.zeros(1, np.int64), kept)
-
-
-class KeptSource(WrappedSource[BlockSource]):
-    """A source whose blocks are read only where their sums are not kept; the attributes are those of `BlockSource`.
+class KeptBlocks(Step):
+    """Has the blocks of a source read only where their sums are not kept.
 
     Parameters
     ----------
-    base : BlockSource
-        With a `block_identity`: stores of dkl, their versions and views have one.
+    source : RowSource
     sums : KeptSums
     sums_nbytes : int
         Bytes of the sums of one block.
     """
 
-    def __init__(self, base: BlockSource, sums: KeptSums, sums_nbytes: int) -> None:
-        super().__init__(base)
-        self.sums, self._sums_nbytes = sums, sums_nbytes
+    source: RowSource
+    sums: KeptSums
+    sums_nbytes: int
+    varies = True
 
     @property
-    def block_nbytes(self) -> int:
-        # A block is either its rows or the sums over them, never both.
-        return max(self.base.block_nbytes, self._sums_nbytes)
+    def identity(self) -> str:
+        return str(self.sums)
 
-    @property
-    def read_nbytes(self) -> int:
-        return max(self.base.read_nbytes, _COPIES * self._sums_nbytes)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return f"{self.sums} {self.base.fingerprint}"
-
-    def reader(self) -> KeptReader:
-        return KeptReader(self.base.reader(), self.sums)
-
-    def ticket(self, index: int) -> KeptTicket:
-        of_base: Any = self.base
+    def at(self, index: int) -> KeptBlock:
         # The text may be long (it holds the digests of all arrays); a path of a file system may not.
-        identity = hashlib.sha256(of_base.block_identity(index).encode()).hexdigest()[:32]
-        return KeptTicket(self.base.ticket(index), index, identity)
+        identity = hashlib.sha256(self.source.block_identity(index).encode()).hexdigest()[:32]
+        return KeptBlock(self.sums, index, identity)
+
+    def columns_along(self, before: RowSource) -> tuple[str, ...]:
+        return (_KEPT,)
+
+    def block_nbytes(self, before: RowSource) -> int:
+        # A block is either its rows or the sums over them, never both.
+        return max(before.block_nbytes, self.sums_nbytes)
+
+    def read_nbytes(self, before: RowSource) -> int:
+        return max(before.read_nbytes, _COPIES * self.sums_nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +142,16 @@ class KeepingDriver(Generic[P, S]):
         return tuple(kept_record(record, self.sums) for record in records)  # type: ignore[arg-type]
 
 
-def source_of(base: BlockSource, records: Sequence[Record]) -> BlockSource:
+def source_of(base: RowSource, records: Sequence[Record]) -> RowSource:
     """What a pass for these records reads: of records whose sums are kept, blocks or what was summed over them."""
     # A pass has one such record: the sums of a block are kept under its identity alone.
     kept = [record.operands[_KEPT] for record in records if isinstance(record, BlockSum) and _KEPT in record.operands]
-    return KeptSource(base, kept[0][1], kept[0][0].result_bytes) if kept else base
+    return with_kept_sums(base, kept[0][1], kept[0][0].result_bytes) if kept else base
+
+
+def with_kept_sums(source: RowSource, sums: KeptSums, sums_nbytes: int) -> View:
+    """The source whose blocks are read only where their sums, of so many bytes, are not kept."""
+    return View(source, KeptBlocks(source, sums, sums_nbytes))
 
 
 def kept_record(record: BlockSum, sums: KeptSums) -> BlockSum:

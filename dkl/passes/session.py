@@ -106,7 +106,9 @@ class Session:
         """One entry a task that can run at once: what the backend has now, so that workers that join get tasks."""
         return self.backend.slots()
 
-    def plan(self, records: Sequence[Record], memory_limit: int | str | None, device: Device) -> None:
+    def plan(
+        self, records: Sequence[Record], memory_limit: int | str | None, device: Device, *, is_read_again: bool = True
+    ) -> None:
         """Fix how much a process holds, or refuse."""
         # The worker with the most threads holds the most blocks at once.
         n_threads = max(Counter(self.slots).values())
@@ -121,7 +123,7 @@ class Session:
                 records,
                 n_threads=n_threads,
                 room=room_of(memories, memory_limit),
-                cached=self.is_read,
+                cached=self.is_read and is_read_again,
                 in_driver=not self.backend.is_cluster,
                 ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
             )
@@ -300,6 +302,7 @@ def open_session(
     memory_limit: int | str | None,
     device: Device,
     columns: RowColumns | None = None,
+    is_read_again: bool = True,
 ) -> Iterator[Session]:
     """The backend that Dask offers, planned for these records; whatever happens, no task stays behind."""
     backend = backend_for(source, [records], device, memory_limit)
@@ -310,7 +313,7 @@ def open_session(
         compare_noted(LEDGER.taken())
         client = current_client() if backend.is_cluster else None
         with nullcontext() if client is None else hung_workers_restarted(client):
-            session.plan(records, memory_limit, device)
+            session.plan(records, memory_limit, device, is_read_again=is_read_again)
             session.work = Work(
                 uuid.uuid4().hex,
                 tuple(records),

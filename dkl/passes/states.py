@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dkl.errors import StoreError
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -32,7 +34,21 @@ def encode_state(state: DataclassInstance) -> Encoded:
 
 
 def decode_state(cls: type[S], arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> S:
-    """The state of class `cls` that `encode_state` took apart."""
+    """The state of class `cls` that `encode_state` took apart.
+
+    Raises
+    ------
+    StoreError
+        If it has fields that the class has not, or lacks one that has no default: another build of dkl has written it.
+    """
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    required = {each.name for each in fields if each.default is each.default_factory is dataclasses.MISSING}
+    differing = sorted((set(values) - {each.name for each in fields}) | (required - set(values)))
+    if differing:
+        raise StoreError(
+            f"the checkpoint was written by another build of dkl: of {cls.__name__}, the fields {differing} differ. "
+            "Its run cannot go on here; remove the checkpoint to begin anew"
+        )
     return cls(**{name: _decode(value, arrays) for name, value in values.items()})
 
 

@@ -15,7 +15,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample
 
 # A call is timed on as many rows as it is expected to take so many seconds for, within these bounds.
-_TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 2_048
+_TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 4_096
 # A fit whose pass takes so many seconds soon compiles its kernels, and so does the call that is timed for it.
 _COMPILED_S = 0.1
 # Operations of a product of matrices that drawing a row takes as long as.

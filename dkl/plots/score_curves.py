@@ -202,7 +202,7 @@ class ComparisonDisplay(Display):
         panel.set_prop_cycle(color=CLASS_COLOURS)
         for learner, times in self.seconds[setting].items():
             values = self.scores[setting][learner]
-            # in the order of the seconds, not of the sizes: a larger fit may take less time
+            # by their seconds, not their sizes: a larger fit that took less time would draw the line backwards
             order = np.argsort(times, kind="stable")
             (line,) = panel.plot(
                 np.asarray(times)[order], np.asarray(values)[order], label=learner, **self._style(learner)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from dkl.protocols.records import Record
 
 P = TypeVar("P", contravariant=True)
 S = TypeVar("S")
+BETWEEN_PASSES = "steps between passes"
+"""The item of what a driver holds that is not there while a pass runs."""
 
 
 class Driver(Protocol[P, S]):
@@ -17,9 +19,9 @@ class Driver(Protocol[P, S]):
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
     resuming is loading it. A method of many rounds has a fifth, ``metrics(problem, state) -> dict of float``: where it
     stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``memory(problem,
-    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each. One that can end
-    early has ``stopped(problem, state, why)``: a state that asks for no more and says why it ended, or None while there
-    is no result.
+    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each; the item
+    `BETWEEN_PASSES` is there only while no pass runs. One that can end early has ``stopped(problem, state, why)``: a
+    state that asks for no more and says why it ended, or None while there is no result.
     """
 
     def init(self, problem: P) -> S:
@@ -37,3 +39,21 @@ class Driver(Protocol[P, S]):
     def plan(self, problem: P) -> Sequence[tuple[Sequence[Record], int]]:
         """Each kind of pass once, its records with their shapes, and an upper bound of how often it runs."""
         ...
+
+
+def bytes_beside(held: Mapping[str, int]) -> int:
+    """Bytes that a driver holds while its passes run, of all that it holds."""
+    return sum(held.values()) - held.get(BETWEEN_PASSES, 0)
+
+
+def with_passes(held: Mapping[str, int], passes: int) -> int:
+    """The peak of a process that drives a fit and runs its passes, which take at most `passes` bytes."""
+    return bytes_beside(held) + max(passes, held.get(BETWEEN_PASSES, 0))
+
+
+def largest_held(stages: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The most that a driver holds in stages that follow each other: while passes run, and between them."""
+    beside_most: Mapping[str, int] = max(stages, key=lambda stage: bytes_beside(dict(stage)))
+    items = dict(beside_most)
+    beside, in_all = bytes_beside(items), max(sum(stage.values()) for stage in stages)
+    return items | ({BETWEEN_PASSES: in_all - beside} if in_all > beside else {})

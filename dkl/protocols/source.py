@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.protocols.block import Block
+
+# The parts of a block that every source has; a row column is a further part, known by its name.
+PARTS = ("X", "y", "weight", "row_id")
+PARTS_WITHOUT_X = PARTS[1:]
 
 
 class BlockReader(Protocol):
     """Turns a ticket into a block. Small and picklable: it is broadcast once a pass and opens its store lazily."""
 
     # A ticket is whatever the source of the same reader makes, so its type is known to that pair alone.
-    def load(self, ticket: Any) -> Block:
-        """The rows behind `ticket`: verified, filtered (split, weight 0), in the dtype of the store."""
+    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows behind `ticket`: verified, filtered (split, weight 0), in the dtype of the store.
+
+        Parameters
+        ----------
+        ticket : object
+        parts : tuple of str
+            Of `PARTS`, and names of row columns (groups, times, exposures, codes of splits), which come in
+            `Block.columns`. A part that is not named may be left unread: X then has no columns, y and weight are None.
+        """
         ...
 
 
@@ -45,6 +57,15 @@ class BlockSource(Protocol):
     blocks_together : int
         Blocks that are cut from the same stored chunks, a power of two: a task reads all of them, and each of the
         chunks once. 1 where every block has chunks of its own.
+    base : BlockSource
+        The source that reads the rows: of a view (`dkl.data.view`) the one beneath it, else the source itself.
+    steps : tuple
+        The steps by which a view makes its blocks of those of `base`, in order; empty for a source that reads.
+    columns_along : tuple of str
+        Names of the row columns that come with every block whose X is read, whether or not they are asked for.
+    most_folds : int or None
+        Folds that held-out rows can make: 1 where the newest rows are held out, of few groups as many; None is any
+        number.
     """
 
     @property
@@ -83,6 +104,18 @@ class BlockSource(Protocol):
     @property
     def blocks_together(self) -> int: ...
 
+    @property
+    def base(self) -> Any: ...
+
+    @property
+    def steps(self) -> tuple[Any, ...]: ...
+
+    @property
+    def columns_along(self) -> tuple[str, ...]: ...
+
+    @property
+    def most_folds(self) -> int | None: ...
+
     def reader(self) -> BlockReader: ...
 
     def ticket(self, index: int) -> Any:
@@ -91,66 +124,14 @@ class BlockSource(Protocol):
         ...
 
 
-B = TypeVar("B", bound=BlockSource)
+class BaseSource:
+    """What a source that reads rows says of itself where it has nothing else to say; see `BlockSource`."""
 
-
-class WrappedSource(Generic[B]):
-    """A source made of another one: what a subclass does not define for itself is as it is in `base`.
-
-    A subclass defines `reader` and `fingerprint` in any case, since it hands out other rows than its base does; and
-    `ticket` where its reader needs more than the base's one. See `BlockSource` for the attributes.
-
-    Parameters
-    ----------
-    base : BlockSource
-    """
-
-    def __init__(self, base: B) -> None:
-        self.base = base
+    steps: tuple[Any, ...] = ()
+    columns_along: tuple[str, ...] = ()
+    most_folds: int | None = None
+    blocks_together: int = 1
 
     @property
-    def n_blocks(self) -> int:
-        return self.base.n_blocks
-
-    @property
-    def block_rows(self) -> np.ndarray:
-        return self.base.block_rows
-
-    @property
-    def n_columns(self) -> int:
-        return self.base.n_columns
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.base.dtype
-
-    @property
-    def is_sparse(self) -> bool:
-        return self.base.is_sparse
-
-    @property
-    def has_weight(self) -> bool:
-        return self.base.has_weight
-
-    @property
-    def block_nbytes(self) -> int:
-        return self.base.block_nbytes
-
-    @property
-    def read_nbytes(self) -> int:
-        return self.base.read_nbytes
-
-    @property
-    def stored_nbytes(self) -> int:
-        return self.base.stored_nbytes
-
-    @property
-    def place(self) -> str:
-        return self.base.place
-
-    @property
-    def blocks_together(self) -> int:
-        return self.base.blocks_together
-
-    def ticket(self, index: int) -> Any:
-        return self.base.ticket(index)
+    def base(self) -> Any:
+        return self

@@ -11,26 +11,28 @@ from numpy.typing import ArrayLike
 from scipy.linalg import lapack
 
 from dkl.kernels.threads import Crew, usable_cores
+from dkl.kernels.tiles import spans
 from dkl.solvers.cholesky import factorise
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Larger systems are solved one after another: as many as there are cores would not fit into memory beside the data.
+# Bytes of all systems that are written out at once: larger ones are solved one after another, each on all cores.
 _AT_ONCE_BYTES = 1 << 26
 
 
 def systems_at_once(count: int, width: int) -> int:
     """How many of `count` systems `map_systems` has written out at the same time."""
-    return min(count, usable_cores()) if 8 * width**2 <= _AT_ONCE_BYTES else min(count, 1)
+    return min(count, usable_cores(), max(_AT_ONCE_BYTES // (8 * width**2), 1))
 
 
 def map_systems(function: Callable[[T], R], items: Iterable[T], width: int) -> list[R]:
     """`function`, which solves one system of `width` unknowns, of each item: on all cores where systems are small."""
     items = list(items)
-    if systems_at_once(len(items), width) < 2:
+    at_once = systems_at_once(len(items), width)
+    if at_once < 2:
         return [function(item) for item in items]
-    return Crew().map(function, items)
+    return [result for part in spans(len(items), at_once) for result in Crew().map(function, items[part])]
 
 
 def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
@@ -98,6 +100,9 @@ class PenalisedSystems:
         penalties, right = weight * np.asarray(penalties), weight * right
         which, penalties = np.broadcast_to(which, len(right)), np.broadcast_to(penalties, len(right))
         systems = sorted(set(zip(which.tolist(), penalties.tolist(), strict=True)))
+        if self._factor is not None and self._factor[0] not in systems:
+            # another factor takes its place in memory
+            self._factor = None
         solutions, width, known = np.empty(right.shape), right.shape[1], self._factor
 
         def solve_system(system: tuple[int, float]) -> None:
@@ -123,6 +128,13 @@ def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray
     # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
     diagonal[-1] += 1e-12 * diagonal.mean()
     return matrix
+
+
+def symmetric(packed: np.ndarray, width: int) -> np.ndarray:
+    """The whole matrix (width, width) of an upper triangle that is packed column by column."""
+    upper, _ = lapack.dtpttr(width, packed)
+    upper = np.triu(upper)
+    return upper + np.triu(upper, 1).T
 
 
 def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
@@ -164,4 +176,6 @@ def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray,
         diagonal += extra
         if factorise(system):
             return system, extra
+        # it is spoilt, and gives way to the next one
+        del system, diagonal
         extra = 10.0 * extra if extra else 1e-9 * scale

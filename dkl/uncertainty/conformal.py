@@ -24,8 +24,8 @@ from dkl.data.exposure import (
     rows_with_exposure,
 )
 from dkl.data.other_frames import as_known_rows
-from dkl.data.sources.selected import narrowed
 from dkl.data.together.rows import held_rows
+from dkl.data.view import RowChoice, RowsChosen, View
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
@@ -231,7 +231,7 @@ class ConformalMixin:
         sides = []
         for out in (False, True):
             rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
-            source = narrowed(dataset.source, _Side(held_out, out), rows, n_classes=n_classes)
+            source = View(dataset.source, RowsChosen(_Side(held_out, out), rows), n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
         # by time the newest rows of those that are left are newer than others; by group fewer groups are left
         return held_rows(sides[0]), sides[1]
@@ -532,22 +532,16 @@ class ConformalSets(ConformalMixin):
 
 
 @dataclass(frozen=True)
-class _Side:
-    """The rows of a source that are held out, or those that are not: a step of `dkl.data.sources.selected`."""
+class _Side(RowChoice):
+    """The rows of a block that are held out, or those that are not."""
 
     held_out: HeldOut
     out: bool
-    needs: tuple[str, ...] = ("row_id",)
+    needs = ("row_id",)
 
     @property
     def identity(self) -> str:
         return f"conformal {self.held_out.share} {self.held_out.seed} {self.out}"
-
-    def block_identity(self, index: int) -> str:
-        return self.identity
-
-    def at(self, index: int) -> _Side:
-        return self
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
         """Those of the positions that are on this side."""

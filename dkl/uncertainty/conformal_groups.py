@@ -13,10 +13,10 @@ from dkl.data.dataset import Dataset
 from dkl.data.frames import is_frame
 from dkl.data.other_frames import as_known_rows
 from dkl.data.schema import Schema
-from dkl.data.sources.beside_x import ColumnBesideX
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.choosing import column_at, with_values
 from dkl.data.together.codes import group_codes
+from dkl.data.view import ColumnAlong, View
 
 # The row column of groups that are read from a feature.
 _STORED = "interval group"
@@ -59,7 +59,7 @@ def with_stored_groups(dataset: Dataset, name: str) -> tuple[Dataset, str]:
         column, read = known.column, None
     else:
         column, read = _STORED, _stored_groups(dataset, name)
-    return dataset.with_rows(ColumnBesideX(dataset.source, column, read), dataset.schema), column
+    return dataset.with_rows(View(dataset.source, ColumnAlong(column, read)), dataset.schema), column
 
 
 def _stored_groups(dataset: Dataset, name: str) -> _StoredGroups:

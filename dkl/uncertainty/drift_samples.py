@@ -22,10 +22,11 @@ from dkl.data.ingest.encoding import TableEncoding, decide_encoding
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
 from dkl.data.missing_targets import rows_of
 from dkl.data.other_frames import as_known_rows
+from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
 from dkl.encodings.keys import CategoryKey, CategoryPart, category_parts
 from dkl.encodings.row_matrices import RowsInMemory
-from dkl.encodings.source import CategorySource
+from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import CategoryFolds
 from dkl.errors import Problems, located
@@ -241,7 +242,7 @@ def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:
     """The rows with other codes in columns of codes: by name what becomes of each code, (V + 1,)."""
     places = code_places(dataset.encoding, 1, Made())
     tables = tuple(RowsInMemory(codes[name][:, None]) for name in _code_parts(dataset))
-    return dataset.with_rows(CategorySource(dataset.source, places, tables, None), dataset.schema)
+    return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, None)), dataset.schema)
 
 
 def _code_parts(dataset: Dataset) -> dict[str, CategoryPart]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -14,6 +13,7 @@ from scipy import sparse
 from dkl.data.checks import whole_number
 from dkl.data.dataset import Dataset
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.features.families import Family, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingKind
@@ -32,7 +32,7 @@ from dkl.passes.engine import run_pass
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
-from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
+from dkl.protocols.source import BlockSource
 from dkl.uncertainty.drift_result import ColumnDrift, Drift
 from dkl.uncertainty.drift_samples import compared_samples, name_counts, names_record
 from dkl.uncertainty.drift_statistics import bin_differences, holm, mean_discrepancy, name_difference
@@ -210,7 +210,7 @@ def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSam
     for dataset in samples:
         row_bytes = -(-dataset.source.block_nbytes // max(int(dataset.source.block_rows.max()), 1))
         size = min(dataset.n_rows, _SAMPLED_ROWS, max(2, SAMPLE_BYTES // max(row_bytes, 1)))
-        sample: Block = _pass(FewBlocks(dataset.source), (RowSample("row sample", size, seed),), run)[0]
+        sample: Block = _pass(few_blocks(dataset.source), (RowSample("row sample", size, seed),), run)[0]
         blocks.append((sample, sample.weights if size == dataset.n_rows else np.ones(sample.n_rows)))
     rows = [sample.X for sample, _ in blocks]
     X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.vstack(rows)
@@ -272,30 +272,9 @@ def _pass(source: BlockSource, records: Sequence[Any], run: Run) -> tuple[Any, .
     return run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device).results
 
 
-class FewBlocks(WrappedSource[BlockSource]):
-    """A source of a few evenly spaced blocks of another; the rest of them have no rows.
-
-    Parameters
-    ----------
-    base : BlockSource
-    """
-
-    @cached_property
-    def block_rows(self) -> np.ndarray:  # type: ignore[override]
-        rows = self.base.block_rows
-        filled = np.flatnonzero(rows)
-        # the first and the last among them: rows that were written in time differ most there
-        kept = filled[np.unique(np.linspace(0, len(filled) - 1, min(len(filled), _SAMPLED_BLOCKS)).astype(int))]
-        return np.where(np.isin(np.arange(len(rows)), kept), rows, 0)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return f"{np.flatnonzero(self.block_rows).tolist()} of {self.base.fingerprint}"
-
-    @property
-    def stored_nbytes(self) -> int:
-        share = float(np.mean(self.block_rows[self.base.block_rows > 0] > 0))
-        return int(self.base.stored_nbytes * share)
-
-    def reader(self) -> BlockReader:
-        return self.base.reader()
+def few_blocks(source: BlockSource) -> RearrangedSource:
+    """A few evenly spaced blocks of a source; the rest of them have no rows."""
+    filled = np.flatnonzero(source.block_rows)
+    # the first and the last among them: rows that were written in time differ most there
+    kept = filled[np.unique(np.linspace(0, len(filled) - 1, min(len(filled), _SAMPLED_BLOCKS)).astype(int))]
+    return RearrangedSource(source, {block: (BlockPart(block),) for block in kept.tolist()}, source.n_blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import dkl
+from dkl.cli.app import app
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
 
@@ -290,3 +293,33 @@ def test_text_without_a_header_has_its_names_given(tmp_path: Path) -> None:
     writes = TEXTS["PostgreSQL, COPY as text"]
     (tmp_path / "rows.tsv").write_bytes(writes.bytes(header=False))
     check(tmp_path / "rows.tsv", tmp_path, format=CsvFormat(column_names=list(FRAME.columns)))
+
+
+@pytest.mark.parametrize(
+    "program", ["R, write.csv2", "Excel, German, CSV UTF-8", "PostgreSQL, COPY as text", "Spark", "polars, Parquet"]
+)
+def test_files_of_other_programs_are_learnt_from_as_the_frame(tmp_path: Path, program: str) -> None:
+    """A model of the frame, of the ingested file and of the shell, which also predicts the file, answer alike."""
+    if program in TEXTS:
+        path = tmp_path / "rows.csv"
+        path.write_bytes(TEXTS[program].bytes())
+    else:
+        path = by_spark(tmp_path) if program == "Spark" else LIBRARIES[program](tmp_path)
+    settings: dict[str, Any] = {"features": "random", "n_features": 8, "random_state": 0}
+    # truths in the words of another language are names
+    rows = FRAME.drop(columns=["paid", "y"])
+    known = dkl.KernelRegressor(**settings).fit(rows, FRAME["y"])
+    how: dict[str, Any] = {"target": "y", "drop": ["paid"], "shuffle": False, "progress": False}
+    stored = dkl.KernelRegressor(**settings).fit(dkl.ingest(path, tmp_path / "rows.zarr", **how))
+    np.testing.assert_array_equal(stored.predict(rows), known.predict(rows))
+    folder = tmp_path
+    for command in (
+        f"ingest {path} {folder}/shell.zarr --target y --drop paid --no-shuffle --split=",
+        f"fit {folder}/shell.zarr {folder}/model.zarr --set features=random --features 8",
+        f"score {folder}/model.zarr {folder}/shell.zarr",
+        f"predict {folder}/model.zarr {path} {folder}/out.parquet",
+    ):
+        said = CliRunner().invoke(app, [*shlex.split(command), "--quiet"])
+        assert said.exit_code == 0, said.output
+    answers = pd.read_parquet(folder / "out.parquet")["prediction"]
+    np.testing.assert_array_equal(answers, known.predict(rows))

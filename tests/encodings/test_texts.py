@@ -25,12 +25,17 @@ import dkl
 from dkl.data.columns import free_text
 from dkl.data.columns.free_text import BUCKETS, TextDirections, TextSample, WordDirections
 from dkl.data.ingest.encoding import learn_encoding
+from dkl.encodings import sums as sums_module
+from dkl.encodings import texts as texts_module
 from dkl.encodings.target_means import CategoryFolds, FoldTotals
 from dkl.encodings.texts import KEPT, score_weights, with_texts
 from dkl.errors import StoreError
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
+from dkl.passes.engine import run_pass
+from dkl.passes.reading import LOADER
+from dkl.protocols.records import RowSample
 
 RNG = np.random.default_rng(0)
 N = 500
@@ -328,6 +333,27 @@ def test_texts_of_the_same_words_are_stored_without_a_warning() -> None:
     assert np.isfinite(found.numbers(pa.array(alike))).all()
 
 
+def test_rows_that_no_later_pass_reads_are_not_kept(tmp_path: Path) -> None:
+    """Directions of texts are four times as wide as what a fit makes of them, and are read once."""
+    ds = dkl.create_dataset(tmp_path / "rows.zarr", FRAME, TARGET)
+    LOADER.clear()
+    made = with_texts(ds, HeldOut(0.2, 0), Run())
+    assert LOADER.nbytes == 0
+    run_pass(made.source, [RowSample("some rows", 10, 0)])
+    assert LOADER.nbytes > 0
+
+
+def test_texts_are_worked_on_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = dkl.create_dataset("memory://texts-rows.zarr", FRAME, TARGET, overwrite=True)
+    whole = with_texts(ds, HeldOut(0.2, 0), Run())
+    expected, read = whole.X.compute(), whole.source.read_nbytes
+    monkeypatch.setattr(texts_module, "TEXT_ROWS", 17)
+    monkeypatch.setattr(sums_module, "TEXT_ROWS", 17)
+    parts = with_texts(ds, HeldOut(0.2, 0), Run())
+    assert parts.source.read_nbytes < read
+    np.testing.assert_allclose(parts.X.compute(), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_store_of_a_million_texts_takes_no_gigabyte_of_memory(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -348,3 +374,12 @@ def test_a_store_of_a_million_texts_takes_no_gigabyte_of_memory(tmp_path: Path) 
     n_rows, peak = map(int, done.stdout.split()[-2:])
     assert n_rows == 1_000_000
     assert peak < 1e9
+    # a machine without settings is not refused within 1 GB, and keeps to it
+    program = (
+        "import resource, dkl\n"
+        f"stored = dkl.open_dataset({str(tmp_path / 'texts.zarr')!r})\n"
+        "model = dkl.KernelClassifier(memory_limit='1 GB', random_state=0).fit(stored)\n"
+        "print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 1e9

@@ -22,21 +22,21 @@ from dkl.features.step_projection import StepProjection
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block
 from dkl.kernels.nufft import ACCURACY, FrequencyGrid, why_no_nufft
 from dkl.linear.answers import Scorer
+from dkl.linear.judge import Folds
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.penalty_choice import Folds
 from dkl.linear.refinement_sums import refinement_minibatch
 from dkl.linear.sums import shuffled_minibatch, stored_minibatch
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
 from dkl.methods.margin.round import column_numbers
-from dkl.methods.margin.sums import CorrectiveRound, HeldTargets
+from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
 from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
+from dkl.methods.rounds.sums import HeldTargets, RefitTask, SearchTask
 from dkl.methods.steps.binning import ColumnBins, column_bins
-from dkl.methods.steps.sums import RefitTask, SearchTask
 from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
@@ -474,8 +474,8 @@ CASES: dict[tuple[str, str], Any] = {
     },
     ("dkl.methods.metric.sums", "system_block"): metric_model,
     ("dkl.methods.metric.sums", "slope_block"): metric_model,
-    ("dkl.methods.steps.sums", "refit_block"): lambda kind: steps(kind, search=False),
-    ("dkl.methods.steps.sums", "search_block"): lambda kind: steps(kind, search=True),
+    ("dkl.methods.rounds.sums", "refit_block"): lambda kind: steps(kind, search=False),
+    ("dkl.methods.rounds.sums", "search_block"): lambda kind: steps(kind, search=True),
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),

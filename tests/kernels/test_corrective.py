@@ -17,11 +17,11 @@ from dkl.methods.margin import sums as corrective
 from dkl.methods.margin.round import column_numbers
 from dkl.methods.margin.sums import (
     CorrectiveRound,
-    HeldTargets,
     corrective_block,
     corrective_sums,
     gram_weights,
 )
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 from tests.definitions import corrective as definition

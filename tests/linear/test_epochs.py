@@ -15,9 +15,16 @@ from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
 from dkl.linear.array_sgd import default_estimator, rules_of
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, uncentred
-from dkl.linear.fitting import LinearProblem, Run, default_epochs, fit_by_epochs, mixed_source, summarise_rows
+from dkl.linear.fitting import (
+    LinearProblem,
+    Run,
+    default_epochs,
+    fit_by_epochs,
+    mixed_blocks,
+    mixed_source,
+    summarise_rows,
+)
 from dkl.linear.minibatches import HeldOut, RowTargets, minibatch_rows
-from dkl.linear.mixed_blocks import MixedSource
 from dkl.linear.scores import decision_values
 from dkl.linear.sgd import (
     REGRESSION_LOSSES,
@@ -204,7 +211,7 @@ def test_mixed_blocks_hold_every_row_once_and_each_class_in_each_block() -> None
     order = np.argsort(codes, kind="stable")
     weight = np.arange(1_000) % 7 / 3.0
     data = dataset(X[order], codes[order], rows_a_block=90, weight=weight)
-    mixed = MixedSource(data.source, 4, seed=0)
+    mixed = mixed_blocks(data.source, 4, seed=0)
     blocks = [mixed.reader().load(mixed.ticket(index)) for index in range(mixed.n_blocks)]
     np.testing.assert_array_equal([block.n_rows for block in blocks], mixed.block_rows)
     ids = np.concatenate([block.row_id for block in blocks])

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC
 
-import dkl.linear.newton_driver as newton
+import dkl.linear.head as newton
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size, signed_products
 from dkl.kernels.normal_equations import (
@@ -19,7 +19,7 @@ from dkl.kernels.normal_equations import (
     loss_sums,
     newton_sums,
 )
-from dkl.linear.newton_driver import NewtonDriver, NewtonProblem
+from dkl.linear.head import NewtonDriver, NewtonProblem
 from tests.definitions import linear as definition
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
 

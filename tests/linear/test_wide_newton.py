@@ -13,10 +13,11 @@ from sklearn.svm import LinearSVC
 import dkl
 from dkl.features.families import Coordinates
 from dkl.kernels.maps import map_rows
-from dkl.kernels.normal_equations import is_plain_sparse, sparse_rows
-from dkl.linear import wide_newton
-from dkl.linear.wide_newton import WideNewtonDriver, driver_of
+from dkl.kernels.normal_equations import NewtonTargets, is_plain_sparse, sparse_rows
+from dkl.linear import head
+from dkl.linear.head import NewtonDriver, NewtonProblem
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
+from tests.linear.problems import blocks_of, feature_map, play, rows
 
 
 def bags(n: int = 300, d: int = 500, seed: int = 0) -> tuple[sparse.csr_array, np.ndarray]:
@@ -31,7 +32,7 @@ COLUMNS = dkl.AlignedFeatures(Coordinates(), n_candidates=None, n_features=None,
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_newton, "MOST_FEATURES", 100)
+    monkeypatch.setattr(head, "MOST_FEATURES", 100)
 
 
 def test_sparse_rows_are_what_their_map_says() -> None:
@@ -94,13 +95,20 @@ def test_no_more_passes_are_made_than_planned(monkeypatch: pytest.MonkeyPatch) -
     begun: list[Any] = []
     machine.set_params(progress=begun.append).fit(X, target)
     assert 5 < sum(event.kind == "started" for event in begun) <= planned
-    assert isinstance(driver_of(_problem(X)), WideNewtonDriver)
+    assert any("product with the Hessian" in event.name for event in begun)
 
 
-def _problem(X: Any) -> Any:
-    """All that says whether a problem is wide."""
-
-    class Problem:
-        feature_map = Coordinates().pool(X.shape[1])
-
-    return Problem()
+@pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
+def test_conjugate_gradients_end_where_exact_steps_do(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, codes = rows(300, 3)
+    hinge = loss == "squared_hinge"
+    y = codes if hinge else np.column_stack([X[:, 0], np.sin(X[:, 1]), X[:, 2]])
+    targets = NewtonTargets(np.arange(3), 3 if hinge else None)
+    problem = NewtonProblem(feature_map(4), targets, 300.0, np.array([1e-1, 1e-2, 1e-1]), loss, tol=1e-7)  # type: ignore[arg-type]
+    blocks = blocks_of(X, y, 100)
+    exact, _ = play(NewtonDriver(), problem, blocks)
+    monkeypatch.setattr(head, "MOST_FEATURES", 8)
+    assert problem.is_wide
+    found, _ = play(NewtonDriver(), problem, blocks)
+    assert found.hessian is None
+    np.testing.assert_allclose(found.coefficients, exact.coefficients, atol=1e-5)

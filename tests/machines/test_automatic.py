@@ -26,8 +26,8 @@ from dkl.data.coerce import as_dataset
 from dkl.errors import without_hints
 from dkl.events import Event
 from dkl.linear.incremental import BlockIncremental
+from dkl.linear.judge import PenaltyChoice
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import PenaltyChoice
 from dkl.machines import effort as counting
 from dkl.machines.contenders import Contender
 from dkl.machines.contest import FEWEST_ROWS
@@ -492,7 +492,7 @@ def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_be
     race = machine._race(contenders, dataset, dataset, [])
     # of the squared error the first has the least, the second and third are near
     for number, loss in enumerate((0.1, 0.11, 0.105, 0.3)):
-        race.choices[number] = [PenaltyChoice(1.0, np.ones(1), np.array([1.0 - loss]), np.zeros((3, 1)), np.ones(1))]
+        race.choices[number] = [PenaltyChoice(np.ones(1), np.array([1.0 - loss]), np.zeros((3, 1)), np.ones(1))]
     race.rounds = 1
     assert race.rivals(0) == [2, 1]
     losses, told = {20: 0.5, 40: 0.4, 60: 0.45, 80: 0.1}, list[int]()

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.linear.penalty_choice import PenaltyChoice
+from dkl.linear.judge import PenaltyChoice
 from dkl.machines.contenders import Contender, contenders, joined, shares_metric, usual_advice, variants
 from dkl.machines.contest import Race
 from dkl.machines.effort import EFFORTS, Shape
@@ -97,7 +97,7 @@ def test_a_few_columns_that_matter_are_found_among_very_many_sparse_ones(d: int)
 
 
 def judged(*scores: float) -> PenaltyChoice:
-    return PenaltyChoice(1.0, np.arange(1.0, 1.0 + len(scores)), np.array(scores), start=np.zeros((1, 1)))
+    return PenaltyChoice(np.arange(1.0, 1.0 + len(scores)), np.array(scores), start=np.zeros((1, 1)))
 
 
 def race_of(n: int, *, folds: int = 1, allowed: float = 100.0, **settings: Any) -> Race:

@@ -15,10 +15,9 @@ from distributed import Client, LocalCluster
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.sources.selected import most_folds
 from dkl.data.together.rows import BesideFeatures, held_rows
+from dkl.linear.judge import judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import judging_folds
 from dkl.model_selection.folds import RowFolds, fold_views
 
 RNG = np.random.default_rng(0)
@@ -77,7 +76,7 @@ def test_a_share_by_time_is_the_newest_rows() -> None:
 )
 def test_penalties_are_judged_on_folds_that_each_have_a_group_and_on_one_in_time(given: Any, most: int) -> None:
     dataset = together(**given)
-    folds = judging_folds(HeldOut(0.1, 7), N, most_folds(dataset.source))
+    folds = judging_folds(HeldOut(0.1, 7), N, dataset.source.most_folds)
     assert len(folds) == most
     reader, source = dataset.source.reader(), dataset.source
     held = np.concatenate([reader.load(source.ticket(i)).held_with for i in range(source.n_blocks)])

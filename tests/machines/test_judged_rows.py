@@ -14,13 +14,12 @@ import pytest
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.sources.gathered import GatheredSource
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
 from dkl.machines import judged_rows
-from dkl.machines.judged_rows import gathered, gathered_bytes, planned_gathering
+from dkl.machines.judged_rows import GatheredSource, gathered, gathered_bytes, planned_gathering
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
@@ -62,7 +61,7 @@ def test_gathered_rows_are_those_of_the_view_and_are_held_out_as_there(kind: str
     ours, theirs = rows_of(few), rows_of(view)
     for name in ("X", "y", "weights", "row_id", "held_with"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
-    assert few.source.one_fold == getattr(view.source, "one_fold", False)
+    assert few.source.most_folds == view.source.most_folds
     assert few.schema is view.schema
     # plans go by the blocks of the source
     assert few.source.block_rows.max() <= view.source.block_rows.max()

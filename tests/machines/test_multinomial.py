@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 import dkl
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.linear.judge import folds_of
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.penalty_choice import _folds
 from dkl.machines.kernel_machines import KernelClassifier
 from dkl.methods.random_features import RandomFeatures
 from dkl.solvers.losses import SOFTMAX
@@ -101,7 +101,7 @@ def test_slopes_and_conjugates_of_the_softmax_are_those_of_its_value() -> None:
 def test_panels_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = rows(400, 3)
     whole = machine().fit(X, y).linear_.coef_
-    monkeypatch.setattr("dkl.linear.softmax_driver._GRAM_BYTES", 8 * 60)
+    monkeypatch.setattr("dkl.linear.head._HESSIAN_BYTES", 8 * 60)
     np.testing.assert_allclose(machine().fit(X, y).linear_.coef_, whole, atol=1e-9)
     lazy = machine().fit(da.from_array(X, chunks=(90, 4)), y)
     np.testing.assert_allclose(lazy.linear_.coef_, whole, atol=1e-9)
@@ -148,7 +148,7 @@ def test_the_penalty_is_chosen_by_the_loss_of_all_classes_together(n: int) -> No
     assert 2 < len(model.alphas_) < 9
     assert last > 0.995 * before
     phi = model.features_.transform(X)
-    folds = _folds(HeldOut(0.1, model.seed_), n, phi.shape[1])
+    folds = folds_of(HeldOut(0.1, model.seed_), n, phi.shape[1])
     fold = folds(np.arange(n))
     assert (folds.count == 1) == (n > 1_000)
     found = []

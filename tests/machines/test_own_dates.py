@@ -8,7 +8,7 @@ import pytest
 
 import dkl
 from dkl.data.coerce import as_dataset
-from dkl.data.together.own_dates import held_by_own_dates
+from dkl.data.together.choosing import held_by_own_dates
 
 N = 500
 RNG = np.random.default_rng(0)

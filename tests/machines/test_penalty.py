@@ -52,7 +52,7 @@ def test_the_model_is_the_one_of_the_chosen_penalty_on_all_rows(K: int) -> None:
 
 def test_a_penalty_told_apart_on_fewer_features_is_that_of_a_model_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     # so many bytes of Hessians are 10 of the 30 features of three classes
-    monkeypatch.setattr("dkl.linear.newton_driver._HESSIAN_BYTES", 4_000)
+    monkeypatch.setattr("dkl.linear.head._HESSIAN_BYTES", 4_000)
     X, codes = rows(500, 3)
     chosen = classifier().fit(X, codes)
     given = classifier(alpha=chosen.alpha_).fit(X, codes)

@@ -22,9 +22,10 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.margin import round as corrective_round
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
+from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.margin.round import most_candidates
-from dkl.methods.margin.sums import HeldTargets, gram_weights
+from dkl.methods.margin.sums import gram_weights
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.room import own_room
 from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.losses import loss_of
@@ -213,36 +214,6 @@ def test_a_step_that_went_up_is_halved(loss: Any) -> None:
     best = optimum(Z, signs, np.ones(N), penalty_of(problem, halved), loss)[1]
     found = penalty_of(problem, halved) / 2 * w[:-1] @ w[:-1] + loss_of(loss).value(signs, Z @ w[:-1] + w[-1]).sum()
     assert found <= best * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
-def test_a_checkpoint_of_halved_squared_hinges_goes_on_to_the_same_bits(loss: Any) -> None:
-    """Earlier states have no field `halved`, and losses by half the square."""
-    X, y = rows()
-    problem, table, driver = (
-        problem_of(loss=loss, held=HeldOut(0.2, 0).mask),
-        Table(blocks_of(X, y)),
-        CorrectiveDriver(),
-    )
-    state = driver.init(problem)
-    while len(state.history) < 4:
-        state = driver.step(problem, state, table.run(driver.request(problem, state) or ()))
-    arrays, values = encode_state(state)
-    assert values.pop("halved") is False
-    if loss == "squared_hinge":
-        arrays["history"] = arrays["history"].copy()
-        arrays["history"][:, [HISTORY.index(name) for name in ("loss", "held_out_loss")]] /= 2.0
-        values["base_loss"] /= 2.0
-    earlier = decode_state(CorrectiveState, arrays, values)
-    ends = []
-    for each in (state, earlier):
-        while records := driver.request(problem, each):
-            each = driver.step(problem, each, table.run(records))
-        ends.append(each)
-    for name in ("points", "coefficients", "history"):
-        np.testing.assert_array_equal(getattr(ends[1], name), getattr(ends[0], name))
-    finished = decode_state(CorrectiveState, arrays, {**values, "message": "done"})
-    np.testing.assert_array_equal(with_whole_losses(problem, finished).history, state.history)
 
 
 def test_steps_that_gain_little_end_the_settling_of_the_last_model() -> None:

@@ -14,22 +14,22 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 
 import dkl
+from dkl.data.coerce import as_dataset
 from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.methods.dictionaries import driver as dictionaries_driver
-from dkl.methods.dictionaries.driver import CompetitionDriver, verified_candidates
-from dkl.methods.dictionaries.greedy_choice import CandidatePoints, greedy_points
-from dkl.methods.dictionaries.problem import DictionaryProblem, candidate_map, columns_known, model_map
-from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, SampleSlopes, WaveSource
+from dkl.methods.dictionaries.landmarks import LandmarkDictionary
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.margin.sums import HeldTargets
-from dkl.methods.steps import driver as steps_driver
-from dkl.methods.steps.driver import SCORE_PENALTY
+from dkl.methods.rounds import driver as rounds_driver
+from dkl.methods.rounds.candidates import SCORE_PENALTY, CandidatePoints, greedy_points
+from dkl.methods.rounds.dictionary import SampleSlopes
+from dkl.methods.rounds.driver import RoundsDriver, verified_candidates
+from dkl.methods.rounds.problem import RoundsProblem, candidate_map, columns_known, model_map
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.solvers.losses import loss_of
 from dkl.solvers.round_losses import round_loss
-from dkl.testing import check_learner
+from dkl.testing import check_dictionary, check_learner
 from tests.methods.play import Table, blocks_of, joined, play
 
 ALL = (dkl.Gaussian(), dkl.Steps(), dkl.Landmarks(dkl.Matern(0.5)))
@@ -94,13 +94,17 @@ def test_landmarks_are_proposed_among_the_rows_where_the_model_errs() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((2_000, 2))
     bump = np.exp(-np.linalg.norm(X - [1.0, -1.0], axis=1) / 0.3)
-    source = LandmarkSource(dkl.Matern(0.5, 0.3), None)
+    source = LandmarkDictionary(dkl.Matern(0.5, 0.3), None)
     found = source.propose(SampleSlopes(X, bump[:, None], np.ones(2_000)), 3, 0)
     assert np.linalg.norm(found - [1.0, -1.0], axis=1).min() < 0.4
     assert all((found[i] == X).all(axis=1).any() for i in range(len(found)))
 
 
-def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem, Table]:
+def test_landmarks_satisfy_the_checks_of_dictionaries() -> None:
+    check_dictionary(dkl.Landmarks())
+
+
+def rounds(*, in_memory: bool, labels: bool = False) -> tuple[RoundsProblem, Table]:
     """Rounds over steps, waves and landmarks on 300 rows, of which a fifth judges."""
     X, y = friedman(300)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -110,7 +114,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem,
     else:
         targets = NewtonTargets(np.array([0]), None, None, np.array([y.mean()]), np.array([y.std()]))
     space = FourierSpace(dkl.Gaussian(3.0).draw(1, 10, 0), dkl.Gaussian(3.0), SearchOptions(chains=10, steps=3))
-    problem = DictionaryProblem(
+    problem = RoundsProblem(
         targets=HeldTargets(targets, lambda ids: np.asarray(ids) % 5 == 0),
         n_models=1,
         n_columns=10,
@@ -120,8 +124,9 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem,
         in_memory=in_memory,
         features_per_round=7,
         dtype="float64",
-        sources=(WaveSource(space), LandmarkSource(dkl.Matern(0.5, 2.0), None)),
+        dictionaries=(space, LandmarkDictionary(dkl.Matern(0.5, 2.0), None)),
         has_columns=True,
+        growth=0.1,
     )
     return problem, Table(blocks_of(X, y, rows=64))
 
@@ -129,7 +134,7 @@ def rounds(*, in_memory: bool, labels: bool = False) -> tuple[DictionaryProblem,
 @pytest.mark.parametrize("labels", [False, True], ids=["numbers", "labels"])
 def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(labels: bool) -> None:
     problem, table = rounds(in_memory=False, labels=labels)
-    driver = CompetitionDriver()
+    driver = RoundsDriver()
     state = driver.init(problem)
     while not (state.phase == "search" and len(state.points) > 1):
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
@@ -154,7 +159,7 @@ def test_candidates_are_scored_by_what_the_model_does_not_explain_on_all_rows(la
     assert np.linalg.eigvalsh(found.system).min() > -1e-9
 
 
-def learned_twice(loss: str) -> tuple[DictionaryProblem, Table]:
+def learned_twice(loss: str) -> tuple[RoundsProblem, Table]:
     """Weighted rows with several targets of a loss where it takes them; the rows that judge are those that teach."""
     rng = np.random.default_rng(0)
     X, f = friedman(200)
@@ -191,10 +196,9 @@ def learned_twice(loss: str) -> tuple[DictionaryProblem, Table]:
 @pytest.mark.parametrize("loss", ["poisson", "gamma", "huber", "pinball", "squared_hinge", "log_loss", "softmax"])
 def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, monkeypatch: Any) -> None:
     """With rows that judge as they teach, penalties fall to nothing and the model goes on to the optimum."""
-    for module in (steps_driver, dictionaries_driver):
-        monkeypatch.setattr(module, "LEAST_GAIN", 1e-6)
+    monkeypatch.setattr(rounds_driver, "LEAST_GAIN", 1e-6)
     problem, table = learned_twice(loss)
-    state = play(CompetitionDriver(), problem, table)
+    state = play(RoundsDriver(), problem, table)
     assert state.since > 0 or len(state.history) > 500
     block = joined(table.blocks)
     y, weight, _ = problem.targets(block)
@@ -219,9 +223,9 @@ def test_rounds_of_every_loss_end_at_the_best_model_on_their_columns(loss: str, 
 
 def test_a_round_takes_the_largest_scores_whatever_dictionary_they_are_of() -> None:
     problem, table = rounds(in_memory=False)
-    driver = CompetitionDriver()
+    driver = RoundsDriver()
     state = driver.init(problem)
-    while state.phase != "done":
+    while not state.message:
         before = state
         state = driver.step(problem, state, table.run(driver.request(problem, state)))
         added = len(columns_known(problem, state, 0, 0)) - len(columns_known(problem, before, 0, 0))
@@ -234,7 +238,7 @@ def test_rounds_in_memory_are_those_of_passes_over_all_rows() -> None:
     ends = []
     for in_memory in (True, False):
         problem, table = rounds(in_memory=in_memory)
-        driver = CompetitionDriver()
+        driver = RoundsDriver()
         state = driver.init(problem)
         while records := driver.request(problem, state):
             state = driver.step(problem, state, table.run(records))
@@ -247,12 +251,12 @@ def test_rounds_in_memory_are_those_of_passes_over_all_rows() -> None:
 
 def test_a_run_that_was_broken_off_draws_its_sample_again_and_ends_with_the_same_bits() -> None:
     problem, table = rounds(in_memory=False)
-    whole, broken = CompetitionDriver(), CompetitionDriver()
+    whole, broken = RoundsDriver(), RoundsDriver()
     state = other = whole.init(problem)
     while records := whole.request(problem, state):
         state = whole.step(problem, state, table.run(records))
         # another process after every pass
-        broken = CompetitionDriver()
+        broken = RoundsDriver()
         other = broken.step(problem, other, table.run(broken.request(problem, other)))
     for name in ("best", "points", "thresholds", "history"):
         np.testing.assert_array_equal(getattr(other, name), getattr(state, name))
@@ -280,6 +284,17 @@ def test_the_map_and_the_coefficients_are_the_working_model(families: Any) -> No
     assert fitted.transform(X).shape[1] <= 60
     last = min(line["held_out_loss"] for line in fitted.history_)
     assert last < fitted.history_[0]["held_out_loss"]
+
+
+@pytest.mark.parametrize("search_rows", [None, 300], ids=["more than all", "all"])
+@pytest.mark.parametrize("features", [learner(n_features=20), dkl.StepFeatures(n_features=20)], ids=["list", "steps"])
+def test_rows_in_memory_count_by_their_weights(features: Any, search_rows: int | None) -> None:
+    X = np.tile(friedman(150)[0], (2, 1))
+    y, weight = np.repeat([1.0, -1.0], 150) + 3.0 * X[:, 0], np.repeat([9.0, 1.0], 150)
+    given = {"random_state": 0} if search_rows is None else {"random_state": 0, "search_rows": search_rows}
+    fitted = clone(features).set_params(**given).fit(as_dataset(X, y, weight))
+    # each row is there with a target of 1 nine times and with one of -1 once
+    assert np.mean(fitted.machine_.predict(X)) == pytest.approx(0.8 + 3.0 * X[:, 0].mean(), abs=0.15)
 
 
 @pytest.mark.parametrize("scaling", [None, "standard"])

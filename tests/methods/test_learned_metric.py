@@ -19,8 +19,8 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.scale import scale_rows
 from dkl.methods.fit_context import FitContext
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.driver import MetricDriver, MetricProblem
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.planning import plan
 from dkl.testing import check_learner
 from tests.methods.play import Table, blocks_of

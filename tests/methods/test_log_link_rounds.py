@@ -10,10 +10,11 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 from sklearn.base import clone
 
-from dkl.features.dictionaries import Landmarks, Steps
+from dkl.features.dictionaries import Steps
 from dkl.features.families import Gaussian, Matern
 from dkl.machines.kernel_machines import KernelRegressor
 from dkl.methods.combined.learner import CombinedFeatures
+from dkl.methods.dictionaries.landmarks import Landmarks
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.nystrom.learner import NystromFeatures
 from dkl.methods.random_features import RandomFeatures

@@ -21,7 +21,7 @@ from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.features.families import ArcCosine, Coordinates, Gaussian
 from dkl.features.harmonics import SphericalHarmonics
-from dkl.linear.penalty_choice import PenaltyChoice
+from dkl.linear.judge import PenaltyChoice
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.random_features import RandomFeatures
@@ -264,7 +264,7 @@ def test_few_rows_take_plain_draws_unless_a_search_gains_more_than_chance_does(
     def judged(*given: Any) -> PenaltyChoice:
         """Of ten heads the last five are those of plain draws; their mean is known to 0.018."""
         heads.append(0.5 + gain if len(heads) < 5 else 0.35 + folds[len(heads) - 5])
-        return PenaltyChoice(0.1, np.array([0.1]), np.array([heads[-1]]), np.zeros((1, 1)))
+        return PenaltyChoice(np.array([0.1]), np.array([heads[-1]]), np.zeros((1, 1)))
 
     monkeypatch.setattr("dkl.machines.machine.chosen_penalty", judged)
     notes: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 import dkl
-from dkl.methods.steps import driver
+from dkl.methods.steps import atoms
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.pairs import (
     PARTS,
@@ -123,7 +123,7 @@ def test_rounds_find_a_product_whose_columns_say_nothing_alone(monkeypatch: pyte
         return float(np.mean((model.predict(X[2_000:]) - y[2_000:]) ** 2))
 
     found = error()
-    monkeypatch.setattr(driver, "steps_on_pairs", lambda *given: [])
+    monkeypatch.setattr(atoms, "steps_on_pairs", lambda *given: [])
     assert found < 0.2 < 2.0 * found < error()
 
 

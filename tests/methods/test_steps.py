@@ -23,11 +23,12 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, add_histograms, write_codes
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.fit_context import FitContext
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.rounds.driver import RoundsDriver
+from dkl.methods.rounds.problem import first_state
+from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.steps.atoms import parents_of, scored_atoms, with_atoms
 from dkl.methods.steps.binning import column_bins
-from dkl.methods.steps.driver import StepDriver, parents_of, scored_atoms, with_atoms
 from dkl.methods.steps.learner import StepFeatures
-from dkl.methods.steps.problem import first_state
 from dkl.methods.steps.scores import split_scores
 from dkl.planning import plan
 from dkl.protocols.held_together import of_times
@@ -258,9 +259,27 @@ def test_losses_are_for_classes_or_for_numbers() -> None:
         StepFeatures(loss="poisson")._problem(as_dataset(X, np.arange(100) % 3, task="classification"), None, 0)
 
 
+def test_rounds_by_passes_that_are_stopped_keep_the_best_of_those_so_far() -> None:
+    X, y = make_friedman1(400, random_state=0)
+    seen = []
+
+    def enough(event: dkl.Event) -> None:
+        if event.name == "rounds" and event.kind == "advanced" and event.done == 7:
+            seen.append(event.model())
+            raise dkl.StopRequested("seven passes are enough")
+
+    learner = StepFeatures(n_features=40, search_rows=None, dtype="float64", random_state=0)
+    stopped = clone(learner).set_params(progress=enough).fit(X, y)
+    assert stopped.message_.startswith("seven passes are enough: ")
+    assert len(stopped.history_) == 3
+    assert stopped.transform(X).shape[1] < 40
+    np.testing.assert_array_equal(seen[0].transform(X), stopped.transform(X))
+    assert 0.5 < stopped.machine_.score(X, y) < learner.fit(X, y).machine_.score(X, y)
+
+
 def test_a_driver_needs_no_rows_to_say_its_memory() -> None:
     problem = StepFeatures(n_features=20)._problem(as_dataset(*make_friedman1(100, random_state=0)), None, 0)
-    assert all(nbytes > 0 for nbytes in StepDriver().memory(problem, 40).values())
+    assert RoundsDriver().memory(problem, 100, 40)["histograms"] > 0
 
 
 def rises(model: Any, X: np.ndarray, column: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dkl.protocols.block import Block
+from dkl.protocols.source import PARTS
 from tests.passes.sources import make_block
 
 OK, DELAY, TRANSIENT, BROKEN, KILL = "ok", "delay", "transient", "broken", "kill"
@@ -30,7 +31,7 @@ class FaultyReader:
     table: Mapping[int, tuple[str, ...]]
     otherwise: str = OK
 
-    def load(self, ticket: int) -> Block:
+    def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         attempt = self._count(int(ticket))
         outcomes = self.table.get(int(ticket), (self.otherwise,))
         outcome = outcomes[min(attempt, len(outcomes) - 1)]

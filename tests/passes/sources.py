@@ -15,6 +15,7 @@ from dkl.passes.memory import MemoryProjection, fit_limits
 from dkl.passes.room import Line, Room
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Fold, RowSample
+from dkl.protocols.source import PARTS, BaseSource
 
 COLUMNS = 5
 CLASSES = 3
@@ -35,7 +36,7 @@ class NumberReader:
 
     block_rows: tuple[int, ...]
 
-    def load(self, ticket: int) -> Block:
+    def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         return make_block(int(ticket), self.block_rows[ticket])
 
 
@@ -43,12 +44,12 @@ class NumberReader:
 class RowsReader:
     """For rows in memory: the ticket is the block."""
 
-    def load(self, ticket: Block) -> Block:
+    def load(self, ticket: Block, parts: tuple[str, ...] = PARTS) -> Block:
         return ticket
 
 
 @dataclass
-class Source:
+class Source(BaseSource):
     """`kind` is "numbers" (as a store), "memory" (tickets are blocks), "delayed" or "joint" (tickets are graphs).
 
     In joint ones all blocks hang on one task.
@@ -63,7 +64,6 @@ class Source:
     is_sparse: bool = False
     has_weight: bool = True
     read_nbytes: int = 0
-    blocks_together: int = 1
 
     @property
     def stored_nbytes(self) -> int:

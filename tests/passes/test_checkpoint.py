@@ -222,6 +222,15 @@ def test_a_state_comes_back_from_a_checkpoint_as_it_was(best, model):
     assert same(vars(state), vars(again))
 
 
+def test_a_state_of_another_build_is_refused_by_its_fields():
+    arrays, values = encode_state(State(np.zeros(1), (), {}))
+    with pytest.raises(StoreError, match=r"another build of dkl: of State, the fields \['since'\] differ.* remove the"):
+        decode_state(State, arrays, {**values, "since": 3})
+    required = next(iter(values))
+    with pytest.raises(StoreError, match="begin anew"):
+        decode_state(State, arrays, {name: value for name, value in values.items() if name != required})
+
+
 def test_numpy_numbers_keep_their_type():
     again = decode_state(State, *encode_state(State(np.zeros(1), (), {"a": np.float32(0.1)})))
     assert type(again.model["a"]) is np.float32

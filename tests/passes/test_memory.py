@@ -16,6 +16,7 @@ from dkl.passes.memory import MemoryProjection, fit_limits
 from dkl.passes.reading import LOADER, block_bytes
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, RowSample
+from dkl.protocols.source import PARTS
 from tests.passes.sources import (
     Source,
     chain,
@@ -33,7 +34,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class WideReader:
-    def load(self, ticket: int) -> Block:
+    def load(self, ticket: int, parts: tuple[str, ...] = PARTS) -> Block:
         X = np.full((ROWS, WIDE), float(ticket), np.float32)
         return Block(ticket, X, np.zeros(ROWS, np.int64), None, ROWS * ticket + np.arange(ROWS))
 

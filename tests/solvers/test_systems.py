@@ -39,6 +39,13 @@ def test_systems_on_all_cores_have_the_bits_of_one_after_another(monkeypatch: py
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("width", [10, 1_000, 2_000, 2_500, 5_000])
+def test_systems_that_are_written_out_at_once_take_64_mib_at_most(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systems, "usable_cores", lambda: 64)
+    at_once = systems_at_once(100, width)
+    assert at_once == 1 or at_once * 8 * width**2 <= 64 << 20
+
+
 def test_a_system_that_is_not_quite_positive_gets_a_small_diagonal() -> None:
     A = system(5, 0)
     vector = np.linalg.eigh(A)[1][:, 0]

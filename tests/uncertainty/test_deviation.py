@@ -20,7 +20,7 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
 from dkl.kernels.blas import one_blas_thread
-from dkl.linear import wide_newton
+from dkl.linear import head
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
 from tests.definitions import uncertainty as definitions
@@ -286,7 +286,7 @@ def test_a_graph_of_a_model_without_deviations_is_refused() -> None:
 
 
 def test_more_features_than_a_gram_matrix_is_held_of_have_no_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_newton, "MOST_FEATURES", 20)
+    monkeypatch.setattr(head, "MOST_FEATURES", 20)
     X, y = rows()
     with pytest.raises(ValueError, match="alpha='evidence' needs the Gram matrix of all features, and 30 are more"):
         regressor(alpha="evidence").fit(X, y)

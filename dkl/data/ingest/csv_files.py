@@ -33,10 +33,12 @@ from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
 from dkl.data.ingest.tables import NoRowsError, Probe, Retyped
 from dkl.data.ingest.text_chunks import in_order, text_chunks
+from dkl.data.ingest.totals import RowsAbove
 
 _PROBE_BYTES = 2**20
 # The first lines, which tell the delimiter.
 _FIRST_BYTES = 2**16
+_BLANK_LINES = re.compile(rb"\A(?:[ ]*(?:\r\n|\r|\n))*(?:[ ]*\Z)?")
 # What Arrow takes for missing, and how PostgreSQL and MySQL write it.
 NULL_VALUES = (*pyarrow.csv.ConvertOptions().null_values, r"\N")
 
@@ -173,11 +175,17 @@ class CsvFormat:
                 self._check_exact(chunk, names, table, dialect)
                 return table, int(len(chunk) * packed)
 
-            rows = 0
+            rows, above = 0, RowsAbove({})
             try:
                 for table, n_bytes in in_order(pool, parse, chunks, self.threads + 1):
                     rows += table.num_rows
+                    above = above.and_rows(table)
                     yield table, n_bytes
+                if totals := above.totals():
+                    raise ValueError(
+                        f"'{file.name}', row {rows} after the header, the last one, is no row but a line of totals: "
+                        f"{totals}; remove the line"
+                    )
             except pa.ArrowInvalid as error:
                 raise ValueError(_explained(error, file, rows, names)) from error
             except _Misfits as misfits:
@@ -284,6 +292,9 @@ class CsvFormat:
         first = next(chunks, b"")
         if dialect.skips_first_line:
             first = first[QuotedText(first, rules).first_row_end() :] or next(chunks, b"")
+        # lines of blanks in front of the header are as empty as those without
+        while first and not (first := _BLANK_LINES.sub(b"", first, count=1)):
+            first = next(chunks, b"")
         if not first:
             raise ValueError(f"'{file.name}' is empty: all of its lines are blank; leave it out or write it again")
         if self.column_names is not None:
@@ -413,7 +424,7 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
     if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
         return (
             f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
-            f"first (is the delimiter right, are texts with delimiters quoted?)"
+            f"first (is the delimiter right, are texts with delimiters quoted, is it a note or a total at the end?)"
         )
     column = re.search(r"CSV column #(\d+)", text)
     if column:

@@ -405,6 +405,8 @@ def described(schema: Schema) -> str:
             )
     else:
         target = schema.task or "no target"
+        form = schema.provenance.get("target_form")
+        target += f" of numbers written as {form}" if form else ""
     if schema.encoding is not None:
         return f"{target}\n{schema.encoding.describe()}"
     columns = f"{schema.n_columns} {'CSR' if schema.is_sparse else 'dense'} columns of {schema.dtype}"
@@ -491,7 +493,8 @@ class _Job:
         said = self.rows.said if isinstance(self.rows, TableRows) else []
         if said:
             provenance["written"] = "; ".join(said)
-        schema = replace(self.rows.decide(), provenance=provenance, shuffle_seed=self.seed)
+        decided = self.rows.decide()
+        schema = replace(decided, provenance={**provenance, **decided.provenance}, shuffle_seed=self.seed)
         self.publish(Event("note", "ingest", detail={"message": "\n".join([*said, described(schema)])}))
         return schema
 

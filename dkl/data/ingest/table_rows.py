@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +24,17 @@ from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.ingest.tables import Probe, Retyped, TableFormat, common_schema, file_tables, probed
-from dkl.data.ingest.target_columns import SplitColumn, Target, TargetSummary, WeightSummary
+from dkl.data.ingest.target_columns import (
+    RowError,
+    SplitColumn,
+    Target,
+    TargetSummary,
+    TogetherColumn,
+    WeightSummary,
+)
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
-from dkl.data.together.table_column import TogetherColumn
-from dkl.errors import Problems, users_level
+from dkl.errors import Problems, hint, users_level
 
 _FURTHER_BYTES = 64 * 2**20
 """Once something is wrong, so many bytes of further rows are looked at for what else is."""
@@ -133,6 +141,8 @@ class TableRows:
             self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
         self._dropped = 0
+        # the first row of each file that was read so far, and the file
+        self._starts: list[tuple[int, str]] = []
         self._cut_short = False
         self._decided: tuple[TableEncoding, Target | None] | None = None
 
@@ -147,7 +157,7 @@ class TableRows:
         """
         row = further = 0
         try:
-            for table, n_bytes in file_tables(self._files, self._reader, self._schema):
+            for table, n_bytes in file_tables(self._files, self._reader, self._schema, self._starts):
                 # rows that are left out are not there for what is learned of the others, and keep their numbers
                 kept = self._with_target(table, row)
                 row += table.num_rows
@@ -191,6 +201,22 @@ class TableRows:
         self._dropped += table.num_rows - kept.num_rows
         return kept
 
+    @contextmanager
+    def _with_files(self) -> Iterator[None]:
+        """Name the file of a row, and its number there, in an error that names a row of the input."""
+        try:
+            yield
+        except RowError as error:
+            # rows that were left out are not counted in what errors name
+            if not self._dropped and self._starts:
+                first, name = max(start for start in self._starts if start[0] <= error.row)
+                error.add_note(f"at '{name}', row {error.row - first + 1}{self._after}")
+            raise
+
+    @property
+    def _after(self) -> str:
+        return " after the header" if isinstance(self._reader, CsvFormat) else ""
+
     @property
     def _infinite(self) -> list[ColumnStatistics]:
         return [] if self._seen is None else [column for column in self._seen.columns if column.infinite is not None]
@@ -204,7 +230,7 @@ class TableRows:
             if summary is None or summary.name in self._refused:
                 continue
             self._refused.add(summary.name)
-            with self._problems.collected():
+            with self._problems.collected(), self._with_files():
                 column = table.column(summary.name)
                 if isinstance(summary, WeightSummary):
                     counted = summary.add(column)
@@ -250,9 +276,9 @@ class TableRows:
             with problems.collected():
                 self._weight.check()
         if self._target is not None and self._target.name not in self._refused:
-            with problems.collected():
+            with problems.collected(), self._with_files():
                 target = self._target.decide(self._choices.task)
-        said: list[Callable[[], None]] = []
+        said: list[Callable[[], None]] = [partial(_say_form, target, self._target)] if target is not None else []
         if self._seen.columns or not problems:
             with problems.collected():
                 encoding = self._encoding(self._seen, said)
@@ -274,6 +300,7 @@ class TableRows:
             has_weight=self._weight is not None,
             row_columns={column.role: column.known for column in self._together},
             held_by=self._choices.held_by or next((column.role for column in self._together), None),
+            provenance={"target_form": target.form} if target and target.form else {},
         )
 
     def _say_spellings(self) -> None:
@@ -324,6 +351,21 @@ class TableRows:
             self.split.place(table.column(self.split.name), weight)
         columns = {column.role: column.codes(table.column(column.name)) for column in self._together}
         return X, y, weight, table.column(ROW).to_numpy(), columns
+
+
+def _say_form(target: Target, summary: TargetSummary | None) -> None:
+    """Say by which rule the texts of a target became numbers."""
+    if summary is None or not target.form:
+        return
+    hint(
+        f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){_of_percents(target)}; "
+        f"where these are labels, say so: categorical=['{summary.name}']",
+        f"target as numbers: {summary.name} {target.form}",
+    )
+
+
+def _of_percents(target: Target) -> str:
+    return ", 15 for 15 %" if target.form.endswith("%") else ""
 
 
 def marks_of(probes: Sequence[Probe], reader: TableFormat) -> Marks:

@@ -250,15 +250,24 @@ def pieces(tables: Iterable[tuple[pa.Table, int]], schema: pa.Schema) -> Iterato
         yield pa.concat_tables(pending), n_bytes
 
 
-def file_tables(files: list[InputFile], reader: TableFormat, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
-    """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for."""
+def file_tables(
+    files: list[InputFile], reader: TableFormat, schema: pa.Schema, starts: list[tuple[int, str]] | None = None
+) -> Iterator[tuple[pa.Table, int]]:
+    """All rows of all files in their order, in `pieces`, with the bytes of input that each accounts for.
+
+    The first row of each file and its name go to `starts` before any of its rows is handed out.
+    """
 
     def partitioned() -> Iterator[tuple[pa.Table, int]]:
         """The rows of each file with the columns that the names of its folders give, in the order of `schema`."""
+        row = 0
         for file in files:
+            if starts is not None:
+                starts.append((row, file.name))
             beside = dict(file.partition)
             stored = pa.schema([field for field in schema if field.name not in beside])
             for table, n_bytes in reader.read(file, stored):
+                row += table.num_rows
                 columns = {name: table.column(name) for name in stored.names}
                 for name, value in beside.items():
                     if name in schema.names:

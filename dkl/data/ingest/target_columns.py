@@ -1,10 +1,10 @@
-"""Target, weight and split columns of the input: what they hold, found in one read, and how datasets hold them."""
+"""Target, weight, split, group and time columns: what they hold, found in one read, and how it is stored."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
-from dkl.data.schema import Task
+from dkl.data.schema import HeldBy, RowColumn, Task
+from dkl.data.together.codes import group_codes, time_codes
 from dkl.errors import users_level
 
 AUTO_CLASSES = 1_000
@@ -23,6 +24,21 @@ ROWS_A_CLASS = 20
 """More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
 MAX_CLASSES = 65_536
 MAX_SPLITS = 254
+
+
+class RowError(ValueError):
+    """A value of one row is wrong.
+
+    Parameters
+    ----------
+    message : str
+    row : int
+        The number of the row among all that are read, from 0.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +160,8 @@ class TargetSummary:
         self._check_there(np.isnan(values))
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
-            raise ValueError(
-                f"target '{self.name}' is {values[infinite[0]]} in row {self.rows + infinite[0]}; it must be finite"
-            )
+            row = self.rows + int(infinite[0])
+            raise RowError(f"target '{self.name}' is {values[infinite[0]]} in row {row}; it must be finite", row)
         return values
 
     def _add_numbers(self, values: np.ndarray) -> None:
@@ -162,7 +177,9 @@ class TargetSummary:
     def _check_there(self, missing: np.ndarray) -> None:
         if missing.any():
             row = self.rows + int(np.flatnonzero(missing)[0])
-            raise ValueError(f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}")
+            raise RowError(
+                f"target '{self.name}' is missing (NaN) in row {row}; give the row a target, or {REMEDY}", row
+            )
 
     def decide(self, task: Literal["auto"] | Task) -> Target:
         """Classification for texts, booleans and whole numbers, regression for fractions, as scikit-learn decides.
@@ -203,10 +220,11 @@ class TargetSummary:
         if strange := sorted((*reading.named, *self._texts.marked)):
             written = f" written as {reading.form}" if reading.form else ""
             row, text = strange[0]
-            raise ValueError(
+            raise RowError(
                 f"target '{self.name}' is {text!r} in row {row}, and its other values are numbers{written}: correct "
                 "it, or "
-                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}"
+                f"say that the text means missing ({self._marks.nulls}), and {REMEDY}",
+                row,
             )
         if reading.is_open:
             warnings.warn(
@@ -279,9 +297,9 @@ class WeightSummary:
         # NaN fails both comparisons, and is a wrong weight like any other.
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if len(wrong):
-            raise ValueError(
-                f"weight '{self.name}' is {values[wrong[0]]:g} in row {self.rows + wrong[0]}; weights must be finite "
-                f"and at least 0"
+            row = self.rows + int(wrong[0])
+            raise RowError(
+                f"weight '{self.name}' is {values[wrong[0]]:g} in row {row}; weights must be finite and at least 0", row
             )
         self.rows += len(values)
         self.total += float(values.sum())
@@ -319,8 +337,8 @@ class SplitColumn:
         values = texts(column)
         if values.null_count:
             row = self.rows + int(np.flatnonzero(values.is_null().to_numpy())[0])
-            raise ValueError(
-                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split"
+            raise RowError(
+                f"split column '{self.name}' is missing in row {row}; every row needs the name of its split", row
             )
         self._names |= set(values.unique().to_pylist())
         if len(self._names) > MAX_SPLITS:
@@ -337,3 +355,45 @@ class SplitColumn:
         """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""
         codes = np.concatenate(self._codes)
         return {name: codes == code for code, name in enumerate(sorted(self._names))}
+
+
+class TogetherColumn:
+    """What was seen of a group or time column, piece by piece.
+
+    Parameters
+    ----------
+    name : str
+    role : {"group", "time"}
+    """
+
+    def __init__(self, name: str, role: HeldBy) -> None:
+        self.name, self.role = name, role
+        self.rows = 0
+        self._kind: Any = "group"
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Take the next rows of the input.
+
+        Raises
+        ------
+        ValueError
+            A value is missing, or is no time; its row is named.
+        """
+        self._codes(column, self.rows)
+        self.rows += len(column)
+
+    @property
+    def known(self) -> RowColumn:
+        """What a store keeps of it beside the codes."""
+        return RowColumn(self.name, self._kind, self.role)
+
+    def codes(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Rows in their final order: (n,) int64."""
+        return self._codes(column, 0)
+
+    def _codes(self, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+        values, called = column.to_pandas(), f"{self.role} column '{self.name}'"
+        if self.role == "group":
+            return group_codes(values, len(values), called, first_row=first_row)
+        codes, self._kind = time_codes(values, len(values), called, first_row=first_row)
+        return codes

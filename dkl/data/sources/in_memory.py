@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
 import dask
 import numpy as np
@@ -13,14 +12,13 @@ from scipy import sparse
 
 from dkl.data.counts import RowCounts
 from dkl.data.given import GivenValues
-from dkl.data.sources.rows import TicketReader, nbytes_of, without_x
+from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, nbytes_of, without_x
 from dkl.data.store.blocking import block_bounds, memory_block_rows, row_bytes
 from dkl.data.store.digests import rows_digest
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockSource
 
 
-class ArraySource:
+class ArraySource(BaseRows):
     """Rows in memory; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -42,7 +40,6 @@ class ArraySource:
     """
 
     stored_nbytes = 0
-    blocks_together = 1
 
     def __init__(
         self,
@@ -150,7 +147,7 @@ class ArraySource:
         return (without_x(self.ticket(index)) for index in self._numbers)
 
 
-def counted_of_given(source: BlockSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
+def counted_of_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
     """The numbers of a source's rows among those that were given with weights, and how many these were; None for all.
 
     Rows of weight 0 are not in the source, and others may be there as copies (`dkl.data.row_sources.counted_rows`).
@@ -158,10 +155,7 @@ def counted_of_given(source: BlockSource, sample_weight: GivenValues) -> tuple[n
     if sample_weight is None:
         return None
     (weight,) = dask.compute(sample_weight)
-    of: Any = source
-    while hasattr(of, "base"):
-        of = of.base
-    given = of.given if isinstance(of, ArraySource) else None
+    given = source.base.given if isinstance(source.base, ArraySource) else None
     if np.ndim(weight) == 0:
         # one number for all rows
         return None if given is None else (given, int(given[-1]) + 1)

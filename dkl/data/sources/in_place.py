@@ -32,13 +32,14 @@ from dkl.data.labels import (
 )
 from dkl.data.schema import Task
 from dkl.data.soundness import check_pointers, check_unmasked, whole_csr
-from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X, drop_weightless
+from dkl.data.sources.rows import BaseRows, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, sparse_row_bytes
 from dkl.data.store.foreign import ForeignArray, digest, listed_objects, metadata_of, place_of
 from dkl.data.store.ledger import Noted
 from dkl.data.store.location import Location
 from dkl.errors import StoreError, located
 from dkl.protocols.block import Block
+from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
 
 # Digests are remembered of the rows that were opened last, so many sets of them.
 _MOST_KNOWN = 16
@@ -245,7 +246,7 @@ class InPlaceReader:
         return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
 
 
-class InPlaceSource:
+class InPlaceSource(BaseRows):
     """See `dkl.protocols.source.BlockSource` for the attributes.
 
     Nothing is read before the first pass but metadata, and the names, sizes and times of the objects that hold chunks.
@@ -525,15 +526,6 @@ def compare_noted(noted: Noted) -> None:
         # a source that nobody holds any more has nothing to compare with
         if (source := _OPEN.get(token)) is not None:
             source.compare(found.get(token, {}), gone.get(token, set()))
-
-
-def in_place_sources(source: Any) -> Iterator[InPlaceSource]:
-    """The arrays in place that a source is made of."""
-    if isinstance(source, InPlaceSource):
-        yield source
-    for inner in (getattr(source, "base", None), *getattr(source, "parts", ())):
-        if inner is not None:
-            yield from in_place_sources(inner)
 
 
 def _cut(rows: DenseRows | CsrRows) -> tuple[np.ndarray, int]:

@@ -33,7 +33,7 @@ from dkl.data.labels import (
     sorted_classes,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import RowSource, TicketReader, drop_weightless
+from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -184,7 +184,7 @@ class MakeBlock:
         return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
-class DaskSource:
+class DaskSource(BaseRows):
     """Rows of Dask arrays; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -196,7 +196,6 @@ class DaskSource:
     """
 
     stored_nbytes = 0
-    blocks_together = 1
 
     def __init__(
         self,

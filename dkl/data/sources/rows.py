@@ -1,31 +1,42 @@
-"""RowSource: a BlockSource that also knows its counts and can read single parts of a block."""
+"""RowSource: what the data package asks of a source beyond what a pass does."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from dkl.data.counts import RowCounts
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockSource, WrappedSource
-
-PARTS = ("X", "y", "weight", "row_id")
-PARTS_WITHOUT_X = PARTS[1:]
+from dkl.protocols.source import PARTS, BaseSource, BlockSource
 
 
-class RowReader(Protocol):
-    """A BlockReader that can leave parts of a block unread (X then has no columns, y and weight are None)."""
+class HeldRule(Protocol):
+    """The rule by which rows are held out together: `dkl.data.together.rules` has that of groups and that of times."""
 
-    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block: ...
+    @property
+    def most_folds(self) -> int: ...
 
 
 class RowSource(BlockSource, Protocol):
-    """What the data package asks of a source beyond what a pass does."""
+    """What the data package asks of a source beyond what a pass does.
+
+    Attributes
+    ----------
+    has_y : bool
+    counts : RowCounts
+    held_rule : HeldRule or None
+        The rule by which the rows are held out, where groups or times hold them together.
+    version : int
+        Of the store; 0 elsewhere.
+    rows_a_block : int or None
+        Rows of the blocks in which a store of these rows is written; None where the rule of stores decides.
+    storage_facts : mapping
+        How the rows are kept, for `describe`.
+    """
 
     @property
     def has_y(self) -> bool: ...
@@ -33,34 +44,46 @@ class RowSource(BlockSource, Protocol):
     @property
     def counts(self) -> RowCounts: ...
 
-    def reader(self) -> RowReader: ...
+    @property
+    def held_rule(self) -> HeldRule | None: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def rows_a_block(self) -> int | None: ...
+
+    @property
+    def storage_facts(self) -> Mapping[str, Any]: ...
+
+    def block_identity(self, index: int) -> str:
+        """Changes whenever a value, a label, the choice of the rows of a block or what comes with them changes."""
+        ...
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         """Every block in turn without its X, read here and now; `extra` names row columns for `Block.columns`."""
         ...
 
 
-class WrappedRows(WrappedSource[RowSource]):
-    """Rows of another source that come with more than they have there; `_identity` says what, in all detail."""
+class BaseRows(BaseSource, ABC):
+    """What rows outside of stores say of themselves where they have nothing else to say; see `RowSource`."""
 
-    _identity: str
-
-    @property
-    def has_y(self) -> bool:
-        return self.base.has_y
+    held_rule: HeldRule | None = None
+    version: int = 0
+    rows_a_block: int | None = None
 
     @property
-    def counts(self) -> RowCounts:
-        return self.base.counts
+    @abstractmethod
+    def fingerprint(self) -> str: ...
 
-    @cached_property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.base.fingerprint} {self._identity}".encode()).hexdigest()
+    @property
+    def storage_facts(self) -> Mapping[str, Any]:
+        """Stores of dkl say how they keep the rows; nobody checks others."""
+        return {"checksums": "none: the rows are used where they are, unverified"}
 
     def block_identity(self, index: int) -> str:
-        """Changes whenever a value, a label, the choice of the rows of a block or what comes with them changes."""
-        of_base: Any = self.base
-        return f"{of_base.block_identity(index)}\n{self._identity}"
+        """The blocks of such rows are known by all rows alone."""
+        return f"block {index} of {self.fingerprint}"
 
 
 class TicketReader:

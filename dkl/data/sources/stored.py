@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS_WITHOUT_X
+from dkl.data.sources.rows import BaseRows
 from dkl.data.splits import SplitSet, code_blocks
 from dkl.data.store.commit import Home
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore, StoreReader, keep_open, opened
 from dkl.data.store.stored_splits import FOLDER, read_split, write_split
 from dkl.protocols.block import Block
+from dkl.protocols.source import PARTS_WITHOUT_X
 
 
-class StoreSource:
+class StoreSource(BaseRows):
     """See `dkl.protocols.source.BlockSource` for the attributes.
 
     Parameters
@@ -27,9 +28,6 @@ class StoreSource:
     store : OpenStore
         As this process opened it.
     """
-
-    version = 0
-    blocks_together = 1
 
     def __init__(self, store: OpenStore) -> None:
         # The readers of this process find the store open already: opening it reads the manifest and every array's

@@ -4,72 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from dkl.data.counts import RowCounts
 from dkl.data.schema import Schema
-from dkl.data.sources.rows import TicketReader
+from dkl.data.sources.rows import BaseRows, TicketReader
 from dkl.protocols.block import Block
-from dkl.protocols.source import BlockReader, BlockSource, WrappedSource
 
 
-@dataclass(frozen=True, eq=False)
-class NumberedReader:
-    """Reads blocks of a site and gives them their agreed numbers."""
-
-    base: BlockReader
-
-    def load(self, ticket: tuple[int, Any]) -> Block:
-        """The rows of the block, under its number in the tree of all sites."""
-        number, base = ticket
-        return replace(self.base.load(base), index=number)
-
-
-class NumberedSource(WrappedSource[BlockSource]):
-    """Some blocks of a site, under the numbers that they have in the tree of all sites; all other blocks are empty.
-
-    Parameters
-    ----------
-    base : BlockSource
-        The rows of the site.
-    first : int
-        The number of its first block in the tree.
-    n_blocks : int
-        Blocks of all sites.
-    numbers : range
-        The numbers of those that are there.
-    """
-
-    def __init__(self, base: BlockSource, first: int, n_blocks: int, numbers: range) -> None:
-        super().__init__(base)
-        self._first, self._n_blocks, self._numbers = first, n_blocks, numbers
-
-    @property
-    def n_blocks(self) -> int:
-        return self._n_blocks
-
-    @cached_property
-    def block_rows(self) -> np.ndarray:  # type: ignore[override]
-        rows = np.zeros(self._n_blocks, np.int64)
-        rows[self._numbers] = self.base.block_rows[np.array(self._numbers) - self._first]
-        return rows
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return f"{self._first} {self._n_blocks} {self._numbers} {self.base.fingerprint}"
-
-    def reader(self) -> NumberedReader:
-        return NumberedReader(self.base.reader())
-
-    def ticket(self, index: int) -> tuple[int, Any]:
-        return index, self.base.ticket(index - self._first)
-
-
-class SummedSource:
+class SummedSource(BaseRows):
     """Sums in place of rows; see `dkl.protocols.source.BlockSource` for the attributes.
 
     The sum of a node of the tree stands where the first block of the node is, and its other blocks are empty: to add
@@ -88,7 +33,6 @@ class SummedSource:
 
     has_weight = False
     stored_nbytes = 0
-    blocks_together = 1
     read_nbytes = 0
 
     def __init__(

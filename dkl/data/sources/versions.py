@@ -12,11 +12,11 @@ import numpy as np
 from scipy import sparse
 
 from dkl.data.counts import RowCounts
-from dkl.data.sources.rows import PARTS, PARTS_WITHOUT_X
+from dkl.data.sources.rows import BaseRows
 from dkl.data.sources.stored import StoreSource
 from dkl.data.store.reader import StoreReader
 from dkl.protocols.block import Block
-from dkl.protocols.source import WrappedSource
+from dkl.protocols.source import PARTS, PARTS_WITHOUT_X
 
 
 class VersionTicket(NamedTuple):
@@ -60,27 +60,30 @@ class VersionReader:
         return block if kept is None else block.rows(kept)
 
 
-class VersionSource(WrappedSource[StoreSource]):
+class VersionSource(BaseRows):
     """The blocks of a version; see `dkl.protocols.source.BlockSource` for the attributes.
 
     Absolute block numbers stay: a dropped block has no rows, appended blocks come last.
 
     Parameters
     ----------
-    base : StoreSource
+    first : StoreSource
         Version 0.
     """
 
-    def __init__(self, base: StoreSource) -> None:
-        super().__init__(base)
-        self.location, self.schema = base.location, base.schema
-        self.version, self.token = 0, base.token
-        self.parts: tuple[StoreSource, ...] = (base,)
+    def __init__(self, first: StoreSource) -> None:
+        self.location, self.schema, self.place = first.location, first.schema, first.place
+        self.n_columns, self.dtype, self.is_sparse = first.n_columns, first.dtype, first.is_sparse
+        self.has_y, self.has_weight = first.has_y, first.has_weight
+        # Rows of each block but the last.
+        self.stored_block_rows = first.stored_block_rows
+        self.version, self.token = 0, first.token
+        self.parts: tuple[StoreSource, ...] = (first,)
         # Of each block that lost rows: which of the rows of its part are left; an empty mask where none is.
         self.kept: dict[int, np.ndarray] = {}
-        self.counts = base.counts
+        self.counts = first.counts
         # Of each block: the part that holds it, and its number there.
-        self._places = [(0, index) for index in range(base.n_blocks)]
+        self._places = [(0, index) for index in range(first.n_blocks)]
 
     def appended(self, part: StoreSource, version: int) -> VersionSource:
         """This version and the blocks of one more store."""
@@ -133,15 +136,6 @@ class VersionSource(WrappedSource[StoreSource]):
         """Which of the rows of a block before any was dropped are left: (part_rows,) bool."""
         kept = self.kept.get(index, np.ones(self.part_rows(index), bool))
         return kept if len(kept) else np.zeros(self.part_rows(index), bool)
-
-    @property
-    def has_y(self) -> bool:
-        return self.base.has_y
-
-    @property
-    def stored_block_rows(self) -> int:
-        """Rows of each block but the last."""
-        return self.base.stored_block_rows
 
     @property
     def n_blocks(self) -> int:

@@ -13,11 +13,12 @@ from dask.delayed import Delayed
 
 from dkl.data.ingest.shuffle import shuffled_batches
 from dkl.data.sources.in_memory import ArraySource
-from dkl.data.sources.rows import PARTS, RowSource
+from dkl.data.sources.rows import RowSource
 from dkl.data.store.writer import DatasetWriter
 from dkl.events import Event, Subscriber
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
+from dkl.protocols.source import PARTS
 
 _DASK_BLOCKS_AT_ONCE = 2
 # Weight and identity of a row, which travel with it through the shuffle as one column, beside its group and time.

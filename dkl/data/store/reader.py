@@ -17,7 +17,7 @@ from zarr.buffer.cpu import NDBuffer
 
 from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
-from dkl.data.sources.rows import PARTS, drop_weightless
+from dkl.data.sources.rows import drop_weightless
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
 from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
@@ -28,6 +28,7 @@ from dkl.data.store.stored_splits import StoredCodeReader
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
 from dkl.process import after_fork
 from dkl.protocols.block import Block
+from dkl.protocols.source import PARTS
 
 FORMAT = 3
 """The newest version of the layout that this release reads."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.sources.rows import PARTS_WITHOUT_X
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import NO_SPLIT, SplitSet, split_table
@@ -26,6 +25,7 @@ from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
 from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore, Reading
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
+from dkl.protocols.source import PARTS_WITHOUT_X
 
 _ATTEMPTS = 5
 _GROUP = "rows"

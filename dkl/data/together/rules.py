@@ -12,7 +12,7 @@ import numpy as np
 
 from dkl.data.schema import HeldBy, RowColumn, Schema
 from dkl.data.sources.rows import RowSource
-from dkl.data.sources.selected import holding_steps, narrowed
+from dkl.data.view import RowNote, RowStep, View
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import MOST_ORDERED_GROUPS, of_groups, of_times
 
@@ -21,15 +21,14 @@ _MOST_TIMES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class NotedColumn:
+class NotedColumn(RowNote):
     """Values of the rows of one block that travel with its ticket."""
 
     column: str
     values: np.ndarray
-    needs: tuple[str, ...] = ()
 
     @property
-    def provides(self) -> tuple[str, ...]:
+    def provides(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.column,)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
@@ -39,7 +38,7 @@ class NotedColumn:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenColumn:
+class GivenColumn(RowStep):
     """A row column of values in memory, one array a block.
 
     Parameters
@@ -51,6 +50,7 @@ class GivenColumn:
 
     column: str
     values: list[np.ndarray]
+    varies = True
 
     @property
     def identity(self) -> str:
@@ -65,7 +65,7 @@ class GivenColumn:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldByGroup:
+class HeldByGroup(RowNote):
     """Rows are held out with their group.
 
     Parameters
@@ -78,10 +78,9 @@ class HeldByGroup:
 
     column: str
     groups: np.ndarray | None
-    provides: tuple[str, ...] = ()
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.column,)
 
     @property
@@ -102,7 +101,7 @@ class HeldByGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldByTime:
+class HeldByTime(RowNote):
     """Rows are held out by their time, the newest first.
 
     Parameters
@@ -118,11 +117,10 @@ class HeldByTime:
     column: str
     first: np.ndarray
     held_with: np.ndarray
-    provides: tuple[str, ...] = ()
     most_folds: int = 1
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.column,)
 
     def note(self, block: Block, chosen: np.ndarray) -> Block:
@@ -134,8 +132,8 @@ class HeldByTime:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRows:
-    """The step that says what the rows of every block are held out with; its rule travels once, with the reader."""
+class HeldRows(RowStep):
+    """The step that says what the rows of every block are held out with."""
 
     rule: HeldByGroup | HeldByTime
 
@@ -149,6 +147,12 @@ class HeldRows:
 
     def at(self, index: int) -> HeldByGroup | HeldByTime:
         return self.rule
+
+    def held_rule(self, before: RowSource) -> HeldByGroup | HeldByTime:
+        return self.rule
+
+    def most_folds(self, before: RowSource) -> int:
+        return self.rule.most_folds
 
 
 def _digest(arrays: Iterable[np.ndarray]) -> str:
@@ -174,7 +178,7 @@ def with_column(
     column, bounds = f"given {role}", np.concatenate([[0], np.cumsum(source.block_rows)])
     parts = [values[start:stop] for start, stop in pairwise(bounds)]
     step = GivenColumn(column, parts)
-    noted = narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)
+    noted = View(source, step)
     known = {**schema.row_columns, role: RowColumn(named[0], named[1], column)}
     return noted, replace(schema, row_columns=known, held_by=role)
 
@@ -189,23 +193,23 @@ def held_source(source: RowSource, schema: Schema) -> RowSource:
     ValueError
         All rows are one group, or of one time.
     """
-    steps = getattr(source, "steps", ())
-    if schema.held_by is None or (steps and isinstance(steps[-1], HeldRows)):
+    last = source.steps[-1] if source.steps else None
+    is_held = source.held_rule is not None and (last is None or isinstance(last, HeldRows))
+    if schema.held_by is None or is_held:
         return source
     known = schema.row_columns[schema.held_by]
     blocks = (block.columns[known.column] for block in source.blocks_without_x((known.column,)))
     made = group_rule if schema.held_by == "group" else time_rule
-    step = HeldRows(made(blocks, known))
-    return narrowed(source, step, source.block_rows, n_classes=schema.n_classes, counts=source.counts)
+    return View(source, HeldRows(made(blocks, known)))
 
 
-def second_share(source: Any, share: float) -> float:
+def second_share(source: RowSource, share: float) -> float:
     """Where a second share of held-out rows begins, of which none, and no group, is in a first one.
 
     0, which is the first share again, where there are not enough groups or rows for two and something to learn from.
     """
-    rules = [step.rule for step in holding_steps(source) if isinstance(step, HeldRows)]
-    groups = next((rule.groups for rule in rules if isinstance(rule, HeldByGroup)), None)
+    rule = source.held_rule
+    groups = rule.groups if isinstance(rule, HeldByGroup) else None
     begin = share if groups is None else max(share, 1.0 / len(groups))
     return begin if begin + share < 1.0 and (groups is None or len(groups) > 2) else 0.0
 

@@ -32,6 +32,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
 )
 from dkl.methods.potentials import AlignmentDriver, PotentialProblem, PotentialState
+from dkl.protocols.driver import Driver
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
 # The radius rho of the ball where none is given, for each candidate.
@@ -280,10 +281,11 @@ class AlignedFeatures(Certified, SelectingLearner):
         if self.similarity is not None:
             similarity_of_classes(self.similarity, dataset.classes)
 
-    def _weigh(self, dataset: Dataset) -> None:
-        if self.similarity is not None:
-            self.similarity_ = similarity_of_classes(self.similarity, dataset.classes)
-        super()._weigh(dataset)
+    def _asked(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
+        driver, problem = super()._asked(dataset)
+        if problem.similarity is not None:
+            self.similarity_ = problem.similarity
+        return driver, problem
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         S = None if self.similarity is None else similarity_of_classes(self.similarity, dataset.classes)

@@ -1,1 +1,1 @@
-"""Rounds in which atoms of several dictionaries compete: steps, searched waves and kernels at landmarks."""
+"""Dictionaries of rounds that are searched on a sample of the rows, a module each."""

@@ -12,9 +12,11 @@ from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
+from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
 from dkl.methods.frequency_search.landscape import ascent_bytes
 from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_peaks, search_peaks
+from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.protocols.arrays import Rows
 
 # tiles of scaled and of mapped rows of a sum
@@ -83,7 +85,7 @@ class FrequencySpace(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FourierSpace:
-    """All frequencies of R^d.
+    """All frequencies of R^d; a dictionary of rounds, too.
 
     Parameters
     ----------
@@ -99,7 +101,8 @@ class FourierSpace:
         Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
         points do better over all columns.
     metric : ndarray of shape (d,) or (d, d), or None
-        The symmetric root R of a metric: starts, steps and draws are those of rows R'x, for which w.(R'x) = (R w).x.
+        A factor R of a metric: starts, steps and draws are those of rows R'x, for which w.(R'x) = (R w).x. It is 0 in
+        columns that no frequency may look at.
     """
 
     origin: FeatureMap
@@ -117,15 +120,29 @@ class FourierSpace:
     def none(self) -> np.ndarray:
         return np.zeros((0, self.origin.n_columns), np.float32)
 
+    @property
+    def scaler(self) -> Scaler | None:
+        return self.origin.scaler
+
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        return replace(self.origin, projection=projection_of(points), amplitudes=np.ones(len(points)), phases=None)
+        projection = projection_of(points.astype(np.float32, copy=False))
+        return replace(self.origin, projection=projection, amplitudes=np.ones(len(points)), phases=None)
+
+    def unit(self, X: Rows) -> float:
+        """Cosines and sines deviate as much as steps."""
+        return 1.0
+
+    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
+        """Peaks of the potential of the slopes that differ from each other."""
+        S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
+        return self.search(rows.X, S, count, seed)[0]
 
     def start(self, count: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng([seed, 0])
         scale = np.sqrt(self.options.start) / self._sigma
         # the Fourier transform of a Gaussian kernel of bandwidth sigma, narrowed: potentials fall off far out
         drawn = scale * generator.standard_normal((count, self.origin.n_columns))
-        return in_metric(drawn, self.metric).astype(np.float32)
+        return self._moved(drawn).astype(np.float32)
 
     @property
     def draws_plainly(self) -> bool:
@@ -140,7 +157,7 @@ class FourierSpace:
         if self.options.max_norm is not None:
             norms = np.linalg.norm(frequencies, axis=1, keepdims=True)
             frequencies = frequencies * (self.options.max_norm / np.maximum(norms, self.options.max_norm))
-        return in_metric(frequencies, self.metric).astype(np.float32)
+        return self._moved(frequencies).astype(np.float32)
 
     def search(
         self,
@@ -161,13 +178,17 @@ class FourierSpace:
             X = X.astype(np.float32)
         peaks = search_peaks(X, S, self._sigma, options, seed, weight=weight)
         best = distinct_peaks(peaks.frequencies, peaks.potentials, count)
-        return in_metric(peaks.frequencies[best], self.metric).astype(np.float32), peaks.potentials[best]
+        return self._moved(peaks.frequencies[best]).astype(np.float32), peaks.potentials[best]
 
     def search_bytes(self, n_rows: int, count: int) -> int:
         d, chains = self.origin.n_columns, self._chains(count)
         # the rows again, column by column
         columns = 4 * n_rows * d if self.near_room > 0 and self.options.near_share > 0.0 else 0
         return ascent_bytes(n_rows, d, chains) + columns
+
+    def _moved(self, frequencies: np.ndarray) -> np.ndarray:
+        """R w of each frequency w."""
+        return in_metric(frequencies, None if self.metric is None else self.metric.T)
 
     @property
     def _sigma(self) -> float:

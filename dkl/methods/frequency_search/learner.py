@@ -18,9 +18,9 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.preparation.bandwidth import distances_bytes
+from dkl.methods.preparation.bandwidth import PAIR_BYTES
 from dkl.passes.loop import ColumnStore
-from dkl.protocols.driver import Driver
+from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
 from dkl.protocols.source import BlockSource
 
 P = TypeVar("P")
@@ -146,13 +146,14 @@ class SearchingLearner(FeatureLearner):
     _supervised: ClassVar[bool] = True
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows that are searched, the ascent on them, and the matrices that the rounds keep."""
+        """The rows that are searched, the ascent on them, and the matrices that the rounds keep.
+
+        Before that, the distances of rows that the bandwidth is found by.
+        """
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        held = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
-        # the bandwidth is found before the search: its distances are gone by then, and count where they are more
-        before = distances_bytes(dataset.n_rows) - sum(held.values()) if self._prior().needs_bandwidth else 0
-        return {**held, "distances for the bandwidth": before} if before > 0 else held
+        rounds = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        return largest_held([rounds, {BETWEEN_PASSES: PAIR_BYTES}])
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations that the search on the rows in memory takes, where a driver counts them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -46,6 +47,18 @@ class SearchedRows:
         if self._block is None:
             raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
         return self._block
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """How many rows were asked for, and the seed and the round that they were drawn by."""
+        if self._key is None:
+            raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
+        return self._key
+
+    @property
+    def drawn(self) -> Block:
+        """The rows with what each counts: those of a smaller sample were drawn by their weights, and count once."""
+        return replace(self.block, weight=None) if self.block.n_rows >= self.key[0] else self.block
 
     def has(self, record: RowSample) -> bool:
         """Whether these are the rows of a record."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.linear.judge import last_gain
 from dkl.methods.choice import block_means
 from dkl.methods.frequency_search.peak_search import distinct_peaks
 from dkl.methods.game.problem import (
@@ -388,8 +389,8 @@ def _why_to_stop(problem: GameProblem, state: GameState) -> str:
     frequencies are found, and after `rounds` rounds.
     """
     rules, last, gap = problem.rules, state.history[-1], _standing(state)
-    held_out = np.array([entry.get("held_out_loss", np.inf) for entry in state.history])
-    since_best = len(held_out) - 1 - int(held_out.argmin())
+    held_out = [entry.get("held_out_loss", np.inf) for entry in state.history]
+    since_best = len(held_out) - 1 - last_gain(held_out)
     if rules.tol is not None and last["relative_gap"] <= rules.tol:
         return f"reached the target gap after {len(state.history)} rounds: {gap}"
     if rules.patience is not None and since_best >= rules.patience:

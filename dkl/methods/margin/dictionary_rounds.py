@@ -8,26 +8,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.dictionaries import Dictionaries, Landmarks, Steps
+from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.methods.dictionaries.driver import CompetitionDriver
-from dkl.methods.dictionaries.problem import CompetitionState, DictionaryProblem, model_map
-from dkl.methods.dictionaries.sampled_dictionaries import LandmarkSource, Source, WaveSource
 from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows
-from dkl.methods.margin.loss_of_rounds import WorkingLoss
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.nystrom.landmarks import whitening_of
-from dkl.methods.steps.driver import SETTLING
-from dkl.methods.steps.learner import monotone_signs
-from dkl.methods.steps.problem import HISTORY
+from dkl.methods.rounds.dictionary import Dictionary
+from dkl.methods.rounds.driver import SETTLING, RoundsDriver
+from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.loop import lines_of
+from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
+from dkl.methods.rounds.sums import HeldTargets
 
 # the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
-# a round adds a column for so many rows, within these bounds: on few rows many at once follow the noise
-_ROWS_A_COLUMN, _FEWEST, _MOST = 60, 5, 25
 _PATIENCE = 8
 
 
@@ -58,7 +54,7 @@ class DictionarySolver(CorrectiveSolver):
 
     def driver(self) -> Any:
         """The rounds."""
-        return CompetitionDriver()
+        return RoundsDriver()
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> None:
         """Rounds over several dictionaries begin anew."""
@@ -88,27 +84,23 @@ class DictionarySolver(CorrectiveSolver):
                 f"monotone names all {dataset.n_columns} columns, so that none is left for {family.others[0]!r}; list "
                 "dkl.Steps() and dkl.Coordinates() alone"
             )
-        each = int(np.clip(rows.total_weight // _ROWS_A_COLUMN, _FEWEST, _MOST))
-        return DictionaryProblem(
+        return RoundsProblem(
             targets=HeldTargets(targets, held_out.mask),
             n_models=n_models,
             n_columns=dataset.n_columns,
             n_features=AUTO_FEATURES if self.n_features == "auto" else int(self.n_features),
             loss=loss.table,
-            depth=steps.depth,
+            dictionaries=tuple(self._dictionary(rows, one, free) for one in family.others),
+            depth=0 if family.steps is None else steps.depth,
             bins=steps.bins,
-            search_rows=min(dataset.n_rows, self.search_rows or most),
+            has_columns=True if family.has_columns else False if family.steps is None else None,
+            search_rows=sampled_rows(self.search_rows or most, dataset),
             in_memory=dataset.n_rows <= (self.search_rows or most),
-            features_per_round=each if self.features_per_round is None else self.features_per_round,
+            features_per_round=self.features_per_round or columns_a_round(rows.total_weight),
             patience=_PATIENCE if self.patience is None else self.patience,
             seed=rows.seed,
-            # similarities to landmarks near each other differ in digits that float32 does not have
-            dtype="float64" if any(isinstance(one, Landmarks) for one in family.others) else rows.dtype,
+            dtype="float64" if family.is_double else rows.dtype,
             signs=signs,
-            sources=tuple(self._source(rows, one, free) for one in family.others),
-            has_steps=family.steps is not None,
-            has_columns=family.has_columns
-            or (family.steps is not None and dataset.n_columns <= (self._most_columns() // 3)),
             rounds=self.rounds,
             settling=0 if rows.context.for_machine else SETTLING,
             growth=0.1 if self.features_per_round is None else 0.0,
@@ -120,7 +112,7 @@ class DictionarySolver(CorrectiveSolver):
         Landmarks that stay are whitened. The columns of m are divided by sqrt(m), and whitened ones of l multiplied by
         sqrt(l / m), so that a column of each kind has about the mean square 1 / m.
         """
-        if not isinstance(problem, DictionaryProblem) or not isinstance(state, CompetitionState):
+        if not isinstance(problem, RoundsProblem) or not isinstance(state, RoundsState):
             raise TypeError("this is no state of rounds over several dictionaries")
         n_atoms, n_points = (int(size) for size in state.best_sizes)
         n_atoms = min(state.n_atoms, max(n_atoms, 1))
@@ -170,24 +162,20 @@ class DictionarySolver(CorrectiveSolver):
             "coef_": weights,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+            "history_": lines_of(HISTORY, state.history),
             "certified_": False,
             "message_": f"{state.message}: {m} columns in {len(state.history)} rounds",
         }
 
-    def _most_columns(self) -> int:
-        """Columns that the rounds may find."""
-        return AUTO_FEATURES if self.n_features == "auto" else int(self.n_features)
-
-    def _source(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Source:
-        """Where one of the dictionaries is searched, on columns that have no sign."""
-        if isinstance(family, Landmarks):
-            metric = rows.metric
-            if free is not None:
-                # the same as the metric of rows that are 0 in all other columns
-                metric = free.astype(np.float64) if metric is None else (metric.T * free).T
-            return LandmarkSource(family.kernel, rows.scaler, metric)
-        space = self._frequency_space(replace(rows, family=family))
+    def _dictionary(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Dictionary:
+        """One of the dictionaries, which looks at columns that have no sign."""
+        metric = rows.metric
+        if free is not None:
+            # the same as the metric of rows that are 0 in all other columns
+            metric = free.astype(np.float64) if metric is None else (metric.T * free).T
+        if isinstance(family, ListedDictionary):
+            return family.searched(rows.scaler, metric)
+        space = self._frequency_space(replace(rows, family=family, metric=metric))
         if not isinstance(space, FourierSpace):
             raise TypeError(f"{family!r} has no frequencies to search for")
-        return WaveSource(space, free)
+        return space

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy as np
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, with_whole_losses
+from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
 from dkl.methods.margin.working_model import WorkingSystem, refit
+from dkl.methods.rounds.loop import Rounds
 from dkl.protocols.arrays import Rows
-from dkl.protocols.records import Record, RowSample
+from dkl.protocols.records import BlockSum, Record, RowSample
 from dkl.solvers.systems import systems_at_once
 
 # operations for each searched row and point: climbing from several starts, and the duals of each round, of features
@@ -23,7 +24,7 @@ from dkl.solvers.systems import systems_at_once
 _SEARCHING, _SEARCHING_ANEW = 1e4, 2.3e4
 
 
-class CorrectiveDriver:
+class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     """Column generation for a kernel machine: one pass a round.
 
     A pass evaluates the working model on all rows: its loss, the potentials of the candidates under its dual, and the
@@ -39,6 +40,9 @@ class CorrectiveDriver:
     kept_bytes : int
         Features of the searched rows that stay in memory between rounds, at most.
     """
+
+    history = HISTORY
+    heard = ("n_features", "loss", "held_out_loss", "duality_gap")
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._rows = SearchedRows(kept_bytes)
@@ -65,79 +69,12 @@ class CorrectiveDriver:
             sample_rows=problem.sample_rows,
             kept=len(points),
             limit=max(problem.n_points, len(points)),
-            halved=False,
         )
-
-    def request(self, problem: CorrectiveProblem, state: CorrectiveState) -> Sequence[Record] | None:
-        """The round's sums, and the rows of the next search where there will be one."""
-        if state.message:
-            return None
-        records: list[Record] = [round_record(problem, state)]
-        sample = sample_record(problem, state)
-        searches = not state.is_full and _wanted(problem, state)[0] > 0
-        if searches and not self._rows.has(sample):
-            records.append(sample)
-        return records
 
     def step(self, problem: CorrectiveProblem, state: CorrectiveState, results: Sequence[Any]) -> CorrectiveState:
         """Choose among the verified candidates, refit, and search the next ones."""
         with one_blas_thread():
-            sums, sample = results[0], sample_record(problem, state)
-            if len(results) > 1:
-                self._rows.keep(sample, results[1])
-            state = replace(with_whole_losses(problem, state), passes=state.passes + 1)
-            state = with_gram(problem, state, sums)
-            # the objective of the working model before the last Newton step, and where that step has led
-            before = state.base_loss + _penalty(problem, state, state.base)
-            now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
-            has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
-            if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
-                # A convex loss is lower on the way: half the step is evaluated by the next pass, until it gains.
-                return replace(state, coefficients=(state.base + state.coefficients) / 2.0)
-            state = _recorded(problem, state, sums, now)
-            stop = why_to_stop(problem, state, before, now)
-            if stop is not None and stop.is_final:
-                return replace(state, message=_message(state, stop.why))
-            if stop is not None:
-                n_points = state.n_points
-                state = trimmed(problem, state, stop.why)
-                if state.n_points < n_points:
-                    # the sums are those of the larger model: the next pass evaluates what is left of it
-                    return state
-            return self._searched(problem, _extended(problem, state, sums), sample)
-
-    def _searched(self, problem: CorrectiveProblem, state: CorrectiveState, sample: RowSample) -> CorrectiveState:
-        """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
-        room = state.limit - state.n_points
-        if room <= 0:
-            return state
-        # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
-        seed = (problem.seed + 7919 * state.passes) % 2**31
-        wanted, drawn = _wanted(problem, state)
-        candidates, sampled = problem.space.none, np.zeros(0)
-        if wanted:
-            state = replace(state, searches=np.vstack([state.searches, [sample.k, sample.round, state.n_points]]))
-            X, S, weight = sample_duals(problem, state, self._rows)
-            count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
-            if len(S):
-                candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
-                squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
-                sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
-            elif state.n_points == 0:
-                # nothing to learn, and a map has at least one feature
-                candidates, sampled = problem.space.start(1, seed), np.zeros(1)
-        # where all points are random draws, they are those of `RandomFeatures`
-        is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
-        random = problem.space.plain(drawn, problem.seed if is_first else seed)
-        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
-
-    def metrics(self, problem: CorrectiveProblem, state: CorrectiveState) -> dict[str, float]:
-        """Features, losses and gap of the last round."""
-        if len(state.history) == 0:
-            return {}
-        last = dict(zip(HISTORY, map(float, state.history[-1]), strict=True))
-        names = ("n_features", "loss", "held_out_loss", "duality_gap")
-        return {name: last[name] for name in names if np.isfinite(last[name])}
+            return super().step(problem, state, results)
 
     def stopped(self, problem: CorrectiveProblem, state: CorrectiveState, why: str) -> CorrectiveState | None:
         """The state with the points so far as its last; None before the first."""
@@ -185,64 +122,145 @@ class CorrectiveDriver:
             passes.append(([round_record(problem, largest), sample], calls))
         return passes
 
+    def _sample(self, problem: CorrectiveProblem, state: CorrectiveState) -> RowSample | None:
+        searches = not state.is_full and _wanted(problem, state)[0] > 0
+        return sample_record(problem, state) if searches else None
 
-@dataclass(frozen=True)
-class Stop:
-    """The end of the search for points, or of everything.
+    def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
+        return round_record(problem, state)
 
-    Parameters
-    ----------
-    why : str
-    is_final : bool
-        Nothing is left to do: the working model has settled, too.
-    """
+    def _judged(
+        self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
+    ) -> tuple[CorrectiveState, bool]:
+        """With the evaluated model in the history; a step that went up is halved, and the search may end."""
+        state = with_gram(problem, replace(state, passes=state.passes + 1), sums)
+        # the objective of the working model before the last Newton step, and where that step has led
+        before = state.base_loss + _penalty(problem, state, state.base)
+        now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
+        has_moved = not np.allclose(state.base, state.coefficients, rtol=1e-4, atol=0.0)
+        if np.isfinite(before) and has_moved and now > before * (1.0 + 1e-6):
+            # A convex loss is lower on the way: half the step is evaluated by the next pass, until it gains.
+            return replace(state, coefficients=(state.base + state.coefficients) / 2.0), False
+        state = _recorded(problem, state, sums, now)
+        if not state.is_full:
+            why = why_to_stop(problem, state)
+        elif not _has_settled(problem, state, before, now):
+            why = ""
+        elif problem.schedule.patience is not None and not state.ended and state.kept != state.n_points:
+            # the points of the best round settle anew, and end the rounds
+            why = "held-out rows were best served by fewer"
+        else:
+            return replace(state, message=_message(state, state.ended or "found as many as asked for")), True
+        if not why:
+            return state, True
+        left = trimmed(problem, state, why)
+        # the sums are those of the larger model: the next pass evaluates what is left of it
+        return left, left.n_points == state.n_points
 
-    why: str
-    is_final: bool = False
+    def _extended(
+        self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
+    ) -> CorrectiveState:
+        """With the best candidates among the points, and the working model refitted on all of them."""
+        # positions of the candidates that join: none in the first round, whose candidates nobody searched for
+        joining = np.zeros(0, np.int64)
+        if len(state.history) > 1 and not state.is_full:
+            n_searched = len(state.candidates) - state.plain
+            potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
+            k, _ = _wanted(problem, state)
+            room = state.limit - state.n_points
+            best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
+            # random draws are taken as they come: their potentials are not what they were drawn for
+            joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
+        ridge = problem.ridge_of(state.n_points + len(joining) >= state.limit)
+        model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
+        coefficients, base, gram = refit(model, sums, joining, parts=problem.parts, total_weight=problem.total_weight)
+        points = np.concatenate([state.points, state.candidates[joining]])
+        verified = _potentials(problem, sums)[state.n_points :]
+        rows = state.sample_rows
+        searched = joining[joining < len(state.candidates) - state.plain]
+        if len(searched):
+            # where potentials on all rows fall behind those of the sample, the search has followed its noise
+            normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
+            rows = grown_sample(
+                rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
+            )
+        left = np.delete(np.arange(len(state.candidates)), joining)
+        if len(points) >= state.limit and problem.space.draws_plainly:
+            # the highest says as much as all, and the last passes cost less
+            left = left[np.argsort(-verified[left], kind="stable")[:1]]
+        return replace(
+            state,
+            points=points,
+            # those that do not join still bound what no feature may exceed
+            candidates=state.candidates[left],
+            sampled=state.sampled[left[left < len(state.sampled)]],
+            plain=0,
+            coefficients=coefficients,
+            base=base,
+            gram=gram,
+            gram_at=spread(state.gram_at, state.n_points, len(joining), problem.parts),
+            sample_rows=rows,
+            n_searched=state.n_searched + len(searched),
+            settled=state.settled + state.is_full,
+        )
+
+    def _proposed(self, problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
+        """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
+        room = state.limit - state.n_points
+        if room <= 0:
+            return state
+        # a large prime apart, so that the streams of two rounds, and of fits with neighbouring seeds, differ
+        seed = (problem.seed + 7919 * state.passes) % 2**31
+        wanted, drawn = _wanted(problem, state)
+        candidates, sampled = problem.space.none, np.zeros(0)
+        if wanted:
+            count, _, age = self._rows.key
+            state = replace(state, searches=np.vstack([state.searches, [count, age, state.n_points]]))
+            X, S, weight = sample_duals(problem, state, self._rows)
+            count = max(wanted, int(np.ceil(problem.schedule.candidates * wanted)))
+            if len(S):
+                candidates, potentials = problem.space.search(X, S, count, seed, room=room, weight=weight)
+                squares = np.sum(S**2 if weight is None else S**2 / weight[:, None], axis=0)
+                sampled = pair_potentials(potentials, np.abs(S).sum(axis=0), squares)
+            elif state.n_points == 0:
+                # nothing to learn, and a map has at least one feature
+                candidates, sampled = problem.space.start(1, seed), np.zeros(1)
+        # where all points are random draws, they are those of `RandomFeatures`
+        is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
+        random = problem.space.plain(drawn, problem.seed if is_first else seed)
+        return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
 
 
-def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState, before: float, now: float) -> Stop | None:
-    """The stopping rule of margin rounds: why they stop at this state, or None where they go on.
+def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState) -> str:
+    """Why the search for points ends, so that the model on those that are there settles; empty to go on.
 
-    While points are looked for, the search ends, and the working model on the points that are there settles, as soon as
+    It ends as soon as
 
     - the estimated duality gap, as a share of the objective, is at most `tol`; or
     - the loss on held-out rows has not been lower for `patience` rounds; or
     - `rounds` rounds were made (the first pass is none: it adds no point); or
     - nothing is left to choose from, as in a finite family whose features are all taken.
-
-    Once all points are there, the model settles by Newton steps, one a pass, until `settling` of them were taken or one
-    has lowered the objective by no more than the share `least_gain` of it. The settled model ends the rounds, unless
-    held-out rows were better served by fewer points: then these settle anew, and end the rounds.
-
-    Parameters
-    ----------
-    problem : CorrectiveProblem
-        Its `schedule` has the numbers of the rule.
-    state : CorrectiveState
-        With the line of history of the model that the pass evaluated.
-    before, now : float
-        The objective before the last Newton step and after it.
     """
     schedule, rounds = problem.schedule, len(state.history)
-    if state.is_full:
-        gains_little = state.settled > 0 and before - now <= schedule.least_gain * before
-        if state.settled < schedule.settling and not (schedule.least_gain > 0.0 and gains_little):
-            return None
-        if schedule.patience is not None and not state.ended and state.kept != state.n_points:
-            return Stop("held-out rows were best served by fewer")
-        return Stop(state.ended or "found as many as asked for", is_final=True)
     gap = state.series("duality_gap")[-1]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
-        return Stop(f"the estimated duality gap fell to {gap:.1e}")
+        return f"the estimated duality gap fell to {gap:.1e}"
     since_best = rounds - 1 - _best_round(state.series("held_out_loss"))
     if schedule.patience is not None and state.n_points and since_best >= schedule.patience:
-        return Stop(f"no lower loss on held-out rows in {schedule.patience} rounds")
+        return f"no lower loss on held-out rows in {schedule.patience} rounds"
     if schedule.rounds is not None and rounds - 1 > schedule.rounds:
-        return Stop(f"ended after {schedule.rounds} rounds")
-    if len(state.candidates) == 0:
-        return Stop("there are no more points to choose from")
-    return None
+        return f"ended after {schedule.rounds} rounds"
+    return "" if len(state.candidates) else "there are no more points to choose from"
+
+
+def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, before: float, now: float) -> bool:
+    """Whether the model on all points is done: `settling` Newton steps, or one of a share of at most `least_gain`.
+
+    `before` and `now` are the objective before the last step and after it.
+    """
+    schedule = problem.schedule
+    gains_little = state.settled > 0 and before - now <= schedule.least_gain * before
+    return state.settled >= schedule.settling or (schedule.least_gain > 0.0 and gains_little)
 
 
 def planned_sizes(problem: CorrectiveProblem) -> list[int]:
@@ -307,52 +325,6 @@ def _message(state: CorrectiveState, why: str) -> str:
     """How the rounds ended, for the user."""
     gap = state.series("duality_gap")[-1]
     return f"{why}: {state.n_points} points in {len(state.history)} rounds, estimated duality gap {gap:.1e}"
-
-
-def _extended(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
-    """With the best candidates among the points, and the working model refitted on all of them."""
-    # positions of the candidates that join: none in the first round, whose candidates nobody searched for
-    joining = np.zeros(0, np.int64)
-    if len(state.history) > 1 and not state.is_full:
-        n_searched = len(state.candidates) - state.plain
-        potentials = _potentials(problem, sums)[state.n_points :][:n_searched]
-        k, _ = _wanted(problem, state)
-        room = state.limit - state.n_points
-        best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
-        # random draws are taken as they come: their potentials are not what they were drawn for
-        joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
-    ridge = problem.ridge_of(state.n_points + len(joining) >= state.limit)
-    model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
-    coefficients, base, gram = refit(model, sums, joining, parts=problem.parts, total_weight=problem.total_weight)
-    points = np.concatenate([state.points, state.candidates[joining]])
-    verified = _potentials(problem, sums)[state.n_points :]
-    rows = state.sample_rows
-    searched = joining[joining < len(state.candidates) - state.plain]
-    if len(searched):
-        # where potentials on all rows fall behind those of the sample, the search has followed its noise
-        normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
-        rows = grown_sample(
-            rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
-        )
-    left = np.delete(np.arange(len(state.candidates)), joining)
-    if len(points) >= state.limit and problem.space.draws_plainly:
-        # the highest says as much as all, and the last passes cost less
-        left = left[np.argsort(-verified[left], kind="stable")[:1]]
-    return replace(
-        state,
-        points=points,
-        # those that do not join still bound what no feature may exceed
-        candidates=state.candidates[left],
-        sampled=state.sampled[left[left < len(state.sampled)]],
-        plain=0,
-        coefficients=coefficients,
-        base=base,
-        gram=gram,
-        gram_at=spread(state.gram_at, state.n_points, len(joining), problem.parts),
-        sample_rows=rows,
-        n_searched=state.n_searched + len(searched),
-        settled=state.settled + state.is_full,
-    )
 
 
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:

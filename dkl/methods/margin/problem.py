@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dkl.methods.frequency_search.frequency_space import FrequencySpace
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 
 # what a line of the history says of the model that a round evaluated, in the order of its columns in checkpoints
@@ -186,9 +187,6 @@ class CorrectiveState:
         Why the search for points ended; empty before.
     message : str
         How it all ended; empty before.
-    halved : bool
-        Whether `base_loss` and the history have half the squared hinge, as in checkpoints of a dkl that wrote none of
-        this: `with_whole_losses` doubles them.
     """
 
     points: np.ndarray
@@ -210,7 +208,9 @@ class CorrectiveState:
     limit: int = -1
     ended: str = ""
     message: str = ""
-    halved: bool = True
+
+    # each pass judges the model and verifies candidates: their sums are enough to refit it
+    phase: ClassVar[str] = "search"
 
     @property
     def n_points(self) -> int:
@@ -224,14 +224,3 @@ class CorrectiveState:
     def is_full(self) -> bool:
         """Whether all points are there, and the working model only settles."""
         return len(self.points) >= self.limit
-
-
-def with_whole_losses(problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
-    """A state of a checkpoint whose squared hinges count half, with whole ones; any other as it is."""
-    if not state.halved:
-        return state
-    if not isinstance(problem.loss, SquaredHingeLoss):
-        return replace(state, halved=False)
-    history = state.history.copy()
-    history[:, [HISTORY.index("loss"), HISTORY.index("held_out_loss")]] *= 2.0
-    return replace(state, history=history, base_loss=2.0 * state.base_loss, halved=False)

@@ -17,10 +17,11 @@ from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES
 from dkl.methods.margin.driver import CorrectiveDriver
-from dkl.methods.margin.loss_of_rounds import WorkingLoss
-from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule, with_whole_losses
-from dkl.methods.margin.sums import HeldTargets
+from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
 from dkl.methods.parameters import kept_frequencies
+from dkl.methods.rounds.learner import WorkingLoss
+from dkl.methods.rounds.loop import lines_of
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.memory import CACHE_SHARE
 from dkl.passes.room import own_room
 from dkl.solvers.losses import LOG_LINK
@@ -172,8 +173,7 @@ class CorrectiveSolver:
         A feature of a finite set that was found c times is scaled, not appended: its amplitude is sqrt(c / m) (Bullins,
         Zhang & Zhang 2018, appendix A.3).
         """
-        state, loss = with_whole_losses(problem, state), self._loss(rows.dataset)
-        points = state.points
+        loss, points = self._loss(rows.dataset), state.points
         if isinstance(problem.space, FourierSpace):
             # two searches in R^d never end at the same point
             first = position = np.arange(len(points))
@@ -199,7 +199,7 @@ class CorrectiveSolver:
             "coef_": coef,
             "intercept_": intercept,
             "loss_": loss.name,
-            "history_": [dict(zip(HISTORY, map(float, line), strict=True)) for line in state.history],
+            "history_": lines_of(HISTORY, state.history),
             "duality_gap_": float(state.series("duality_gap")[-1]),
             # a search bounds potentials from below only: the gap is an estimate
             "certified_": False,

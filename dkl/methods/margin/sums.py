@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.newton.gram import rows_at, signed_products
-from dkl.kernels.normal_equations import NewtonTargets, design_tiles
+from dkl.kernels.normal_equations import design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import Loss
@@ -54,34 +54,6 @@ class CorrectiveRound:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class HeldTargets:
-    """Targets of a block, and which of its rows only judge.
-
-    Parameters
-    ----------
-    targets : NewtonTargets
-    held : callable or None
-        Row ids to a mask of the rows that are held out; None for none.
-    left_out : callable or None
-        Row ids to a mask of rows that neither learn nor judge; None for none.
-    """
-
-    targets: NewtonTargets
-    held: Callable[[np.ndarray], np.ndarray] | None = None
-    left_out: Callable[[np.ndarray], np.ndarray] | None = None
-
-    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
-        targets, weight = self.targets(block)
-        if self.held is None:
-            return targets, weight, np.zeros_like(weight)
-        mask = np.asarray(self.held(block.held_with), dtype=bool)
-        if self.left_out is None:
-            return targets, weight * ~mask, weight * mask
-        return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
-
-
 def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: Loss) -> np.ndarray:
     """What each row counts in the Gram sums of the one model that follows curvature, (n,).
 
@@ -103,7 +75,7 @@ def corrective_sums(
     ----------
     X : ndarray or csr_array of shape (n, d)
     targets : tuple
-        As `HeldTargets` returns them.
+        As `dkl.methods.rounds.sums.HeldTargets` returns them.
     feature_map : FeatureMap
         Chosen frequencies, then candidates.
     round_ : CorrectiveRound

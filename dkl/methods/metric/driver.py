@@ -12,8 +12,9 @@ from scipy.spatial import distance
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
 from dkl.kernels.scale import scale_rows
-from dkl.methods.margin.sums import HeldTargets
+from dkl.linear.judge import last_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import solve_positive
 
@@ -22,7 +23,7 @@ _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
 # Gradients are taken of a model with so much lighter a ridge. The best ridge of a first round smooths away what single
 # columns do: puma32h stayed at .87 in two draws of eight with its gradients, and comes to .25 in all with these.
 _LIGHTER = 1.0 / 300.0
-# the metric is as much larger on its diagonal, of trace d; a round has gained where the loss falls by this share
+# multiple of the identity that is added to a metric of trace d; share of the loss by which a round must lower it
 _FLOOR, _LEAST_GAIN = 1e-4, 1e-3
 # landmarks whose distances tell the bandwidth
 _DISTANCES = 1_000
@@ -80,10 +81,8 @@ class MetricState:
         The bandwidths in them: the share of the median distance that the kernel's own is in scaled columns.
     coefficients : ndarray of shape (K, l)
         Of the model whose gradients are taken.
-    best_metric, best_sigma, best_loss
-        Of the round with the lowest loss on held-out rows.
-    since : int
-        Rounds since then.
+    best_metric, best_sigma
+        Of the last round that has lowered the loss on held-out rows.
     history : ndarray of shape (rounds, 2)
         A line a round, by `METRIC_HISTORY`.
     """
@@ -95,8 +94,6 @@ class MetricState:
     coefficients: np.ndarray
     best_metric: np.ndarray
     best_sigma: float
-    best_loss: float
-    since: int
     history: np.ndarray
 
 
@@ -120,8 +117,6 @@ class MetricDriver:
             coefficients=np.zeros((problem.n_models, 0)),
             best_metric=metric,
             best_sigma=sigma,
-            best_loss=np.inf,
-            since=0,
             history=np.zeros((0, len(METRIC_HISTORY))),
         )
 
@@ -198,18 +193,17 @@ def _judged(problem: MetricProblem, state: MetricState, results: Sequence[dict[s
     losses = np.array([[system.loss(penalty) for penalty in _PENALTIES] for system in systems])
     chosen, best = (int(place) for place in np.unravel_index(np.argmin(losses), losses.shape))
     loss, metric, sigma = float(losses[chosen, best]), state.metrics[chosen], float(state.sigmas[chosen])
-    gained = loss < state.best_loss * (1.0 - _LEAST_GAIN) or not np.isfinite(state.best_loss)
+    history = np.concatenate([state.history, [[loss, _PENALTIES[best]]]])
+    since = len(history) - 1 - last_gain(history[:, METRIC_HISTORY.index("held_out_loss")], _LEAST_GAIN)
     state = replace(
         state,
         metrics=metric[None],
         sigmas=np.array([sigma]),
-        history=np.concatenate([state.history, [[loss, _PENALTIES[best]]]]),
-        best_metric=metric if gained else state.best_metric,
-        best_sigma=sigma if gained else state.best_sigma,
-        best_loss=loss if gained else state.best_loss,
-        since=0 if gained else state.since + 1,
+        history=history,
+        best_metric=metric if since == 0 else state.best_metric,
+        best_sigma=sigma if since == 0 else state.best_sigma,
     )
-    if state.since >= problem.patience or len(state.history) >= problem.rounds:
+    if since >= problem.patience or len(history) >= problem.rounds:
         return replace(state, phase="done")
     return replace(state, phase="slopes", coefficients=systems[chosen].solved(_PENALTIES[best] * _LIGHTER).T)
 

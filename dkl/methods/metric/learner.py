@@ -15,9 +15,9 @@ from dkl.features.scaling import Scaler
 from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
 from dkl.methods.preparation.bandwidth import median_distance
+from dkl.methods.rounds.sums import HeldTargets
 
 MetricKind = Literal["diagonal", "full"]
 

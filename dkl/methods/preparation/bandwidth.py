@@ -14,6 +14,8 @@ Metric = Literal["euclidean", "cityblock"]
 
 # A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
 MAX_ROWS = 1_000
+# the products of all pairs, their distances, and what a median of these takes
+PAIR_BYTES = 8 * MAX_ROWS**2 + 2 * 4 * MAX_ROWS**2
 _DENSE_BYTES = 64 << 20
 
 
@@ -80,21 +82,16 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
         norms, products = np.einsum("ij,ij->i", rows, rows), rows @ rows.T
     else:
         norms, products = np.asarray(rows.power(2).sum(axis=1)).ravel(), (rows @ rows.T).toarray()
-    lengths, end = np.empty(len(norms) * (len(norms) - 1) // 2), 0
-    # row by row, so that beside the products nothing of their size is held
-    for first, norm in enumerate(norms):
-        start, end = end, end + len(norms) - first - 1
-        sums = norm + norms[first + 1 :]
-        squares = sums - 2.0 * products[first, first + 1 :]
+    n, end = len(norms), 0
+    squares = np.empty(n * (n - 1) // 2)
+    # row by row: all sums at once would take three times the memory of the products
+    for i in range(n - 1):
+        sums = norms[i] + norms[i + 1 :]
+        start, end = end, end + len(sums)
+        of_row = np.subtract(sums, 2.0 * products[i, i + 1 :], out=squares[start:end])
         # what is left of equal rows after cancellation is not a distance
-        squares[squares < 1e-13 * sums] = 0.0
-        lengths[start:end] = np.sqrt(squares)
-    return lengths
-
-
-def distances_bytes(n_rows: int) -> int:
-    """What the distances of the sampled rows take, their products and a copy for the median included."""
-    return 16 * min(n_rows, MAX_ROWS) ** 2
+        of_row[of_row < 1e-13 * sums] = 0.0
+    return np.sqrt(squares, out=squares)
 
 
 def _median(values: np.ndarray, masses: np.ndarray | None) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from numbers import Integral
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
@@ -18,18 +16,19 @@ from dkl.linear.minibatches import HeldOut
 from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
-from dkl.methods.margin.loss_of_rounds import WorkingLoss
-from dkl.methods.margin.sums import HeldTargets
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import STEPS, Constraints, check_parameters
+from dkl.methods.rounds.driver import SETTLING, RoundsDriver
+from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
+from dkl.methods.rounds.loop import lines_of
+from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, first_state
+from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
-from dkl.methods.steps.driver import SETTLING, StepDriver, with_atoms
-from dkl.methods.steps.problem import HISTORY, BagRows, StepProblem, StepState, first_state
+from dkl.methods.steps.atoms import with_atoms
+from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
-# a round adds an atom for so many rows, within these bounds: on few rows many at once follow the noise
-_ROWS_AN_ATOM, _FEWEST, _MOST = 60, 5, 25
 # a prime, so that bags of neighbouring seeds hold out other rows
 _BETWEEN_LAPS = 104_729
 
@@ -194,21 +193,21 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
         check_parameters(self)
-        return [*planned_scale(dataset), *list(StepDriver().plan(self._problem(dataset, None, 0))) * self.bags]
+        return [*planned_scale(dataset), *list(RoundsDriver().plan(self._problem(dataset, None, 0))) * self.bags]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """The rows in memory, the systems and the histograms."""
-        return StepDriver().memory(self._problem(dataset, None, 0), row_bytes(dataset.source))
+        return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of the rounds, where they are played on rows in memory."""
-        return self.bags * StepDriver().driving(self._problem(dataset, None, 0))
+        return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of as many atoms as there may be, each of three factors."""
         state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features
         columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
-        return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).feature_map()
+        return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
 
     def _learn(self, dataset: Dataset) -> None:
         self.__dict__.pop("classes_", None)
@@ -220,7 +219,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             check_log_rows(dataset, loss.name)
         scale = loss.units(scale)
         problem = self._problem(dataset, scale, self.seed_)
-        states = list[StepState]()
+        states = list[RoundsState]()
         for bag in range(self.bags):
             # Hinges of all bags end at the same values, so that their atoms are those of one map.
             own = replace(
@@ -229,7 +228,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
                 given_bins=states[0].bins if states else None,
             )
             found = self._run(
-                StepDriver(),
+                RoundsDriver(),
                 own,
                 dataset,
                 f"rounds of bag {bag}" if bag else "rounds",
@@ -237,7 +236,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             )
             states.append(found)
 
-    def _problem(self, dataset: Dataset, scale: TargetScale | None, seed: int) -> StepProblem:
+    def _problem(self, dataset: Dataset, scale: TargetScale | None, seed: int) -> RoundsProblem:
         """The rounds that the parameters describe.
 
         Raises
@@ -247,9 +246,8 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """
         weights, loss = self._class_weights(dataset), WorkingLoss.of(self, dataset)
         targets = loss.targets(dataset, scale, weights)
-        looked_at = dataset.n_rows if self.search_rows is None else min(self.search_rows, dataset.n_rows)
-        each = int(np.clip(weight_of(dataset, weights) // _ROWS_AN_ATOM, _FEWEST, _MOST))
-        return StepProblem(
+        each = self.features_per_round or columns_a_round(weight_of(dataset, weights))
+        return RoundsProblem(
             targets=self._bag_targets(targets, 0, seed),
             n_models=len(targets.models),
             n_columns=dataset.n_columns,
@@ -257,9 +255,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             loss=loss.table,
             depth=self.depth,
             bins=self.bins,
-            search_rows=min(looked_at, 200_000) if self.search_rows is None else self.search_rows,
+            search_rows=sampled_rows(self.search_rows or 200_000, dataset),
             in_memory=self.search_rows is not None,
-            features_per_round=each if self.features_per_round is None else self.features_per_round,
+            features_per_round=each,
             patience=self.patience,
             seed=seed,
             dtype=self.dtype,
@@ -281,7 +279,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return HeldTargets(targets, rows.judges, rows.left_out)
 
     def _keep_result(
-        self, problem: StepProblem, states: Sequence[StepState], loss: WorkingLoss, units: TargetScale | None
+        self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
     ) -> None:
         """Set what the bags found: the atoms of their best rounds, divided by sqrt(m), and their coefficients."""
         places: dict[tuple[Factor, ...], int] = {}
@@ -300,44 +298,44 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         for bag, (state, own) in enumerate(zip(states, known, strict=True)):
             coef[bag][:, own[: state.best.shape[1] - 1]], intercept[bag] = state.best[:, 1:], state.best[:, 0]
         together, first = with_atoms(first_state(problem), list(places)), states[0]
-        found = replace(together, high=first.high, scale=first.scale).feature_map(np.arange(1, m + 1))
+        found = replace(together, high=first.high, scale=first.scale).atom_map(np.arange(1, m + 1))
         root = np.sqrt(m)
         self.feature_map_ = replace(found, amplitudes=found.amplitudes / root)
         coef, intercept = loss.in_own_units(coef * root, intercept, units)
         self.bag_coef_, self.coef_, self.intercept_ = coef, coef.mean(axis=0), intercept.mean(axis=0)
         self.loss_ = loss.name
         rounds = np.concatenate([state.history for state in states])
-        self.history_ = [dict(zip(HISTORY, map(float, line), strict=True)) for line in rounds]
+        self.history_ = lines_of(HISTORY, rounds)
         bags = f" of {len(states)} bags" if len(states) > 1 else ""
         self.message_ = f"{first.message}: {m} atoms in {len(rounds)} rounds{bags}"
 
 
-def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
-    """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
+@dataclass(frozen=True, eq=False)
+class BagRows:
+    """Which rows judge a bag, and which it leaves out, so that bags differ.
 
-    Raises
-    ------
-    ValueError
-        For a column that is not there, a sign that is none, and several classes.
+    A bag judges on a share of the rows of its own. Where it is given who judges (a machine withholds rows, targets are
+    in their codes, or the newest rows judge) all bags have the same judges, and each leaves out its own share beside.
+
+    Parameters
+    ----------
+    judging : HeldOut
+        Who judges where that is given.
+    own : HeldOut
+        The share of this bag.
+    is_given : bool
     """
-    if not monotone:
-        return None
-    if dataset.classes is not None and n_models > 1:
-        raise ValueError(
-            f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
-            "against the rest, or leave monotone out"
-        )
-    signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
-    for column, sign in monotone.items():
-        if sign not in (1, -1) or isinstance(sign, bool):
-            raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
-        if isinstance(column, str):
-            if names is None or column not in names:
-                known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
-                raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
-            signs[list(names).index(column)] = sign
-        elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
-            signs[int(column)] = sign
-        else:
-            raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
-    return signs
+
+    judging: HeldOut
+    own: HeldOut
+    is_given: bool
+
+    def judges(self, held_with: np.ndarray) -> np.ndarray:
+        """Mask of the rows that judge, (n,)."""
+        return (self.judging if self.is_given or are_times(held_with) else self.own).mask(held_with)
+
+    def left_out(self, held_with: np.ndarray) -> np.ndarray:
+        """Mask of the rows that this bag does not see, (n,); some of them may be among the judges."""
+        if self.is_given or are_times(held_with):
+            return self.own.mask(held_with)
+        return np.zeros(len(held_with), bool)

@@ -1,8 +1,8 @@
-"""What a round of steps reads off a block: the system of the working model, then its trials, histograms, candidates."""
+"""What rounds read off a block: rows that learn or judge, the working model's system, its trials, and candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,41 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import row_mapper
+from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import Loss
+
+
+@dataclass(frozen=True)
+class HeldTargets:
+    """Targets of a block, and which of its rows only judge.
+
+    Parameters
+    ----------
+    targets : NewtonTargets
+    held : callable or None
+        Row ids to a mask of the rows that are held out; None for none.
+    left_out : callable or None
+        Row ids to a mask of rows that neither learn nor judge; None for none.
+    """
+
+    targets: NewtonTargets
+    held: Callable[[np.ndarray], np.ndarray] | None = None
+    left_out: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
+        targets, weight = self.targets(block)
+        if self.held is None:
+            return targets, weight, np.zeros_like(weight)
+        mask = np.asarray(self.held(block.held_with), dtype=bool)
+        if self.left_out is None:
+            return targets, weight * ~mask, weight * mask
+        return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
 
 
 @dataclass(frozen=True, eq=False)

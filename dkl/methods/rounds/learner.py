@@ -1,13 +1,15 @@
-"""The loss that rounds fit their working model by: whether it suits the targets, and the units that these are in."""
+"""What learners with rounds share: the loss of the working model, its units, and the signs of monotone columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Protocol
 
 import numpy as np
 
+from dkl.data.checks import spoken_names
 from dkl.data.dataset import Dataset
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.target_statistics import TargetScale, model_targets
@@ -88,3 +90,47 @@ class WorkingLoss:
         # of each target there are as many models as it has quantiles
         center, scale = (np.repeat(each, self.n_quantiles or 1) for each in (units.center, units.scale))
         return coef * scale[:, None], intercept * scale + center
+
+
+def columns_a_round(total_weight: float) -> int:
+    """Columns that a round adds: one for 60 rows, 5 to 25, since many at once follow the noise of few rows."""
+    return int(np.clip(total_weight // 60, 5, 25))
+
+
+def sampled_rows(asked: int, dataset: Dataset) -> int:
+    """The rows to ask a sample for: one more than there are where it is all of them, so that these keep their weights.
+
+    A sample of as many rows as it was asked for was drawn by their weights.
+    """
+    return asked if asked < dataset.n_rows else dataset.n_rows + 1
+
+
+def monotone_signs(monotone: Mapping[int | str, int] | None, dataset: Dataset, n_models: int) -> np.ndarray | None:
+    """The sign of each encoded column, 0 where there is none: int64 of shape (d,); None for no columns at all.
+
+    Raises
+    ------
+    ValueError
+        For a column that is not there, a sign that is none, and several classes.
+    """
+    if not monotone:
+        return None
+    if dataset.classes is not None and n_models > 1:
+        raise ValueError(
+            f"monotone has a meaning for numbers and two classes, and the targets are {n_models} classes; fit each "
+            "against the rest, or leave monotone out"
+        )
+    signs, names = np.zeros(dataset.n_columns, np.int64), dataset.column_names
+    for column, sign in monotone.items():
+        if sign not in (1, -1) or isinstance(sign, bool):
+            raise ValueError(f"monotone[{column!r}] is {sign!r}; it must be 1 (the model rises) or -1 (it falls)")
+        if isinstance(column, str):
+            if names is None or column not in names:
+                known = f"they are {spoken_names(names)}" if names else "they have no names: give their numbers"
+                raise ValueError(f"monotone: there is no column {column!r} of numbers; {known}")
+            signs[list(names).index(column)] = sign
+        elif isinstance(column, Integral) and not isinstance(column, bool) and 0 <= column < len(signs):
+            signs[int(column)] = sign
+        else:
+            raise ValueError(f"monotone: there is no column {column!r}; there are {len(signs)}, counted from 0")
+    return signs

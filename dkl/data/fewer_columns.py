@@ -1,55 +1,15 @@
-"""FewerColumns: the rows of a source without some of their columns, and datasets without columns of their tables."""
+"""Datasets without columns of their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.data.sources.rows import PARTS, RowReader, RowSource, WrappedRows
-from dkl.data.sources.selected import PartOfBlocks
-from dkl.protocols.block import Block
-
-
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """Reads a block, and leaves columns of its X out."""
-
-    base: RowReader
-    kept: np.ndarray
-
-    def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
-        block = self.base.load(ticket, parts)
-        return replace(block, X=block.X[:, self.kept]) if "X" in parts else block
-
-
-class FewerColumns(PartOfBlocks, WrappedRows):
-    """Rows without some of their columns; see `dkl.protocols.source.BlockSource` for the attributes.
-
-    Parameters
-    ----------
-    base : RowSource
-    kept : ndarray of int
-        The columns of X that stay, ascending.
-    """
-
-    def __init__(self, base: RowSource, kept: np.ndarray) -> None:
-        super().__init__(base)
-        self.kept = kept
-        self._identity = f"columns {kept.tolist()} of {base.n_columns}"
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.kept)
-
-    def reader(self) -> _Reader:
-        return _Reader(self.base.reader(), self.kept)
-
-    def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
-        return self.base.blocks_without_x(extra)
+from dkl.data.view import KeptColumns, View
 
 
 def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
@@ -87,7 +47,7 @@ def without_columns(dataset: Dataset, names: Collection[str]) -> Dataset:
         encoding=encoding,
         passthrough=None if dataset.schema.passthrough is None else dataset.schema.passthrough[kept],
     )
-    return dataset.with_rows(FewerColumns(dataset.source, kept), schema)
+    return dataset.with_rows(View(dataset.source, KeptColumns(kept, len(of_rows))), schema)
 
 
 def left_out_of(fitted: Any, given: Any) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dkl.methods.steps.driver import SCORE_PENALTY
-
+# in scores, the penalty of an atom: it keeps steps of few rows from standing above the others
+SCORE_PENALTY = 10.0
 # what is left of an atom beside others counts as at least this share of it, whatever rounding has left
 _LEAST_SHARE = 1e-6
 

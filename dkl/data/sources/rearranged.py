@@ -1,0 +1,132 @@
+"""RearrangedSource: blocks made of those of another source: few of them, under other numbers, or parts of several."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from dask import delayed
+from dask.delayed import Delayed
+from scipy import sparse
+
+from dkl.protocols.block import Block
+from dkl.protocols.source import PARTS, BaseSource, BlockReader, BlockSource
+
+
+@dataclass(frozen=True)
+class BlockPart:
+    """One of `of` parts of the rows of a block, in an order drawn from `seed`; of one part it is the whole block."""
+
+    block: int
+    number: int = 0
+    of: int = 1
+    seed: int = 0
+
+    def rows(self, block: Block) -> Block:
+        """The rows of the part, in the order that they have in the block."""
+        if self.of == 1:
+            return block
+        # the order depends on seed and block alone, so that the parts of a block are disjoint and together all of it
+        order = np.random.default_rng([self.seed, block.index]).permutation(block.n_rows)
+        return block.rows(np.sort(order[self.number :: self.of]))
+
+    def size(self, n_rows: int) -> int:
+        """How many rows of a block of `n_rows` the part has."""
+        return len(range(self.number, n_rows, self.of))
+
+
+@dataclass(frozen=True, eq=False)
+class RearrangedTicket:
+    """The parts of blocks that make a block, and the tickets of these blocks."""
+
+    index: int
+    parts: tuple[BlockPart, ...]
+    tickets: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, index: int, parts: tuple[BlockPart, ...], *tickets: object) -> Self:
+        """The ticket with those of the blocks behind it one by one, as Dask computes them for a task."""
+        return cls(index, parts, tickets)
+
+
+@dataclass(frozen=True)
+class RearrangedReader:
+    """Reads the blocks behind one in turn and keeps its part of each."""
+
+    rows: BlockReader
+
+    def load(self, ticket: RearrangedTicket, parts: tuple[str, ...] = PARTS) -> Block:
+        """The rows of a block."""
+        behind = zip(ticket.parts, ticket.tickets, strict=True)
+        return _joined([part.rows(self.rows.load(own, parts)) for part, own in behind], ticket.index)
+
+
+class RearrangedSource(BaseSource):
+    """Blocks made of parts of the blocks of another source; see `dkl.protocols.source.BlockSource` for the attributes.
+
+    Parameters
+    ----------
+    rows : BlockSource
+    made_of : mapping of int to tuple of BlockPart
+        The parts of each block that has rows, by its number.
+    n_blocks : int
+    """
+
+    def __init__(self, rows: BlockSource, made_of: Mapping[int, tuple[BlockPart, ...]], n_blocks: int) -> None:
+        self._rows, self._made_of, self.n_blocks = rows, made_of, n_blocks
+        self.n_columns, self.dtype, self.is_sparse = rows.n_columns, rows.dtype, rows.is_sparse
+        self.has_weight, self.place, self.most_folds = rows.has_weight, rows.place, rows.most_folds
+        self.columns_along = rows.columns_along
+        self.block_rows, of_blocks, self._n_read = np.zeros(n_blocks, np.int64), rows.block_rows, 0
+        for index, parts in made_of.items():
+            sizes = [part.size(int(of_blocks[part.block])) for part in parts]
+            self.block_rows[index], self._n_read = sum(sizes), self._n_read + int(np.count_nonzero(sizes))
+
+    @property
+    def block_nbytes(self) -> int:
+        return self._rows.block_nbytes
+
+    @property
+    def read_nbytes(self) -> int:
+        """A block that is read whole for a part of it, and the parts before they are joined."""
+        is_joined = any(len(parts) > 1 for parts in self._made_of.values())
+        return self._rows.read_nbytes + 2 * is_joined * self._rows.block_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """As many times the bytes of a block as blocks are read."""
+        return self._rows.stored_nbytes * self._n_read // max(int(np.count_nonzero(self._rows.block_rows)), 1)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        text = f"{self._rows.fingerprint} {self.n_blocks} blocks of {self._made_of}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def reader(self) -> RearrangedReader:
+        return RearrangedReader(self._rows.reader())
+
+    def ticket(self, index: int) -> Any:
+        """What the reader needs for a block: lazy where the tickets of the blocks behind it are."""
+        parts = self._made_of[index]
+        tickets = [self._rows.ticket(part.block) for part in parts]
+        if any(isinstance(ticket, Delayed) for ticket in tickets):
+            return delayed(RearrangedTicket.of, pure=False)(index, parts, *tickets)
+        return RearrangedTicket.of(index, parts, *tickets)
+
+
+def _joined(blocks: Sequence[Block], index: int) -> Block:
+    """One block with the rows of several, in order."""
+    if len(blocks) == 1:
+        return replace(blocks[0], index=index)
+    rows = [block.X for block in blocks]
+    X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.concatenate(rows)
+    weights = None if blocks[0].weight is None else np.concatenate([block.weights for block in blocks])
+    y = None if blocks[0].y is None else np.concatenate([np.asarray(block.y) for block in blocks])
+    ids = np.concatenate([block.row_id for block in blocks])
+    held = None if blocks[0].held is None else np.concatenate([block.held_with for block in blocks])
+    columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
+    return Block(index, X, y, weights, ids, columns, held)

@@ -1,0 +1,249 @@
+"""Rounds over dictionaries as data: what is looked for, and where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dkl.features.feature_map import FeatureMap, combined_map
+from dkl.features.step_projection import MOST_FACTORS, STEP, StepProjection
+from dkl.methods.rounds.dictionary import Dictionary
+from dkl.methods.rounds.sums import HeldTargets
+from dkl.methods.steps.binning import ColumnBins
+from dkl.solvers.losses import Loss
+
+HISTORY = ("n_features", "held_out_loss", "penalty")
+
+
+@dataclass(frozen=True, eq=False)
+class RoundsProblem:
+    """What the rounds look for.
+
+    Parameters
+    ----------
+    targets : HeldTargets
+    n_models : int
+        K: one for two classes or a single target, one a class (or target) else.
+    n_columns : int
+        d.
+    n_features : int
+        Columns to find at most.
+    loss : Loss
+    dictionaries : tuple of Dictionary
+        Those beside steps and columns, whose points are searched for on a sample of the rows.
+    depth : int
+        Factors of a step at most: 1 for main effects, 2 for pairs, 3; 0 where steps take no part.
+    bins : int
+        Edges of a column at most.
+    has_columns : bool or None
+        Whether all columns as straight lines stand at the beginning; None: where they are few beside the steps.
+    search_rows : int
+        Rows of the sample that edges are told from, and that dictionaries are searched on. Fewer than these are all
+        rows, which keep their weights; others were drawn by them, and count once.
+    in_memory : bool
+        The rounds stay on the rows of the sample, without further passes.
+    features_per_round : int
+    growth : float
+        A round adds this share of the columns that are there, if that is more than `features_per_round`.
+    patience : int
+        The rounds end after so many without a lower loss on held-out rows.
+    rounds : int or None
+        At most so many.
+    seed : int
+    dtype : {"float32", "float64"}
+    signs : ndarray of shape (d,), int64, or None
+        1 for columns in which the model has to rise, -1 for those in which it has to fall.
+    settling : int
+        Once all columns are there, a working model of another loss than the squared error, whose steps are Newton's or
+        shorter, takes so many more of them at most, while held-out rows gain.
+    given_bins : ColumnBins or None
+        Bins that are known; None tells them from the sample.
+    """
+
+    targets: HeldTargets
+    n_models: int
+    n_columns: int
+    n_features: int
+    loss: Loss
+    dictionaries: tuple[Dictionary, ...] = ()
+    depth: int = 3
+    bins: int = 64
+    has_columns: bool | None = None
+    search_rows: int = 200_000
+    in_memory: bool = True
+    features_per_round: int = 25
+    growth: float = 0.0
+    patience: int = 8
+    rounds: int | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    signs: np.ndarray | None = None
+    settling: int = 0
+    given_bins: ColumnBins | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RoundsState:
+    """Where the rounds stand.
+
+    The columns of the working model come in this order: the atoms (the constant, straight lines, steps and hinges),
+    then the points of each dictionary, of pairs all cosines and then all sines. The first atom has no factors: it is
+    the constant, whose coefficient is the intercept.
+
+    Attributes
+    ----------
+    phase : {"sample", "refit", "search"}
+        What the next pass is for.
+    edges, n_edges, low, high, center, scale, values : ndarray
+        As of `ColumnBins`.
+    columns, thresholds, kinds : ndarray of shape (a, 3)
+        The atoms, as of `StepProjection`.
+    points : ndarray of shape (p, d)
+        Of the dictionaries, in the order in which they were found.
+    source : ndarray of shape (p,), int64
+        Which of the problem's dictionaries each is of.
+    units : ndarray of shape (number of dictionaries,)
+        The amplitudes of the columns of each dictionary.
+    candidates, candidate_source : ndarray of shape (c, d) and (c,)
+        Points that the next pass verifies.
+    known : ndarray of shape (2,), int64
+        Of how many atoms and points the system and the coefficients are.
+    coefficients : ndarray of shape (K, known)
+        Of the working model, on atoms in units of their columns' deviations; what joined in this round has none yet.
+    gram, gradient : ndarray of shape (m, m) and (m, K)
+        The system of the working model. Where the loss is the squared error it only grows.
+    trials : ndarray of shape (T, K, m)
+        Coefficients that the next pass judges.
+    penalties : ndarray of shape (T,)
+        Of the trials, before a trial those that will be tried.
+    searched_at : float
+        The penalty of the trial at whose slopes histograms and candidates were last summed.
+    best_loss : float
+        The lowest loss on held-out rows.
+    best : ndarray of shape (K, n)
+        The coefficients that it was of.
+    best_sizes : ndarray of shape (2,), int64
+        Of how many atoms and points these are.
+    since : int
+        Rounds since then.
+    history : ndarray of shape (rounds, 3)
+        A line a round, by `HISTORY`.
+    message : str
+        How the rounds ended; empty before.
+    """
+
+    phase: str
+    edges: np.ndarray
+    n_edges: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    values: np.ndarray
+    columns: np.ndarray
+    thresholds: np.ndarray
+    kinds: np.ndarray
+    points: np.ndarray
+    source: np.ndarray
+    units: np.ndarray
+    candidates: np.ndarray
+    candidate_source: np.ndarray
+    known: np.ndarray
+    coefficients: np.ndarray
+    gram: np.ndarray
+    gradient: np.ndarray
+    trials: np.ndarray
+    penalties: np.ndarray
+    searched_at: float
+    best_loss: float
+    best: np.ndarray
+    best_sizes: np.ndarray
+    since: int
+    history: np.ndarray
+    message: str = ""
+
+    @property
+    def n_atoms(self) -> int:
+        """Atoms that were found, the constant included."""
+        return len(self.columns)
+
+    @property
+    def bins(self) -> ColumnBins:
+        return ColumnBins(self.edges, self.n_edges, self.low, self.high, self.center, self.scale, self.values)
+
+    def atom_map(self, atoms: np.ndarray | slice = slice(None)) -> FeatureMap:
+        """The atoms in units of their columns' deviations, amplitudes 1 for steps."""
+        units = np.where(self.kinds[atoms] == STEP, 1.0, self.scale[np.maximum(self.columns[atoms], 0)])
+        return FeatureMap("steps", self.projection(atoms), 1.0 / units.prod(axis=1))
+
+    def projection(self, atoms: np.ndarray | slice = slice(None)) -> StepProjection:
+        """The factors of the atoms."""
+        return StepProjection(self.columns[atoms], self.thresholds[atoms], self.kinds[atoms], self.high)
+
+
+def first_state(problem: RoundsProblem) -> RoundsState:
+    """The constant alone, and no edges yet."""
+    d, K = problem.n_columns, problem.n_models
+    return RoundsState(
+        phase="sample",
+        edges=np.full((d, problem.bins), np.inf),
+        n_edges=np.zeros(d, np.int64),
+        low=np.zeros(d),
+        high=np.zeros(d),
+        center=np.zeros(d),
+        scale=np.ones(d),
+        values=np.zeros((d, problem.bins)),
+        columns=np.full((1, MOST_FACTORS), -1, np.int32),
+        thresholds=np.zeros((1, MOST_FACTORS)),
+        kinds=np.zeros((1, MOST_FACTORS), np.int8),
+        points=np.zeros((0, d)),
+        source=np.zeros(0, np.int64),
+        units=np.ones(len(problem.dictionaries)),
+        candidates=np.zeros((0, d)),
+        candidate_source=np.zeros(0, np.int64),
+        known=np.array([0, 0]),
+        coefficients=np.zeros((K, 0)),
+        gram=np.zeros((0, 0)),
+        gradient=np.zeros((0, K)),
+        trials=np.zeros((0, K, 1)),
+        penalties=np.array([0.1, 1.0, 10.0, 100.0]),
+        searched_at=np.inf,
+        best_loss=np.inf,
+        best=np.zeros((K, 1)),
+        best_sizes=np.array([1, 0]),
+        since=0,
+        history=np.zeros((0, len(HISTORY))),
+    )
+
+
+def model_map(problem: RoundsProblem, state: RoundsState) -> FeatureMap:
+    """The columns of the working model."""
+    maps = _maps(problem, state, state.points, state.source)
+    return combined_map([state.atom_map(), *maps]) if maps else state.atom_map()
+
+
+def candidate_map(problem: RoundsProblem, state: RoundsState) -> FeatureMap | None:
+    """The columns of the candidates, dictionary by dictionary; None where there are none."""
+    parts = _maps(problem, state, state.candidates, state.candidate_source)
+    return combined_map(parts) if parts else None
+
+
+def _maps(problem: RoundsProblem, state: RoundsState, points: np.ndarray, source: np.ndarray) -> list[FeatureMap]:
+    """The columns of points, in the units of their dictionaries, of each dictionary that has some."""
+    maps = []
+    for number, (dictionary, unit) in enumerate(zip(problem.dictionaries, state.units, strict=True)):
+        own = points[source == number]
+        if len(own):
+            one = dictionary.feature_map(own)
+            maps.append(replace(one, amplitudes=unit * one.amplitudes))
+    return maps
+
+
+def columns_known(problem: RoundsProblem, state: RoundsState, n_atoms: int, n_points: int) -> np.ndarray:
+    """Which columns of the working model are of the first so many atoms and points: bool of shape (m,)."""
+    parts = [np.arange(state.n_atoms) < n_atoms]
+    for number, dictionary in enumerate(problem.dictionaries):
+        own = np.flatnonzero(state.source == number)
+        parts.append(np.tile(own < n_points, dictionary.columns_a_point))
+    return np.concatenate(parts)

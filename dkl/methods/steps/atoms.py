@@ -1,0 +1,179 @@
+"""Steps of columns, hinges and their products as atoms of rounds: where they begin, and what histograms say of more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
+from dkl.kernels.step_tiles import SHARED_SUMS
+from dkl.methods.rounds.candidates import SCORE_PENALTY
+from dkl.methods.rounds.problem import RoundsProblem, RoundsState
+from dkl.methods.steps.binning import ColumnBins, column_bins
+from dkl.methods.steps.pairs import rows_looked_at, steps_on_pairs, table_bytes
+from dkl.methods.steps.scores import split_scores
+from dkl.protocols.block import Block
+
+# atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
+_PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
+# the bins of all values of rows in memory are kept up to so many bytes
+_CODES_BYTES = 256 << 20
+# atoms of one parent that a round takes at most, and rows on each side of a threshold at least
+_OF_A_PARENT, _LEAST_ROWS = 6, 20
+# where all columns together are at most this share of the atoms, they come first, as straight lines
+_COLUMNS_SHARE = 1 / 3
+
+
+def with_first_atoms(problem: RoundsProblem, state: RoundsState, rows: Block) -> RoundsState:
+    """With the bins of the columns, all columns as straight lines where that is so, and steps on entangled pairs."""
+    y, learned, _ = problem.targets(rows)
+    bins = problem.given_bins
+    if bins is None:
+        used = rows.rows(learned > 0.0) if (learned > 0.0).any() else rows
+        bins = column_bins(used.X, used.weights, problem.bins)
+    state = replace(state, **vars(bins))
+    varying = np.flatnonzero(bins.n_edges)
+    is_few = len(varying) <= _COLUMNS_SHARE * problem.n_features
+    if is_few if problem.has_columns is None else problem.has_columns:
+        state = with_atoms(state, [((int(j), float(bins.low[j]), HINGE),) for j in varying])
+    if problem.depth > 1:
+        room = problem.n_features + 1 - state.n_atoms
+        state = with_atoms(state, steps_on_pairs(rows.X, np.asarray(y, np.float64), learned, bins)[:room])
+    return state
+
+
+def sign_of(columns: np.ndarray, signs: np.ndarray) -> int:
+    """The sign of an atom on some columns, 0 where they ask for none; no atom has columns of both signs.
+
+    A column of -1 stands for a factor that is not there.
+    """
+    asked = signs[columns[columns >= 0]]
+    return int(np.sign(asked.sum()))
+
+
+def scored_atoms(
+    problem: RoundsProblem, state: RoundsState, histograms: np.ndarray
+) -> Iterator[tuple[float, tuple[Factor, ...]]]:
+    """New atoms with their scores, best first: at most one for a parent and column, and six for a parent."""
+    parents, bins = parents_of(problem, state), state.bins
+    edges = np.where(np.isfinite(bins.edges), bins.edges, 0.0)
+    # histograms have a bin more than there are thresholds; the last column of edges is never one
+    thresholds = ((np.clip(edges, bins.low[:, None], bins.high[:, None]) - bins.center[:, None]) / bins.scale[:, None])[
+        :, :-1
+    ]
+    n_edges = np.minimum(bins.n_edges, thresholds.shape[1])
+    atoms = StepProjection(state.columns, state.thresholds, state.kinds, state.high).factors
+    known = {_key(factors) for factors in atoms}
+    there = _known_edges(known, [_key(atoms[parent]) for parent in parents], bins)
+    # the best edge of each parent and column: its score, and which of the steps and hinges it is
+    scores, places = np.empty((2, len(parents), problem.n_columns))
+    for row, (parent, histogram) in enumerate(zip(parents, histograms, strict=True)):
+        signs = None if problem.signs is None else _signs_within(state.columns[parent], problem.signs)
+        of_kinds = split_scores(
+            histogram, bins.values, thresholds, n_edges, penalty=SCORE_PENALTY, least=_LEAST_ROWS, signs=signs
+        )
+        for place in there.get(row, ()):
+            of_kinds[place] = 0.0
+        flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
+        # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
+        # these rows is taken, not that of rounding; of steps with no row between them the first.
+        scores[row] = flat.max(axis=1)
+        tied = flat >= scores[row][:, None] * (1.0 - 1e-9)
+        first, last = tied.argmax(axis=1), flat.shape[1] - 1 - tied[:, ::-1].argmax(axis=1)
+        places[row] = np.where(first >= thresholds.shape[1], last, first)
+    taken: dict[int, int] = {}
+    for best in np.argsort(-scores, axis=None, kind="stable"):
+        row, j = divmod(int(best), problem.n_columns)
+        if not scores[row, j] > 0.0:
+            break
+        parent, (kind, edge) = int(parents[row]), divmod(int(places[row, j]), thresholds.shape[1])
+        atom = (*atoms[parent], (j, float(bins.edges[j, edge]), HINGE if kind else STEP))
+        if _key(atom) in known or taken.get(parent, 0) >= _OF_A_PARENT:
+            continue
+        known.add(_key(atom))
+        taken[parent] = taken.get(parent, 0) + 1
+        yield float(scores[row, j]), atom
+
+
+def _known_edges(
+    known: set[frozenset[Factor]], parents: list[frozenset[Factor]], bins: ColumnBins
+) -> dict[int, list[tuple[int, int, int]]]:
+    """By the row of a parent the (kind, column, edge) of its further factors that give an atom which is there already.
+
+    A parent's own step on the column is left aside, since of two steps the higher one decides.
+    """
+    rows: dict[tuple[frozenset[Factor], int | None], list[int]] = {}
+    for row, parent in enumerate(parents):
+        rows.setdefault((parent, None), []).append(row)
+        for factor in parent:
+            rows.setdefault((parent - {factor}, factor[0]), []).append(row)
+    places: dict[int, list[tuple[int, int, int]]] = {}
+    for atom in known:
+        for factor in atom:
+            (j, t, kind), rest = factor, atom - {factor}
+            edge = int(np.searchsorted(bins.edges[j], t))
+            for row in [*rows.get((rest, None), ()), *(rows.get((rest, j), ()) if kind == STEP else ())]:
+                if edge < bins.edges.shape[1] - 1:
+                    places.setdefault(row, []).append((int(kind != STEP), j, edge))
+    return places
+
+
+def _signs_within(columns: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """The sign of an atom made of a parent and each column, (d,); NaN, worth nothing, where the two contradict."""
+    of_parent = sign_of(columns, signs)
+    return np.where(signs * of_parent < 0, np.nan, np.sign(signs + of_parent))
+
+
+def parents_of(problem: RoundsProblem, state: RoundsState) -> np.ndarray:
+    """The constant and the latest products of fewer steps than an atom may have, (P,) int64, in their order."""
+    factors = np.count_nonzero(state.columns >= 0, axis=1)
+    able = np.flatnonzero((factors < problem.depth) & (state.kinds == STEP).all(axis=1))
+    return np.concatenate([able[:1], able[1:][1 - most_parents(problem) :]]) if most_parents(problem) > 1 else able[:1]
+
+
+def most_parents(problem: RoundsProblem) -> int:
+    """Atoms whose regions a round searches at most."""
+    return int(np.clip(_HISTOGRAM_BYTES // histogram_bytes(problem), 1, _PARENTS))
+
+
+def codes_bytes(problem: RoundsProblem) -> int:
+    """Of the bins that are kept of rows in memory, which histograms are summed by."""
+    nbytes = problem.search_rows * problem.n_columns
+    return nbytes if problem.in_memory and problem.depth and nbytes <= _CODES_BYTES else 0
+
+
+def pair_bytes(problem: RoundsProblem) -> int:
+    """Of the tables of all pairs of columns and of what is made of them, where there are any."""
+    if problem.depth < 2 or not rows_looked_at(problem.search_rows, problem.n_columns, problem.n_models):
+        return 0
+    return 4 * table_bytes(problem.n_columns, problem.n_models)
+
+
+def histogram_bytes(problem: RoundsProblem) -> int:
+    """Of one parent."""
+    return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + problem.n_models)
+
+
+def with_atoms(state: RoundsState, atoms: list[tuple[Factor, ...]]) -> RoundsState:
+    """With further atoms behind those that are there."""
+    if not atoms:
+        return state
+    new = StepProjection.of_factors(atoms, state.high)
+    return replace(
+        state,
+        columns=np.concatenate([state.columns, new.columns]),
+        thresholds=np.concatenate([state.thresholds, new.thresholds]),
+        kinds=np.concatenate([state.kinds, new.kinds]),
+    )
+
+
+def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:
+    """What two atoms that are the same function share: of steps on one column the highest threshold decides."""
+    highest: dict[int, float] = {}
+    for j, t, kind in factors:
+        if kind == STEP:
+            highest[j] = max(t, highest.get(j, -np.inf))
+    hinges = [factor for factor in factors if factor[2] == HINGE]
+    return frozenset([*((j, t, int(STEP)) for j, t in highest.items()), *hinges])

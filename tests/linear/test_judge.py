@@ -1,0 +1,77 @@
+"""The judge: what counts as a gain, which candidates are level, and which gains are more than chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dkl.linear.judge import Folds, SeenRows, gains, is_clear, last_gain, level_with_best
+from dkl.linear.minibatches import HeldOut
+
+LOSSES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)
+
+
+@given(LOSSES)
+def test_without_a_share_the_last_gain_is_the_first_of_the_least_losses(losses: list[float]) -> None:
+    assert last_gain(losses) == int(np.argmin(losses))
+
+
+@given(LOSSES, st.floats(0.01, 0.5))
+def test_a_round_gains_where_its_loss_is_below_the_one_before_by_a_share_of_it(
+    losses: list[float], share: float
+) -> None:
+    lowest = losses[0]
+    for loss in losses[1 : last_gain(losses, share) + 1]:
+        lowest = loss if loss < (1.0 - share) * lowest else lowest
+    at = last_gain(losses, share)
+    assert lowest == losses[at]
+    assert not any(gains(later, lowest, share) for later in losses[at + 1 :])
+
+
+def test_losses_below_zero_gain_by_a_share_of_their_size() -> None:
+    assert gains(-1.2, -1.0, share=0.1)
+    assert not gains(-1.05, -1.0, share=0.1)
+
+
+def test_a_loss_that_is_no_number_never_gains() -> None:
+    assert last_gain([np.nan, 2.0, np.nan, np.inf]) == 1
+    assert last_gain([np.nan, np.nan]) == 0
+
+
+@given(LOSSES, st.floats(0.0, 0.5))
+def test_the_best_is_level_with_itself_and_others_are_within_the_share(losses: list[float], share: float) -> None:
+    level, least = level_with_best(losses, share), min(losses)
+    assert int(np.argmin(losses)) in level
+    assert level == sorted(level)
+    for place, loss in enumerate(losses):
+        assert (place in level) == (loss <= (1.0 + share) * least + 1e-12)
+
+
+def test_no_candidate_is_level_with_none() -> None:
+    assert level_with_best([], 0.1) == []
+
+
+@pytest.mark.parametrize("n", [2, 5, 1_000])
+def test_a_clear_gain_is_that_of_a_one_sided_test(n: int) -> None:
+    generator = np.random.default_rng(n)
+    for level in (-1.0, 0.5, 1.0, 2.0, 4.0):
+        sample = generator.normal(level / np.sqrt(n), size=n)
+        test = stats.ttest_1samp(sample, 0.0, alternative="greater")
+        assert is_clear(sample) == (test.pvalue < 0.025)
+
+
+def test_a_single_gain_is_never_clear() -> None:
+    assert not is_clear(np.array([1.0]))
+
+
+def test_the_rows_of_a_fold_are_seen_by_the_models_of_all_others_alone() -> None:
+    rows, folds = np.arange(2_000), Folds(HeldOut(0.1, seed=3), 3, seen=0.5)
+    numbers = folds(rows)
+    for fold in range(3):
+        seen = SeenRows(folds, fold)(rows)
+        np.testing.assert_array_equal(seen, (numbers != fold) & (numbers != -2))
+    # fold 0 holds the rows that a fit without folds keeps from its model
+    np.testing.assert_array_equal(SeenRows(Folds(HeldOut(0.1, seed=3), 1), 0)(rows), numbers != 0)
