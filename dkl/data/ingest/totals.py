@@ -54,7 +54,9 @@ class RowsAbove:
             above = np.concatenate(
                 [_numbers(part) for part in (*known, table.column(name).slice(0, table.num_rows - 1))]
             )
-            sums[name] = before + float(above.sum()), max(largest, float(np.abs(above).max(initial=0.0)))
+            # of numbers that are beyond float64 none is a total
+            with np.errstate(over="ignore"):
+                sums[name] = before + float(above.sum()), max(largest, float(np.abs(above).max(initial=0.0)))
         return RowsAbove(sums, table, self.n_rows + table.num_rows)
 
     def totals(self) -> str:
