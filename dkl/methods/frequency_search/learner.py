@@ -18,7 +18,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.preparation.bandwidth import PAIR_BYTES
+from dkl.methods.preparation.bandwidth import pair_bytes
 from dkl.passes.loop import ColumnStore
 from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
 from dkl.protocols.source import BlockSource
@@ -153,7 +153,8 @@ class SearchingLearner(FeatureLearner):
         strategy = self._strategy()
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
         rounds = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
-        return largest_held([rounds, {BETWEEN_PASSES: PAIR_BYTES}])
+        before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
+        return largest_held([rounds, {BETWEEN_PASSES: before}])
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations that the search on the rows in memory takes, where a driver counts them."""

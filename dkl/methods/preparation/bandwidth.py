@@ -14,8 +14,6 @@ Metric = Literal["euclidean", "cityblock"]
 
 # A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
 MAX_ROWS = 1_000
-# the products of all pairs, their distances, and what a median of these takes
-PAIR_BYTES = 8 * MAX_ROWS**2 + 2 * 4 * MAX_ROWS**2
 _DENSE_BYTES = 64 << 20
 
 
@@ -92,6 +90,11 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
         # what is left of equal rows after cancellation is not a distance
         of_row[of_row < 1e-13 * sums] = 0.0
     return np.sqrt(squares, out=squares)
+
+
+def pair_bytes(n_rows: int) -> int:
+    """What the median distance of so many sampled rows takes: products and distances of pairs, and a copy of these."""
+    return 16 * min(n_rows, MAX_ROWS) ** 2
 
 
 def _median(values: np.ndarray, masses: np.ndarray | None) -> float:
