@@ -15,7 +15,7 @@ SMALL: dict[str, dict[str, Any]] = {
     # the limit is one of the whole process, here that of many tests
     "out_of_core": {"GIGABYTES": 0.001, "FEATURES": 40, "MEMORY_LIMIT": "8 GiB"},
     "cluster": {"ROWS": 1_600, "FEATURES": 20},
-    "which_learner": {"SIZES": (10,), "ROWS": 150, "TREES": 2},
+    "which_learner": {"SIZES": (10,), "ROWS": 120, "TREES": 2, "EFFORT": "fast"},
 }
 
 

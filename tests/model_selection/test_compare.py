@@ -236,7 +236,8 @@ def test_the_picture_shows_scores_against_size_and_time(rows: tuple[np.ndarray, 
     assert [line.get_label() for line in by_time.get_lines()] == ["random", "aligned"]
     np.testing.assert_array_equal(by_size.get_lines()[0].get_ydata(), found.scores("random"))
     times = [one.seconds for one in found.results if one.learner == "random"]
-    np.testing.assert_array_equal(by_time.get_lines()[0].get_xdata(), times)
+    # lines against time never go back
+    np.testing.assert_array_equal(by_time.get_lines()[0].get_xdata(), np.sort(times))
     importlib.import_module("matplotlib.pyplot").close("all")
 
 
@@ -261,9 +262,8 @@ def test_the_notebook_runs_in_small() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     names = run_here("which_learner")
-    assert names["found"].learners == ("random", "aligned")
-    assert len(pyplot.get_fignums()) == 2
-    assert "RBF-SVM" in names["beside"].display().references["score"]
+    assert {"dkl chooses", "searched waves", "RBF-SVM", "boosted trees"} <= set(names["found"].learners)
+    assert len(pyplot.get_fignums()) == 1
     pyplot.close("all")
 
 
