@@ -512,7 +512,7 @@ class NewtonDriver:
         if problem.is_joint:
             return {"Hessians": 2 * hessian + 2 * system, "steps": (4 * _SECANTS + 8) * vectors}
         keys = problem.hessian_keys(self.init(problem).fresh) if problem.keeps_hessians else range(problem.n_models)
-        n_hessians = len(set(keys)) + len(problem.parts or ())
+        n_hessians = len(set(keys)) + (0 if problem.parts is None else len(problem.parts))
         packed = min(n_hessians * hessian, max(_HESSIAN_BYTES, hessian))
         solved = systems_at_once(problem.n_models, problem.width)
         items = {"Hessians": packed + system, BETWEEN_PASSES: 2 * packed + solved * system}
