@@ -17,28 +17,13 @@ from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
 from dkl.data.together.codes import group_codes, time_codes
-from dkl.errors import users_level
+from dkl.errors import RowError, users_level
 
 AUTO_CLASSES = 1_000
 ROWS_A_CLASS = 20
 """More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
 MAX_CLASSES = 65_536
 MAX_SPLITS = 254
-
-
-class RowError(ValueError):
-    """A value of one row is wrong.
-
-    Parameters
-    ----------
-    message : str
-    row : int
-        The number of the row among all that are read, from 0.
-    """
-
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 @dataclass(frozen=True, eq=False)
