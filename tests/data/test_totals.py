@@ -77,7 +77,8 @@ def test_the_file_and_the_row_of_a_wrong_value_are_named(tmp_path: Path, role: s
 
 
 @pytest.mark.parametrize(
-    ("role", "text"), [("time", "01.02.2024"), ("time", '"1,700,000,000"'), ("time", ""), ("group", ""), ("feature", "inf")]
+    ("role", "text"),
+    [("time", "01.02.2024"), ("time", '"1,700,000,000"'), ("time", ""), ("group", ""), ("feature", "inf")],
 )
 def test_the_file_of_a_wrong_time_group_or_feature_is_named(tmp_path: Path, role: str, text: str) -> None:
     rows = [f"{a},2024-01-{1 + place:02},{y}" for place, (a, y) in enumerate(zip(A[:20], Y[:20], strict=True))]
