@@ -349,8 +349,12 @@ class TableRows:
 
 
 def _say_form(target: Target, summary: TargetSummary | None) -> None:
-    """Say by which rule the texts of a target became numbers."""
-    if summary is None or not target.form:
+    """Say by which rule the texts of a target became numbers, and what its labels leave open."""
+    if summary is None:
+        return
+    for sentence in summary.doubts(target):
+        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    if not target.form:
         return
     hint(
         f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){_of_percents(target)}; "

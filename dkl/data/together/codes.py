@@ -126,7 +126,8 @@ def _dates(given: Any, name: str, first_row: int) -> Any:
         place = int(wrong[0]) if len(wrong) else 0
         where = f" in row {first_row + place}" if len(wrong) else ""
         raise RowError(
-            f"{name} is {given.iloc[place]!r}{where}, which is no number and no date; expected numbers, dates, or texts "
-            "such as '2026-11-23' or '2026-11-23T08:00'. Read other texts with pandas.to_datetime(..., format=...) before",
+            f"{name} is {given.iloc[place]!r}{where}, which is no number and no date; expected numbers, dates, or "
+            "texts such as '2026-11-23' or '2026-11-23T08:00'. Read other texts with "
+            "pandas.to_datetime(..., format=...) before",
             first_row + place,
         ) from error
