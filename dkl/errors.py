@@ -32,6 +32,22 @@ class ClusterError(RuntimeError):
     """The Dask cluster lost what a pass needs (all workers, the scheduler) and did not recover in time."""
 
 
+class RowError(ValueError):
+    """A value of one row is wrong.
+
+    Parameters
+    ----------
+    message : str
+    row : int
+        The number of the row among all that are read, from 0.
+    """
+
+    # the default is for pickle, which sets the row afterwards
+    def __init__(self, message: str, row: int = 0) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class TableDifferenceWarning(UserWarning):
     """Rows are unlike those of fit (values that are missing, categories, columns) and are answered all the same."""
 
@@ -121,6 +137,8 @@ class Problems:
     ----------
     words : callable
         Puts a message into the words of the caller.
+    place : callable or None
+        Adds to an error where it happened, as a note.
 
     Examples
     --------
@@ -138,15 +156,19 @@ class Problems:
     MOST = 10
     """So many are listed; the others are counted."""
 
-    def __init__(self, words: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, words: Callable[[str], str] = str, place: Callable[[ValueError | TypeError], None] | None = None
+    ) -> None:
         self._errors: list[Exception] = []
-        self._words = words
+        self._words, self._place = words, place
 
     def __bool__(self) -> bool:
         return bool(self._errors)
 
     def add(self, error: ValueError | TypeError) -> None:
         """Take one problem, or several as lines of one message."""
+        if self._place is not None:
+            self._place(error)
         self._errors.append(error)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Literal
@@ -11,7 +12,7 @@ import numpy as np
 from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_value, spoken
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
-from dkl.errors import hint
+from dkl.errors import hint, users_level
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
@@ -228,7 +229,19 @@ def target_codes(
             in_shell=f"the target holds {len(labels):,} different whole numbers, which are taken for labels, each a "
             "class of its own: --task regression takes them for numbers",
         )
-    return encode_labels(y, labels, weight=weight), labels, decided
+    codes = encode_labels(y, labels, weight=weight)
+    if labels.dtype.kind == "U" and classes is None and any(label != label.strip() for label in labels):
+        _say_alike(labels, np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels)))
+    return codes, labels, decided
+
+
+def _say_alike(labels: np.ndarray, counts: np.ndarray) -> None:
+    """Warn of classes that differ by the blanks around their names alone."""
+    # it brings pyarrow, which few targets need
+    from dkl.data.columns.deciding import apart_by_blanks
+
+    for sentence in apart_by_blanks("y", dict(zip(labels.tolist(), counts.tolist(), strict=True))):
+        warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
 def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
@@ -243,6 +256,7 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from dkl.data.columns.deciding import several_units
     from dkl.data.columns.numbers import NumberForm
     from dkl.data.columns.seen import TextStatistics
 
@@ -250,6 +264,11 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
     seen = TextStatistics.of(column, pc.value_counts(column), 0)
     reading = seen.reading()
     if reading is None:
+        units = several_units("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
+        if units and is_asked:
+            raise ValueError(units)
+        if units:
+            warnings.warn(units, UserWarning, stacklevel=users_level())
         are_whole = is_asked and seen.count > 0 and seen.whole == seen.count
         return NumberForm().numbers(column.chunk(0)) if are_whole else y
     if reading.kind != "number" or (reading.figures.is_whole and not is_asked):

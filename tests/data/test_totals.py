@@ -76,6 +76,22 @@ def test_the_file_and_the_row_of_a_wrong_value_are_named(tmp_path: Path, role: s
     assert any("b.csv', row 5 after the header" in note for note in raised.value.__notes__)
 
 
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [("time", "01.02.2024"), ("time", '"1,700,000,000"'), ("time", ""), ("group", ""), ("feature", "inf")],
+)
+def test_the_file_of_a_wrong_time_group_or_feature_is_named(tmp_path: Path, role: str, text: str) -> None:
+    rows = [f"{a},2024-01-{1 + place:02},{y}" for place, (a, y) in enumerate(zip(A[:20], Y[:20], strict=True))]
+    values = rows[19].split(",")
+    values[0 if role == "feature" else 1] = text
+    for name, lines in (("a.csv", rows[:15]), ("b.csv", [*rows[15:19], ",".join(values)])):
+        (tmp_path / name).write_text("\n".join(["x,at,y", *lines]) + "\n")
+    column = {} if role == "feature" else {role: "at"}
+    with pytest.raises(ValueError, match="in row 19") as raised:
+        dkl.ingest(tmp_path / "*.csv", tmp_path / "rows.zarr", target="y", progress=False, **column)
+    assert ["b.csv', row 5 after the header" in note for note in raised.value.__notes__] == [True]
+
+
 @pytest.mark.parametrize("blank", ["", "\n", "\n\n\n", "\r\n\r\n", "  \n   \r\n", "\n   "])
 def test_a_file_of_blank_lines_is_told(tmp_path: Path, blank: str) -> None:
     (tmp_path / "rows.csv").write_bytes(blank.encode())

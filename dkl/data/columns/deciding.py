@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -145,6 +145,8 @@ def decided_columns(
             elif not chosen:
                 rule = replace(rule, why=_why_no_number(column.texts))
                 decided.said += _why_names(column, marks)
+            if rule.kind in ("category", "code"):
+                decided.said += apart_by_blanks(f"column '{column.name}'", column.categories or {})
             decided.rules.append(rule)
     return decided
 
@@ -274,6 +276,56 @@ def _written_twice(column: ColumnStatistics, reading: Reading) -> tuple[str, str
     return two_spellings(texts, form.numbers(texts))
 
 
+def several_units(name: str, texts: TextStatistics, otherwise: str = "") -> str:
+    """The sentence for a column that writes numbers with a unit and without, or with several; empty where it does not.
+
+    Parameters
+    ----------
+    name : str
+        How messages call the column.
+    texts : TextStatistics
+    otherwise : str
+        How the caller says that they are names; empty where they cannot be.
+    """
+    written = [f"{of.first[1]!r} in row {of.first[0]} ({of.count:,} values)" for of in texts.units]
+    if not written:
+        return ""
+    ways = f"{name} writes its numbers in {len(written)} ways, {', '.join(written[:-1])} and {written[-1]}"
+    if not otherwise:
+        return f"{ways}, which need not mean the same: write all of them in one way"
+    return (
+        f"{ways}, which need not mean the same; all are taken as names. Write all of them in one way to have numbers, "
+        f"{otherwise}"
+    )
+
+
+def apart_by_blanks(name: str, counts: Mapping[str, int]) -> list[str]:
+    """A sentence on names that differ by blanks around them alone, where there are any.
+
+    Parameters
+    ----------
+    name : str
+        How messages call the column.
+    counts : mapping of str to int
+        How often each of its names occurs.
+    """
+    alike: dict[str, list[str]] = {}
+    for text in counts:
+        if text != text.strip():
+            alike.setdefault(text.strip(), []).append(text)
+    # the name itself comes first, where it occurs
+    alike = {text: [*([text] if text in counts else []), *sorted(found)] for text, found in alike.items()}
+    pairs = [found for text, found in sorted(alike.items()) if len(found) > 1]
+    if not pairs:
+        return []
+    shown = "; ".join(" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in found) for found in pairs[:3])
+    more = f"; and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
+    return [
+        f"{name} holds names that differ by the blanks around them alone, and are taken for different ones: "
+        f"{shown}{more}. Where they mean the same, remove the blanks before (of a frame: rows[column].str.strip())"
+    ]
+
+
 def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
     """Sentences on a column of texts that are taken for names though most of them look like numbers, or like dates."""
     texts, name = column.texts, f"column '{column.name}'"
@@ -286,6 +338,14 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
             "be told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a "
             f"frame: pandas.to_datetime with a format), {names}"
         ]
+    if texts.short_years >= _MOST_PART * (texts.count - texts.marks) and texts.short_years:
+        return [
+            f"{name} looks like dates whose year has two digits ({_named(texts.short_year)}), which does not tell the "
+            "century, nor day, month and year apart; its values are taken as names. Write the year with four digits, "
+            f"as in 2014-03-27, to have dates (of a frame: pandas.to_datetime with a format), {names}"
+        ]
+    if units := several_units(name, texts, names):
+        return [units]
     if column.categories is not None and len(column.categories) <= MOST_ONE_HOT:
         return []
     zeros = texts.leading_zeros

@@ -23,7 +23,7 @@ from dkl.data.columns.numbers import (
     means_missing,
     suiting_form,
 )
-from dkl.data.ingest.dates import CLOCK, NAIVE, ZONED, days, written_times
+from dkl.data.ingest.dates import CLOCK, NAIVE, ZONED, days, has_short_year, written_times
 from dkl.data.ingest.precision import EXACT
 
 Key = TypeVar("Key")
@@ -148,6 +148,10 @@ class TextStatistics:
         Values that are neither.
     strangers : tuple of (int, str)
         The rows of the first of these, and what stands there.
+    short_years : int
+        Of them dates whose year has two digits.
+    short_year : tuple of (int, str)
+        The row of the first of these, and what stands there.
     inexact : str
         A whole number that float64 does not hold; empty where there is none.
     words : int
@@ -164,6 +168,8 @@ class TextStatistics:
     marked: tuple[tuple[int, str], ...] = ()
     strange: int = 0
     strangers: tuple[tuple[int, str], ...] = ()
+    short_years: int = 0
+    short_year: tuple[tuple[int, str], ...] = ()
     inexact: str = ""
     words: int = 0
     sample: TextSample | None = None
@@ -205,6 +211,7 @@ class TextStatistics:
             is_date[at] = True
             dates[form] = Figures.of(days(times.take(pa.array(at))), counts[at], first(at))
         strange = np.flatnonzero((parts.place < 0) & ~is_date & ~is_mark)
+        short = strange[has_short_year(texts.take(pa.array(strange)))]
         spaces = pc.count_substring(pc.utf8_trim_whitespace(texts.take(pa.array(strange))), " ").to_numpy()
         words = int(((spaces + 1) * counts[strange]).sum())
         is_wordy = words >= _SAMPLED_WORDS * counts.sum()
@@ -218,6 +225,8 @@ class TextStatistics:
             marked=(first(np.flatnonzero(is_mark)),) if is_mark.any() else (),
             strange=int(counts[strange].sum()),
             strangers=tuple(first(strange[place:]) for place in range(min(len(strange), _MOST_NAMED))),
+            short_years=int(counts[short].sum()),
+            short_year=(first(short),) if len(short) else (),
             inexact=texts[int(inexact[0])].as_py() if len(inexact) else "",
             words=words,
             sample=TextSample.of(column, first_row) if is_wordy else None,
@@ -235,6 +244,8 @@ class TextStatistics:
             tuple(sorted(self.marked + other.marked)[:1]),
             self.strange + other.strange,
             tuple(sorted(self.strangers + other.strangers)[:_MOST_NAMED]),
+            self.short_years + other.short_years,
+            tuple(sorted(self.short_year + other.short_year)[:1]),
             self.inexact or other.inexact,
             self.words + other.words,
             samples[0].merge(samples[1]) if len(samples) == 2 else samples[0] if samples else None,
@@ -245,6 +256,21 @@ class TextStatistics:
         """The whole numbers with a superfluous zero in front, 0123; None without any."""
         found = [figures for spelling, figures in self.numbers.items() if spelling.shape == LEADING_ZERO]
         return reduce(Figures.merge, found) if found else None
+
+    @property
+    def units(self) -> list[Figures]:
+        """The numbers of each unit or sign, and those without, where nearly all values are numbers of at least two.
+
+        Several units of letters are none: "1st" and "2nd" are names.
+        """
+        found: dict[tuple[str, str], Figures] = {}
+        for spelling, figures in self.numbers.items():
+            found = _merged(found, {spelling.unit: figures})
+        are_letters = [any(sign.isalpha() for sign in "".join(unit)) for unit in found]
+        count = sum(figures.count for figures in found.values())
+        if len(found) < 2 or sum(are_letters) > 1 or count < SHARE_READ * (self.count - self.marks):
+            return []
+        return sorted(found.values(), key=lambda figures: figures.first)
 
     @property
     def holds_words(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dkl.data.ingest.dates import DATE_KINDS, SPOKEN, DateKind, DatePart, names_of, parts_of, spoken_form
 from dkl.data.ingest.statistics import ColumnStatistics
+from dkl.errors import RowError
 
 Missing = Literal["auto", "mean", "error"] | float
 """What becomes of missing values: see `decide_rule`."""
@@ -190,9 +191,10 @@ def decide_rule(stats: ColumnStatistics, missing: Missing, double: str = "", *, 
     # Infinite is not missing: a mean that took it in would be infinite, too.
     if stats.infinite is not None:
         row, value = stats.infinite
-        raise ValueError(
+        raise RowError(
             f"column '{stats.name}' is {value} in row {row}; numbers must be finite: correct it, or leave it empty so "
-            f"that it counts as missing"
+            f"that it counts as missing",
+            row,
         )
     if stats.kind == "empty" or stats.missing == stats.rows:
         raise ValueError(

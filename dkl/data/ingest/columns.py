@@ -16,6 +16,7 @@ from dkl.data.given import GivenRows
 from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
 from dkl.data.other_frames import as_known_rows
+from dkl.errors import RowError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +207,7 @@ def check_exact(name: str, column: pa.Array | pa.ChunkedArray, first_row: int = 
         return
     for row, value in enumerate(column.to_pylist()):
         if value is not None and abs(value) > EXACT and type(value)(float(value)) != value:
-            raise ValueError(why_inexact(name, value, f"in row {first_row + row}"))
+            raise RowError(why_inexact(name, value, f"in row {first_row + row}"), first_row + row)
 
 
 def why_inexact(name: str, value: int | Decimal, place: str) -> str:

@@ -40,6 +40,10 @@ _OFFSET = r" ?(?:[Zz]|UTC|GMT|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})
 _DIGITS = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
 
 
+# A day, a month and two digits of a year, in any order.
+_SHORT_YEAR = "^(?:" + "|".join(rf"\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{2}}" for sign in ("/", "-", r"\.")) + ")"
+
+
 def date_kind(dtype: pa.DataType) -> DateKind | None:
     """What a type of Arrow is as a time; None where it is none."""
     if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype):
@@ -129,6 +133,13 @@ def times_in_form(texts: pa.Array, form: str) -> pa.Array:
     moment = day * _DAY + clock - fields.offset()
     dtype = pa.timestamp("us", "UTC") if form == ZONED else pa.timestamp("us")
     return pa.array(moment, pa.int64(), mask=~(fields.matched & is_time & is_day)).cast(dtype)
+
+
+def has_short_year(texts: pa.Array) -> np.ndarray:
+    """For each text whether it writes a date whose year has two digits, with or without a time: bool (n,)."""
+    plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+    found = pc.match_substring_regex(plain, _SHORT_YEAR + rf"(?:[ T]{_TIME}(?: ?[AaPp][Mm])?)?$")
+    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
 
 
 def _start(form: str) -> str:

@@ -312,11 +312,12 @@ def decide_encoding(
     without: str = "drop={}",
     marks: Marks | None = None,
     said: list[Callable[[], None]] | None = None,
+    problems: Problems | None = None,
 ) -> TableEncoding:
     """The encoding that follows from the statistics of all rows, by the rules of `decide_rule` and `worth_sparse`.
 
     `without` is how the caller leaves columns out, for a warning; `marks` how the texts write numbers; `said` takes the
-    warnings, for the caller to give them once nothing else is wrong.
+    warnings, for the caller to give them once nothing else is wrong; `problems` collects what is wrong.
 
     Raises
     ------
@@ -324,7 +325,7 @@ def decide_encoding(
         Columns that no rule fits (high cardinality, no value, out of range): all of them in one message; a name in
         `categorical` that is no column; no column at all.
     """
-    problems = Problems()
+    problems = Problems() if problems is None else problems
     absent = sorted(set(categorical) - {column.name for column in statistics.columns})
     if absent:
         names = [column.name for column in statistics.columns]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -25,7 +24,6 @@ from dkl.data.ingest.staging import ROW
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics, table_statistics
 from dkl.data.ingest.tables import Probe, Retyped, TableFormat, common_schema, file_tables, probed
 from dkl.data.ingest.target_columns import (
-    RowError,
     SplitColumn,
     Target,
     TargetSummary,
@@ -34,7 +32,7 @@ from dkl.data.ingest.target_columns import (
 )
 from dkl.data.missing_targets import say_dropped
 from dkl.data.schema import HeldBy, Schema, Task
-from dkl.errors import Problems, hint, users_level
+from dkl.errors import Problems, RowError, hint, users_level
 
 _FURTHER_BYTES = 64 * 2**20
 """Once something is wrong, so many bytes of further rows are looked at for what else is."""
@@ -103,7 +101,7 @@ class TableRows:
     ) -> None:
         probes = probed(files, reader)
         self._given = files, reader, choices, as_text
-        self._problems = Problems()
+        self._problems = Problems(place=self._add_file)
         # an index without a name is never read, and may be left out by the name that the file gives it
         unread = {name for probe in probes for name in probe.unnamed_index}
         choices = replace(choices, drop=[name for name in choices.drop if name not in unread])
@@ -201,17 +199,13 @@ class TableRows:
         self._dropped += table.num_rows - kept.num_rows
         return kept
 
-    @contextmanager
-    def _with_files(self) -> Iterator[None]:
+    def _add_file(self, error: ValueError | TypeError) -> None:
         """Name the file of a row, and its number there, in an error that names a row of the input."""
-        try:
-            yield
-        except RowError as error:
-            # rows that were left out are not counted in what errors name
-            if not self._dropped and self._starts:
-                first, name = max(start for start in self._starts if start[0] <= error.row)
-                error.add_note(f"at '{name}', row {error.row - first + 1}{self._after}")
-            raise
+        # rows that were left out are not counted in what errors name
+        if not isinstance(error, RowError) or self._dropped or not self._starts or hasattr(error, "__notes__"):
+            return
+        first, name = max(start for start in self._starts if start[0] <= error.row)
+        error.add_note(f"at '{name}', row {error.row - first + 1}{self._after}")
 
     @property
     def _after(self) -> str:
@@ -230,7 +224,7 @@ class TableRows:
             if summary is None or summary.name in self._refused:
                 continue
             self._refused.add(summary.name)
-            with self._problems.collected(), self._with_files():
+            with self._problems.collected():
                 column = table.column(summary.name)
                 if isinstance(summary, WeightSummary):
                     counted = summary.add(column)
@@ -276,7 +270,7 @@ class TableRows:
             with problems.collected():
                 self._weight.check()
         if self._target is not None and self._target.name not in self._refused:
-            with problems.collected(), self._with_files():
+            with problems.collected():
                 target = self._target.decide(self._choices.task)
         said: list[Callable[[], None]] = [partial(_say_form, target, self._target)] if target is not None else []
         if self._seen.columns or not problems:
@@ -334,6 +328,7 @@ class TableRows:
             ignored=[*choices.beside, *choices.drop],
             marks=self._marks,
             said=said,
+            problems=Problems(place=self._add_file),
         )
 
     def encode(self, table: pa.Table) -> tuple[Any, ...]:
@@ -354,8 +349,12 @@ class TableRows:
 
 
 def _say_form(target: Target, summary: TargetSummary | None) -> None:
-    """Say by which rule the texts of a target became numbers."""
-    if summary is None or not target.form:
+    """Say by which rule the texts of a target became numbers, and what its labels leave open."""
+    if summary is None:
+        return
+    for sentence in summary.doubts(target):
+        warnings.warn(sentence, UserWarning, stacklevel=users_level())
+    if not target.form:
         return
     hint(
         f"texts are taken for numbers in the target {summary.name!r} (written as {target.form}){_of_percents(target)}; "

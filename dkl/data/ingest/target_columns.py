@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,35 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns.deciding import Marks, open_mark
+from dkl.data.columns.deciding import Marks, apart_by_blanks, open_mark, several_units
 from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
 from dkl.data.together.codes import group_codes, time_codes
-from dkl.errors import users_level
+from dkl.errors import RowError, users_level
 
 AUTO_CLASSES = 1_000
 ROWS_A_CLASS = 20
 """More distinct whole numbers than `AUTO_CLASSES`, or fewer rows for each of them than this, may be quantities."""
 MAX_CLASSES = 65_536
 MAX_SPLITS = 254
-
-
-class RowError(ValueError):
-    """A value of one row is wrong.
-
-    Parameters
-    ----------
-    message : str
-    row : int
-        The number of the row among all that are read, from 0.
-    """
-
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +81,7 @@ class TargetSummary:
         self._texts = TextStatistics(0)
         self.rows = 0
         self.kind = "empty"
-        self._labels: set[str] | set[float] = set()
+        self._labels: Counter[Any] = Counter()
         self._fractional: float | None = None
         self._largest = 0.0
 
@@ -133,10 +119,10 @@ class TargetSummary:
                 self._texts = self._texts.merge(TextStatistics.of(values, pc.value_counts(values), self.rows))
             # A class whose rows all have weight 0 is no class.
             values = values if counted is None else values.filter(pa.array(counted))
-            labels = set(values.unique().to_pylist()) if len(self._labels) <= MAX_CLASSES else set()
+            labels = _counted(values) if len(self._labels) <= MAX_CLASSES else {}
             if wrong := sorted(label for label in labels if "\0" in label):
                 raise ValueError(f"target '{self.name}' holds a NUL character in the label {wrong[0]!r}; remove it")
-            self._labels |= labels
+            self._labels.update(labels)
         else:
             values = self._checked(numbers(column))
             self._add_numbers(values if counted is None else values[counted])
@@ -172,7 +158,7 @@ class TargetSummary:
         self._largest = max(self._largest, float(np.abs(values).max(initial=0.0)))
         # Beyond, the numbers are quantities, or too many: gathering all of them would take memory without a bound.
         if self._fractional is None and len(self._labels) <= MAX_CLASSES:
-            self._labels |= set(np.unique(values).tolist())
+            self._labels.update(np.unique(values).tolist())
 
     def _check_there(self, missing: np.ndarray) -> None:
         if missing.any():
@@ -203,6 +189,14 @@ class TargetSummary:
         dtype = np.bool_ if self.kind == "boolean" else np.int64
         return Target("classification", np.array(labels).astype(dtype))
 
+    def doubts(self, target: Target) -> list[str]:
+        """Sentences on labels that may be numbers, or the same as others."""
+        if target.classes is None or self.kind != "category":
+            return []
+        called = f"target '{self.name}'"
+        units = several_units(called, self._texts, f"or say that they are labels: categorical=['{self.name}']")
+        return [*([units] if units else []), *apart_by_blanks(called, self._labels)]
+
     def _form_of_numbers(self) -> str:
         """The form in which all texts write numbers.
 
@@ -216,7 +210,8 @@ class TargetSummary:
         if reading is None and not self._is_named and self._texts.whole == self._texts.count:
             return ""
         if reading is None:
-            raise ValueError(f"target '{self.name}' holds texts, and task='regression' needs numbers")
+            units = several_units(f"target '{self.name}'", self._texts)
+            raise ValueError(units or f"target '{self.name}' holds texts, and task='regression' needs numbers")
         if strange := sorted((*reading.named, *self._texts.marked)):
             written = f" written as {reading.form}" if reading.form else ""
             row, text = strange[0]
@@ -267,6 +262,12 @@ class TargetSummary:
                 f"target '{self.name}' has one class only, {next(iter(self._labels), None)!r}, in {self.rows} rows; "
                 f"classification needs two or more"
             )
+
+
+def _counted(values: pa.ChunkedArray) -> dict[str, int]:
+    """How often each text occurs."""
+    counted = pc.value_counts(values)
+    return dict(zip(*(counted.field(key).to_pylist() for key in ("values", "counts")), strict=True))
 
 
 class WeightSummary:

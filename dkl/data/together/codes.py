@@ -8,6 +8,8 @@ from typing import Any, Literal
 import dask
 import numpy as np
 
+from dkl.errors import RowError
+
 TimeKind = Literal["number", "datetime"]
 
 
@@ -36,9 +38,10 @@ def group_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> n
     codes, found = pd.factorize(given)
     if (codes < 0).any():
         row = first_row + int(np.flatnonzero(codes < 0)[0])
-        raise ValueError(
+        raise RowError(
             f"{name} is missing in row {row}; every row needs its group: remove rows without one, or give each of them "
-            "a group of its own"
+            "a group of its own",
+            row,
         )
     hashes = np.empty(len(found), np.int64)
     for place, value in enumerate(np.asarray(found, dtype=object)):
@@ -70,9 +73,9 @@ def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tu
 
     given = _column(values, n_rows, name)
     if (missing := np.asarray(pd.isna(given), dtype=bool)).any():
-        raise ValueError(
-            f"{name} is missing in row {first_row + int(np.flatnonzero(missing)[0])}; every row needs its time: remove "
-            "rows without one, or fill them in"
+        row = first_row + int(np.flatnonzero(missing)[0])
+        raise RowError(
+            f"{name} is missing in row {row}; every row needs its time: remove rows without one, or fill them in", row
         )
     if pd.api.types.is_bool_dtype(given):
         raise ValueError(f"{name} holds booleans; times are numbers or dates")
@@ -80,7 +83,8 @@ def time_codes(values: Any, n_rows: int, name: str, *, first_row: int = 0) -> tu
         values = given.to_numpy(dtype=np.float64)
         infinite = np.flatnonzero(np.isinf(values))
         if len(infinite):
-            raise ValueError(f"{name} is {values[infinite[0]]} in row {first_row + int(infinite[0])}; times are finite")
+            row = first_row + int(infinite[0])
+            raise RowError(f"{name} is {values[infinite[0]]} in row {row}; times are finite", row)
         # The bits of floats, of negative ones turned round, are integers in the same order; + 0.0 makes the zeros one.
         bits = np.ascontiguousarray(values + 0.0).view(np.int64)
         return np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits), "number"
@@ -119,9 +123,11 @@ def _dates(given: Any, name: str, first_row: int) -> Any:
     except (ValueError, TypeError, OverflowError) as error:
         read = pd.to_datetime(given.astype(object), utc=True, errors="coerce", **form)
         wrong = np.flatnonzero(np.asarray(read.isna()))
-        where = f" in row {first_row + int(wrong[0])}" if len(wrong) else ""
-        value = given.iloc[int(wrong[0])] if len(wrong) else given.iloc[0]
-        raise ValueError(
-            f"{name} is {value!r}{where}, which is no number and no date; expected numbers, dates, or texts such as "
-            "'2026-11-23' or '2026-11-23T08:00'. Read other texts with pandas.to_datetime(..., format=...) before"
+        place = int(wrong[0]) if len(wrong) else 0
+        where = f" in row {first_row + place}" if len(wrong) else ""
+        raise RowError(
+            f"{name} is {given.iloc[place]!r}{where}, which is no number and no date; expected numbers, dates, or "
+            "texts such as '2026-11-23' or '2026-11-23T08:00'. Read other texts with "
+            "pandas.to_datetime(..., format=...) before",
+            first_row + place,
         ) from error
