@@ -49,6 +49,13 @@ def lines(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return X, X @ np.arange(8.0) + 3.0 * np.random.default_rng(1).standard_normal(n)
 
 
+def test_more_features_than_are_made_are_said() -> None:
+    X, y = lines(120)
+    model = dkl.KernelRegressor(n_features=10**9, effort="fast", random_state=0).fit(X, y)
+    made = model.features_.feature_map_.n_features
+    assert f"Features: {made:,}, of the 1,000,000,000 that n_features allows at most." in model.reasons_
+
+
 @pytest.mark.parametrize(
     ("rows", "kind"), [(thresholds, "steps of columns and their products"), (lines, "the columns themselves")]
 )
