@@ -267,7 +267,7 @@ class TargetSummary:
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
     """How often each text occurs."""
     counted = pc.value_counts(values)
-    return dict(zip(*(counted.field(key).to_pylist() for key in ("values", "counts")), strict=True))
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
 class WeightSummary:
