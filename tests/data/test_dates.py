@@ -115,7 +115,7 @@ def test_rules_of_dates_are_kept_as_json():
     assert "parts" not in encoding.to_json()["rules"][1]
 
 
-@pytest.mark.parametrize("texts", [["2026-01-01", "later"], ["2026-02-30", "2026-01-01"], ["01.02.26", "02.02.26"]])
+@pytest.mark.parametrize("texts", [["2026-01-01", "later"], ["2026-02-30", "2026-01-01"]])
 def test_texts_that_are_no_dates_stay_categories(texts):
     (rule,) = learn_encoding([pd.DataFrame({"d": texts * 3})]).rules
     assert rule.kind == "category"
