@@ -240,7 +240,7 @@ class Answers:
 
     @property
     def scorer(self) -> Scorer:
-        """What scores rows, with deviations where these or intervals are asked for."""
+        """Gives workers the decision values of rows, and with `std` or `interval` how far they may deviate."""
         model: Any = self.estimator
         has_lengths = self.std or self.interval is not None
         posterior = getattr(model, "posterior_", None) if has_lengths else None

@@ -41,8 +41,8 @@ _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
 _PASSES_JUDGING, _PASSES_FITTING = 20.0, 50.0
 _PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
 # Judging scalings and bandwidths takes so much for each pair of few rows, and for each three of many. Rows that judge
-# take this share of the work that all rows add.
-_ADVICE, _ADVICE_OF_MANY, _SHARE_OF_ADVICE = 800.0, 1.4, 0.0035
+# take this share of the work that all rows add, and matrices of 130 MB at most.
+_ADVICE, _ADVICE_OF_MANY, _SHARE_OF_ADVICE, _MOST_ADVISED = 800.0, 1.4, 0.0035, 2_000
 # Features are tried on no more rows than these, or than one of so many where there are more in all.
 _MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
 # Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
@@ -85,11 +85,12 @@ class Effort:
     def advised(self, shape: Shape) -> int:
         """Rows that scalings and bandwidths are judged on: more of them where the fit takes long anyway."""
         of_rows = self.allowed(shape) - self.work
-        return max(self.advised_rows, int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE_OF_MANY)))
+        worth = int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE_OF_MANY))
+        return max(self.advised_rows, min(worth, _MOST_ADVISED))
 
-    def most_judged(self, n_rows: int) -> int:
-        """Rows that features are tried on at most, however cheap that is."""
-        return max(_MOST_JUDGED, n_rows // _ROWS_A_JUDGED_ONE)
+    def most_judged(self, n_rows: int, in_memory: int) -> int:
+        """Rows that features are tried on at most, however cheap that is: of many, as many as stay in memory."""
+        return max(_MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
         """The work of judging scalings and bandwidths."""

@@ -39,11 +39,11 @@ from dkl.machines.contenders import (
 )
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
-from dkl.machines.judged_rows import gathered, planned_gathering
+from dkl.machines.judged_rows import gathered, most_gathered, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.stopping import ends_trials
-from dkl.machines.suggest import RowsAlikeError, advise
+from dkl.machines.suggest import RowsAlikeError, advice_memory, advise
 from dkl.machines.usual_time import UsualTime, looks_curved, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.checkpoints import stage_checkpoint
@@ -534,7 +534,7 @@ class ChoosingMixin(LossChoosingMixin):
         shape, n_rows = self._shape(dataset), effort.judged_rows
         kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self._knobs) if not is_learned(one)]
         left = self._allowed(dataset) - max(shape.fitting(learner) for learner in kinds)
-        most = min(dataset.n_rows, effort.most_judged(dataset.n_rows))
+        most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
         while (more := min(2 * n_rows, most)) > n_rows:
             if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
                 break
@@ -659,7 +659,8 @@ class ChoosingMixin(LossChoosingMixin):
         """Bytes beside the passes: to tell penalties apart on the largest features that are tried, or of suspects."""
         self._advised = max(tried, key=lambda contender: self._shape(sample).features_of(contender.learner)).learner
         problem = replace(self._planned_problem(self._learner("pilot"), sample, None), **self._judging_loss())
-        held = [chosen_penalty_memory(problem, sample.n_rows)]
+        advised = EFFORTS[self.effort].advised(self._shape(dataset))
+        held = [chosen_penalty_memory(problem, sample.n_rows), advice_memory(min(advised, dataset.n_rows))]
         if self._asks_for_categories(dataset):
             held.append(suspect_memory(dataset))
         if self._may_take_log_loss(dataset):

@@ -24,11 +24,21 @@ _MOST_BYTES = 1 << 26
 
 def gathered_bytes(sample: Dataset) -> int:
     """Bytes that rows to try features on take once they are gathered; 0 where each pass reads them where they are."""
-    source = sample.source
-    nbytes = sample.n_rows * (sample.n_columns * source.dtype.itemsize + 32)
     # arrays are in memory as they are
-    stays = isinstance(source, ArraySource) or source.is_sparse or nbytes > _MOST_BYTES
-    return 0 if stays else nbytes
+    stays = isinstance(sample.source, ArraySource) or sample.n_rows > most_gathered(sample)
+    return 0 if stays else sample.n_rows * _row_bytes(sample)
+
+
+def most_gathered(dataset: Dataset) -> int:
+    """Rows of a store that can be gathered at most, 0 of sparse ones; of more each pass would read the whole store."""
+    if isinstance(dataset.source, ArraySource):
+        return dataset.n_rows
+    return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
+
+
+def _row_bytes(dataset: Dataset) -> int:
+    """Bytes of a gathered row: its columns, target, weight, number and what it is held out with."""
+    return dataset.n_columns * dataset.source.dtype.itemsize + 32
 
 
 def gathered(sample: Dataset, run: Run, seed: int) -> Dataset:

@@ -26,6 +26,7 @@ from dkl.methods.preparation.learner import preparation_problem
 from dkl.methods.preparation.scalers import heavy_tailed_columns, quantile_scaler, scaler_from_moments
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
+from dkl.protocols.driver import BETWEEN_PASSES
 from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import RowSample
 from dkl.registry import learner_entry
@@ -128,6 +129,11 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
     with one_blas_thread():
         trials = _Judge(sample, scalers, dataset, judged_rows).trials()
     return _decided(dataset, sample, trials, judged_rows)
+
+
+def advice_memory(n_rows: int) -> dict[str, int]:
+    """What the kernel machines on so many rows take between two passes: six matrices of all pairs, as measured."""
+    return {BETWEEN_PASSES: 6 * 8 * n_rows**2}
 
 
 def _read(dataset: Dataset, run: Run, seed: int) -> tuple[Block, dict[ScalingKind | None, Scaler | None]]:

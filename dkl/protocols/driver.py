@@ -53,7 +53,7 @@ def with_passes(held: Mapping[str, int], passes: int) -> int:
 
 def largest_held(stages: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The most that a driver holds in stages that follow each other: while passes run, and between them."""
-    beside_most: Mapping[str, int] = max(stages, key=lambda stage: bytes_beside(dict(stage)))
-    items = dict(beside_most)
+    largest = max(stages, key=bytes_beside)
+    items = dict(largest)
     beside, in_all = bytes_beside(items), max(sum(stage.values()) for stage in stages)
     return items | ({BETWEEN_PASSES: in_all - beside} if in_all > beside else {})

@@ -365,8 +365,13 @@ def test_scalings_and_kinds_are_judged_on_more_rows_where_a_fit_of_all_takes_lon
     assert balanced.advised(few) == balanced.advised_rows < balanced.advised(many) < balanced.advised(more)
     for shape in (many, more):
         assert balanced.advising(shape) < 0.02 * balanced.allowed(shape)
-    assert balanced.most_judged(few.n_rows) == balanced.most_judged(many.n_rows) == 20_000
-    assert balanced.most_judged(more.n_rows) == 50_000
+    judged = [balanced.most_judged(shape.n_rows, in_memory=460_000) for shape in (few, many, more)]
+    assert judged == [20_000, 20_000, 50_000]
+    # of a billion rows no kernel matrix fills the memory, and no trial reads a store for what would not stay
+    billion = Shape(1_000_000_000, 28, 1, "squared_error")
+    assert balanced.advised(billion) == 2_000
+    assert balanced.most_judged(billion.n_rows, in_memory=460_000) == 460_000
+    assert balanced.most_judged(billion.n_rows, in_memory=0) == 20_000
 
 
 def test_features_of_more_than_a_hessians_size_count_for_every_product_unless_they_are_the_columns() -> None:

@@ -143,15 +143,15 @@ class TextStatistics:
     dates : mapping of str to Figures
         By form: a value may be a date in two forms.
     marked : tuple of (int, str)
-        The row of the first of them, and what stands there.
+        Row and text of the first value that is such a mark.
     strange : int
         Values that are neither.
     strangers : tuple of (int, str)
-        The rows of the first of these, and what stands there.
+        Row and text of the first values that are neither.
     short_years : int
-        Of them dates whose year has two digits.
+        Values, among `strange`, that are dates whose year has two digits.
     short_year : tuple of (int, str)
-        The row of the first of these, and what stands there.
+        Row and text of the first date whose year has two digits.
     inexact : str
         A whole number that float64 does not hold; empty where there is none.
     words : int

@@ -359,7 +359,7 @@ class SplitColumn:
 
 
 class TogetherColumn:
-    """What was seen of a group or time column, piece by piece.
+    """The codes of a group or time column of the input, which is read piece by piece.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ class TogetherColumn:
 
     @property
     def known(self) -> RowColumn:
-        """What a store keeps of it beside the codes."""
+        """Name, kind and role of the column, which the store keeps beside the codes."""
         return RowColumn(self.name, self._kind, self.role)
 
     def codes(self, column: pa.ChunkedArray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""RearrangedSource: blocks made of those of another source: few of them, under other numbers, or parts of several."""
+"""RearrangedSource: blocks of another source as blocks of its own: a few of them, renumbered, or parts of several."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlockPart:
 
 @dataclass(frozen=True, eq=False)
 class RearrangedTicket:
-    """The parts of blocks that make a block, and the tickets of these blocks."""
+    """One block: the parts that it consists of, and for each part the ticket by which its block is read."""
 
     index: int
     parts: tuple[BlockPart, ...]

@@ -12,6 +12,7 @@ from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
+from dkl.linear.judge import gains
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.methods.rounds.loop import Rounds
@@ -140,7 +141,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
-        gained = loss < state.best_loss * (1.0 - LEAST_GAIN) or not np.isfinite(state.best_loss)
+        gained = gains(loss, state.best_loss, LEAST_GAIN) or not np.isfinite(state.best_loss)
         line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
         judged = replace(
             state,
