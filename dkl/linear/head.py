@@ -348,18 +348,20 @@ class NewtonState:
 
     def solution(self, problem: NewtonProblem) -> np.ndarray:
         """The models, of shape (g, w): the accepted points, with the last step of those that a decrement ended."""
-        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
         if problem.loss in ("pinball", "softmax"):
             # so few rows have curvature, or the metric is so rough, that a step which nobody has looked at may lead
             # anywhere
             return self.coefficients
-        return np.where(ended[:, None], self.proposal, self.coefficients)
+        return np.where(self._ended_early(problem)[:, None], self.proposal, self.coefficients)
 
     def least_objective(self, problem: NewtonProblem) -> np.ndarray:
         """The objective of each `solution`, (g,), where it is quadratic: of the squared error."""
-        ended = ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
         # J(w + d) = J(w) + g.d / 2 along the Newton direction d = -H^-1 g, whose slope is g.d
-        return self.objective + np.where(ended, 0.5 * self.slope, 0.0)
+        return self.objective + np.where(self._ended_early(problem), 0.5 * self.slope, 0.0)
+
+    def _ended_early(self, problem: NewtonProblem) -> np.ndarray:
+        """Which models a decrement has ended, before their gradient was small: (g,) bool."""
+        return ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
 
     def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
         """Which models have reached a tolerance, or the limit of rounding."""
