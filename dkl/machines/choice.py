@@ -662,14 +662,30 @@ class PlannedChoice:
         """The loss of the last fit that takes the most passes."""
         return "log_loss" if self._takes_log_loss else self._terms.settings.loss
 
-    def features(self, loss: str) -> FeatureLearner:
-        """Of all that may be chosen, the features whose last fit takes the most work; not fitted."""
-        whole = self._terms.shape(self._dataset, loss if loss == "log_loss" else None)
-        race = replace(self._race, fitting=lambda contender: whole.fitting(contender.learner))
-        return max((*self._tried, *race.grown(self._tried)), key=lambda contender: race.fitting(contender)).learner
+    def may_win(self) -> list[FeatureLearner]:
+        """Of each kind of learner the features of largest size, then those whose last fit takes the most work.
 
-    def passes(self, weights: np.ndarray | None) -> Passes:
-        """The passes of all trials of each candidate that the race may come to.
+        Any of them may be fitted in the end. The costliest need not take the most memory: rounds that search for waves
+        hold rows, landmarks hold none.
+        """
+        shape = self._terms.shape(self._dataset, self.loss if self._takes_log_loss else None)
+        race = replace(self._race, fitting=lambda contender: shape.fitting(contender.learner))
+        costliest = max((*self._tried, *race.grown(self._tried)), key=lambda one: race.fitting(one)).learner
+        largest: dict[tuple[type, bool], FeatureLearner] = {}
+        for learner in (contender.learner for contender in self._tried):
+            kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
+            if kind not in largest or shape.features_of(learner) > shape.features_of(largest[kind]):
+                largest[kind] = learner
+        return [*(learner for learner in largest.values() if learner is not costliest), costliest]
+
+    @property
+    def rows_in_memory(self) -> dict[str, int]:
+        """Bytes of the sample for the whole fit, where it is read into memory."""
+        nbytes = gathered_bytes(self._sample.rows)
+        return {"rows to try features on": nbytes} if nbytes else {}
+
+    def stages(self, weights: np.ndarray | None) -> list[tuple[Passes, dict[str, int]]]:
+        """The passes of all trials of each candidate that the race may come to, and the bytes between them.
 
         Parameters
         ----------
@@ -684,6 +700,7 @@ class PlannedChoice:
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
         passes += planned_gathering(rows, terms.seed) * (3 + of_texts + (CATEGORY_TRIALS if looks else 0))
         passes += planned_columns(rows, terms.seed)
+        stages: list[tuple[Passes, dict[str, int]]] = []
         for place, contender in enumerate(self._tried):
             pilot = terms.new_learner(contender.learner, "pilot")
             judging = chosen_penalty_passes(self._problem(contender.learner, terms.judging_loss, weights), rows.n_rows)
@@ -692,7 +709,9 @@ class PlannedChoice:
             times = n_folds + (of_texts + 2 * by_time if is_plainest else 0)
             is_plain = (is_plainest or is_kernel(contender)) and not is_learned(contender)
             times += CATEGORY_TRIALS if looks and is_plain else 0
-            passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(rows), *judging)]
+            learning = [(records, calls * times) for records, calls in pilot.planned_passes(rows)]
+            stages.append((learning, {**pilot.planned_memory(rows), **self.rows_in_memory}))
+            passes += [(records, calls * times) for records, calls in judging]
         if by_time:
             # columns that run ahead are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", rows.n_rows, terms.seed)], 2))
@@ -702,14 +721,9 @@ class PlannedChoice:
             compared = [*chosen_penalty_passes(problem, rows.n_rows), *calibrating, *calibrating]
             # before variants and in the end, on each fold; and on one fold of the winner and its rivals
             passes += [(records, calls * (2 * n_folds + RIVALS + 1)) for records, calls in compared]
-        return passes
+        return [*stages, (passes, {**self._memory(), **self.rows_in_memory})]
 
-    def rows_in_memory(self) -> dict[str, int]:
-        """Bytes of the sample, where it is read into memory."""
-        nbytes = gathered_bytes(self._sample.rows)
-        return {"rows to try features on": nbytes} if nbytes else {}
-
-    def memory(self) -> dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         """Bytes between passes: of penalties on the largest features, of advice, or of looking for categories."""
         terms, dataset, rows = self._terms, self._dataset, self._sample.rows
         size, advised = terms.shape(rows).features_of, terms.budget.advised(terms.shape(dataset))

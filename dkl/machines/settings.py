@@ -10,8 +10,8 @@ from dkl.linear.newton import NEWTON_LOSSES
 from dkl.methods.base import FeatureLearner
 from dkl.solvers.losses import LOG_LINK
 
-# Operations of Newton steps, and classes of the squared hinge, which forms a Hessian for each, beyond which stochastic
-# steps are taken; features and steps that the operations are counted for.
+# Operations of Newton steps of losses other than the squared error, and classes of the squared hinge, which forms a
+# Hessian for each, beyond which stochastic steps are taken; features and steps that the operations are counted for.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
 # Losses that take exact steps unless a parameter of stochastic ones is given.
@@ -155,8 +155,10 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         # the log loss of several classes takes one Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
-        # the evidence has a meaning for exact steps alone, which are taken however long they last
-        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        # the squared error takes one pass of any number of rows, which is fewer than epochs take; the evidence has a
+        # meaning for exact steps alone
+        one_pass = named == "squared_error" or given.alpha == "evidence"
+        few = one_pass or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if given.loss is None else joint_name(given.loss, solver)
