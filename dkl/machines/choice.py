@@ -1,4 +1,4 @@
-"""What a machine without settings chooses: columns, features, loss, penalty and calibration, from held-out rows.
+"""The choice of a machine without settings: columns, features, loss, penalty and calibration, from held-out rows.
 
 The rule is the page of the guide on how it chooses, in the same order. Values come in, a `Chosen` comes out.
 """
@@ -78,7 +78,7 @@ _SEARCHES = ("sklearn", "joblib", "optuna", "dask", "distributed", "dask_ml")
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What a choice returns.
+    """The result of a choice.
 
     Parameters
     ----------
@@ -99,8 +99,6 @@ class Chosen:
     reasons : tuple of str
     tried : tuple of Tried
         Each candidate with its score, the chosen one first; empty where the rows were too few to compare any.
-    log_loss : {"open", "declined", "promising", "clearly better"}
-        As of `LogLoss.verdict`.
     """
 
     columns: Columns
@@ -112,7 +110,6 @@ class Chosen:
     summary: str = ""
     reasons: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
-    log_loss: str = "open"
 
 
 def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run, clock: Clock) -> Chosen:
@@ -134,17 +131,12 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
     ValueError
         For fewer rows than folds, and where no candidate can be fitted.
     """
-    return Choice(Bench(terms, weights, run), ColumnChoice(Bench(terms, weights, run)).chosen(dataset)).chosen(clock)
+    bench = Bench(terms, weights, run)
+    return Choice(bench, ColumnChoice(bench).chosen(dataset)).chosen(clock)
 
 
 class Choice:
-    """The choice on rows whose columns are settled.
-
-    Parameters
-    ----------
-    bench : Bench
-    columns : Columns
-    """
+    """The choice on rows whose columns are settled."""
 
     def __init__(self, bench: Bench, columns: Columns) -> None:
         self._bench, self._columns, self._terms, self._run = bench, columns, bench.terms, bench.run
@@ -175,26 +167,25 @@ class Choice:
         choices = race.choices[won][: race.rounds]
         judged = [trials.pilots[won, fold] for fold in range(race.rounds)]
         learner = race.contenders[won].learner
-        taken = log_loss.taken(learner, judged, race.allowed - race.spent, expected, known)
+        by_log_loss, of_loss = log_loss.taken(race, learner, judged, expected, known)
+        loss = terms.settings.loss if by_log_loss is None else "log_loss"
+        choices = choices if by_log_loss is None else by_log_loss
         if grown is not None:
             # comparing the losses, and steps by another one, take work, so that there may be fewer landmarks
-            race.spent += taken.work
-            whole = terms.shape(rows, None if taken.choices is None else "log_loss")
+            whole = terms.shape(rows, None if by_log_loss is None else loss)
             race.fitting = lambda contender: whole.fitting(contender.learner)
             grown = race.largest(race.contenders[won], landmarks_of(race.contenders[won]))
-        choices = choices if taken.choices is None else taken.choices
         penalty, temperature, shift = self._settled((judged[0][0], choices[0]), choices, sample)
         return Chosen(
             columns,
             (grown or race.contenders[won]).learner,
-            terms.settings.loss if taken.choices is None else "log_loss",
+            loss,
             penalty,
             temperature,
             shift,
             race.sentence(won, grown, self._measure, f"; {race.ended.partition(':')[0]}" if trials.cut_short else ""),
-            self._reasons(race, won, grown, sample, (taken.reason,) if taken.reason else (), advice),
+            self._reasons(race, won, grown, sample, of_loss, advice),
             race.table(won),
-            log_loss.verdict,
         )
 
     @property
@@ -304,14 +295,7 @@ def _race(
 class Trials:
     """Runs the trials that a race asks for, until it ends, the time is up, or whoever looks on ends them.
 
-    Parameters
-    ----------
-    bench : Bench
-    sample : Sample
-    race : Race
-    log_loss : LogLoss
-        Asked once, before the first variant.
-    clock : Clock
+    The log loss is asked once, before the first variant.
     """
 
     def __init__(self, bench: Bench, sample: Sample, race: Race, log_loss: LogLoss, clock: Clock) -> None:
@@ -448,24 +432,6 @@ def _in_search() -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class LossTaken:
-    """Which loss the last fit takes.
-
-    Parameters
-    ----------
-    work : float
-        Counted work of comparing the losses.
-    choices : list of PenaltyChoice or None
-        The scores of the penalties of the log loss on each fold; None where the squared error stays.
-    reason : str
-    """
-
-    work: float
-    choices: list[PenaltyChoice] | None = None
-    reason: str = ""
-
-
 Compared = tuple[list[PenaltyChoice], float]
 """The scores of the penalties of the log loss on each fold, and the log loss of the best one's probabilities."""
 
@@ -524,13 +490,8 @@ class LogLoss:
         """Set the verdict by the best kind of features, before it is varied; the work that took.
 
         Classes that lie between others hardly ever have the largest score by the squared error: the log loss is worth
-        more then than more features. What takes too long to ask stays open.
-
-        Parameters
-        ----------
-        learner : FeatureLearner
-        judged : sequence of (FeatureLearner, PenaltyChoice)
-            One a fold, by the squared error.
+        more then than more features. What takes too long to ask stays open. The features were judged by the squared
+        error, from the first fold on.
         """
         # of several classes only a clear gain counts, which one fold shows
         judged = judged[: _FOLDS if self._is_binary else 1]
@@ -590,43 +551,51 @@ class LogLoss:
 
     def taken(
         self,
+        race: Race,
         learner: FeatureLearner,
         judged: Sequence[Judged],
-        left: float,
         expected: float,
         known: Compared | None = None,
-    ) -> LossTaken:
-        """The loss of the last fit: the one whose probabilities are best on held-out rows.
+    ) -> tuple[list[PenaltyChoice] | None, tuple[str, ...]]:
+        """Whether the log loss is that of the last fit: where its probabilities are better on held-out rows.
 
         Parameters
         ----------
+        race : Race
+            Has the work that is left, from which comparing the losses is taken.
         learner : FeatureLearner
             The features that won.
         judged : sequence of (FeatureLearner, PenaltyChoice)
             One a fold, by the squared error.
-        left : float
-            Work that is left for comparing the losses and for the last fit.
         expected : float
             Share of the squared error that is expected to stay if all of that goes into more landmarks: a log loss
             that leaves more of its own is not taken.
         known : tuple or None
             As of `compared`, where the log loss was compared already.
+
+        Returns
+        -------
+        choices : list of PenaltyChoice or None
+            The scores of its penalties on each fold; None where the squared error stays.
+        reasons : tuple of str
         """
         judged = judged[: self._n_folds]
         if not self._is_possible or self.verdict == "declined":
-            return LossTaken(0.0)
+            return None, ()
         work = 0.0 if known else self.comparing(learner, len(judged))
+        left = race.allowed - race.spent
         if not self._has_hessian(learner) or work + self._whole.fitting(learner) > left:
-            return LossTaken(0.0)
+            return None, ()
+        race.spent += work
         choices, least = known or self.compared(judged, "told")
         squared = self._bench.log_loss(judged, self._sample)
         if not gains(least, squared, 1.0 - expected):
-            return LossTaken(work)
+            return None, ()
         reason = (
             f"Loss: log loss; the log loss of probabilities on held-out rows is {least:.4f} then, {squared:.4f} with "
             "the squared error."
         )
-        return LossTaken(work, choices, reason)
+        return choices, (reason,)
 
 
 def may_take_log_loss(terms: Terms, dataset: Dataset) -> bool:
@@ -641,13 +610,7 @@ def near_squares(choices: Sequence[PenaltyChoice]) -> PenaltyChoice:
 
 
 class PlannedChoice:
-    """What a choice takes at most, before any row was read: the race of a fit, with all that it may come to.
-
-    Parameters
-    ----------
-    terms : Terms
-    dataset : Dataset
-    """
+    """The most that a choice takes, before any row was read: the race of a fit, with all that it may come to."""
 
     def __init__(self, terms: Terms, dataset: Dataset) -> None:
         self._terms, self._dataset = terms, dataset
@@ -685,13 +648,7 @@ class PlannedChoice:
         return {"rows to try features on": nbytes} if nbytes else {}
 
     def stages(self, weights: np.ndarray | None) -> list[tuple[Passes, dict[str, int]]]:
-        """The passes of all trials of each candidate that the race may come to, and the bytes between them.
-
-        Parameters
-        ----------
-        weights : ndarray of shape (K,) or None
-            The factor of each class.
-        """
+        """The passes of all trials of each candidate that the race may come to, and the bytes between them."""
         terms, dataset, rows, n_folds = self._terms, self._dataset, self._sample.rows, len(self._sample.folds)
         by_time = dataset.schema.held_by == "time"
         passes: list[Any] = planned_suspects(dataset, terms.seed) if looks_for_categories(terms, dataset) else []

@@ -77,12 +77,7 @@ class Columns:
 
 
 class ColumnChoice:
-    """Decides on columns by trials of plain models.
-
-    Parameters
-    ----------
-    bench : Bench
-    """
+    """Decides on columns by trials of plain models."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._terms, self._run = bench, bench.terms, bench.run

@@ -154,7 +154,6 @@ class Race:
         self._needless: set[int] = set()
         self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
-        self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
         """The candidate and the fold of the next trial; None at the end."""
@@ -176,8 +175,8 @@ class Race:
     def _proposed(self) -> tuple[int, int] | None:
         """The next trial by the losses so far and counted work."""
         # The first kind is tried whatever it costs, so that something can win.
-        waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
-        for number in waiting:
+        gone = self.failed | self._too_long | self._needless
+        for number in [one for one in range(self._kinds) if one not in gone and not self.choices[one]]:
             if number > 0 and self._is_needless(self.contenders[number]):
                 self._needless.add(number)
             elif number == 0 or self.affords(number):
@@ -225,10 +224,12 @@ class Race:
         """The kinds that are not behind on the folds that all have done."""
         behind = BEHIND[min(self.rounds, len(BEHIND)) - 1]
         behind *= max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
-        able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
-        if self.rounds * self.judging_rows < _FEWEST_JUDGED:
-            return able
-        return self._within(able, behind)
+        able = [number for number in self._able(self.rounds) if number < self._kinds]
+        return able if self.rounds * self.judging_rows < _FEWEST_JUDGED else self._within(able, behind)
+
+    def _able(self, folds: int) -> list[int]:
+        """The candidates that have done a number of folds."""
+        return [n for n, done in enumerate(self.choices) if n not in self.failed and len(done) >= folds]
 
     def loss(self, number: int) -> float:
         """The mean loss of a candidate's best penalty over the folds that all have done."""
@@ -239,22 +240,17 @@ class Race:
         least = None if best is None else self.loss(best)
         return [able[place] for place in level_with_best([self.loss(number) for number in able], share, least)]
 
-    def accuracy(self, number: int) -> float | None:
-        """The accuracy of a candidate on held-out rows; None for targets that are numbers."""
-        done = self.choices[number]
-        return agreed(done[: self.rounds] or done).accuracy
-
     def shown_score(self, number: int) -> float:
-        """The score that the summary shows: the accuracy, else one less the loss."""
-        accuracy = self.accuracy(number)
-        return 1.0 - _loss_of(self.choices[number]) if accuracy is None else accuracy
+        """The score that the summary shows: the accuracy on held-out rows, for numbers one less the loss."""
+        done = self.choices[number]
+        accuracy = agreed(done[: self.rounds] or done).accuracy
+        return 1.0 - _loss_of(done) if accuracy is None else accuracy
 
     @property
     def leader(self) -> int | None:
         """The candidate with the least loss on the folds that all have done; None before the first score."""
         rounds = max(self.rounds, 1)
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, rounds, tried=True)]
-        return min(able, key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
+        return min(self._able(rounds), key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
 
     def most_trials(self) -> int:
         """Trials at most, those done included, if each further one takes the work of the cheapest."""
@@ -273,8 +269,7 @@ class Race:
         share of its loss. The second value is None, and the share 1, where no more landmarks are to be had or gain.
         """
         best = self.winner
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
-        near = self._within(able, BEHIND[1], best)
+        near = self._within(self._able(self.rounds), BEHIND[1], best)
         ends = {number: self.end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
@@ -284,7 +279,7 @@ class Race:
 
     def rivals(self, won: int) -> list[int]:
         """Candidates near the winner, the nearest first: by the log loss one of them may be ahead."""
-        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
+        able = [number for number in self._able(self.rounds) if number != won]
         return sorted(self._within(able, BEHIND[0], won), key=self.loss)[:RIVALS]
 
     def end_of(self, number: int) -> tuple[float, Contender | None]:
@@ -367,8 +362,7 @@ class Race:
             If all failed.
         """
         self.rounds = max(self.rounds, 1)
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
-        if not able:
+        if not (able := self._able(self.rounds)):
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
         return self._within(able, _EQUAL)[0]
 
@@ -385,28 +379,29 @@ class Race:
             return None
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        found: list[tuple[Contender, tuple[int, ...], set[int]]] = [
-            (contender, (number,), self._kinds_in(number))
+        found: list[tuple[Contender, tuple[int, ...]]] = [
+            (contender, (number,))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
         # a search that ended with fewer features than it was allowed finds no more
-        found = [one for one in found if not set(one[1]) & set(self._found) or not self._grows_from(*one[:2])]
+        found = [one for one in found if one[1][0] not in self._found or not self._grows_from(*one)]
         # up to a thousand landmarks gain most often: they come first, then the joined candidate, then the rest
-        first = [self._comes_first(contender, of) for contender, of, _ in found]
+        first = [self._comes_first(*one) for one in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
         # another kind errs on other rows than the best does
-        other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
+        other = self._best_of_other_kinds(best)
+        n_joined = sum(len(self._kinds_in(number)) > 1 for number in self._parents)
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(sum(first), (both, (best, other), self._kinds_in(best) | self._kinds_in(other)))
-        for contender, parents, kinds in found:
+            found.insert(sum(first), (both, (best, other)))
+        for contender, parents in found:
             if contender.key not in known:
                 known.add(contender.key)
-                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parents, kinds
+                self._parents[len(self.contenders)] = parents
                 self.contenders.append(contender)
                 self.choices.append([])
-        for number in sorted(range(self._kinds, len(self.contenders)), key=self._comes_later):
+        for number in sorted(self._parents, key=self._comes_later):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
@@ -422,7 +417,8 @@ class Race:
 
     def _kinds_in(self, number: int) -> set[int]:
         """The numbers of the kinds that a candidate has grown from, of two where it is joined."""
-        return self._joined.get(number, {number})
+        parents = self._parents.get(number, ())
+        return set[int]().union(*map(self._kinds_in, parents)) if parents else {number}
 
     def _best_of_other_kinds(self, best: int) -> int | None:
         """The candidate with the least loss whose kinds are not in the best; None where none is near enough."""
@@ -491,18 +487,15 @@ class Race:
         """The key by which variants are tried, before their numbers."""
         return not self._comes_first(self.contenders[number], self._parents.get(number, ()))
 
-    def _is_grown(self, number: int) -> bool:
-        """Whether it is a kernel with more landmarks than the candidate that it is a variant of."""
-        parents, contender = self._parents.get(number), self.contenders[number]
-        return parents is not None and is_kernel(contender) and self._grows_from(contender, parents)
-
     def _grew(self, number: int) -> int | None:
         """The kernel with more landmarks than its parent, among a candidate and those it has grown from."""
         line = [number]
         while line:
-            if self._is_grown(first := line.pop(0)):
+            first = line.pop(0)
+            parents, contender = self._parents.get(first, ()), self.contenders[first]
+            if parents and is_kernel(contender) and self._grows_from(contender, parents):
                 return first
-            line += self._parents.get(first, ())
+            line += parents
         return None
 
     def affords(self, number: int, n_trials: int = 1) -> bool:
@@ -556,12 +549,6 @@ class Race:
             self._preferred.setdefault(number, agreed(choices[0]))
         return self._preferred.get(number)
 
-    def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
-        """Whether a candidate has done a number of folds, or, unless it must be `tried`, never will."""
-        if not tried and number in self.failed | self._too_long | self._needless:
-            return True
-        return number not in self.failed and len(self.choices[number]) >= folds
-
     def table(self, won: int | None = None) -> tuple[Tried, ...]:
         """Every candidate that was tried, or left out for its work: the chosen one first, then by score."""
         won, rows = self.winner if won is None else won, []
@@ -602,7 +589,7 @@ class Race:
     def sentence(self, won: int, grown: Contender | None, measure: str, stopped: str = "") -> str:
         """The winner, its score on held-out rows, and the next best on the same rows, in one sentence."""
         name = re.sub(r" \([^()]*\)", "", (grown or self.contenders[won]).name)
-        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
+        able = [number for number in self._able(self.rounds) if number != won]
         n_tried = sum(bool(done) for done in self.choices)
         if able:
             second = min(able, key=self.loss)

@@ -441,7 +441,10 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             pilot = unfitted._pilot(template, str(folds[0]), changes)
             judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
-        problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
+        problem = unfitted._planned_problem(learner, dataset, weights)
+        if self._chooses and dataset.total_weight >= FEWEST_ROWS:
+            # the choice settles the penalty; for a plan any will do
+            problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
         # features and linear models are fitted one after the other
         linear = unfitted._planned_linear(problem, dataset)
         # the log loss, of which there are most passes, is taken for features only that have room for its Hessians
@@ -511,12 +514,6 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             flops_per_second=flops_per_second,
         )
         return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
-
-    def _planned_last(self, problem: LinearProblem, dataset: Dataset) -> LinearProblem:
-        """The problem of the last fit, whose penalty a choice has settled; for a plan any penalty will do."""
-        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
-            return problem
-        return replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
 
     def _unfitted(self) -> Self:
         """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
@@ -637,7 +634,8 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         pilot = self._pilot(template, stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)
+        problem = replace(problem, validation=fold, loss=self._terms.judging_loss, alpha="auto")
+        return chosen_penalty(problem, dataset.source, own)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
         """Changes of parameters that are compared: none, and all features drawn, where a search draws some.
@@ -842,11 +840,6 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         """Whether a row of twice the exposure counts twice, as for counts; None for losses without exposure."""
         loss = LOG_LINK.get(self._settings.loss)
         return None if loss is None else loss.counts_exposure
-
-    def _judging_loss(self) -> dict[str, Any]:
-        """Parameters of a problem that compares penalties: a loss with a Hessian, the machine's own if it has one."""
-        loss = self._settings.loss
-        return {"loss": loss if loss in NEWTON_LOSSES else "squared_error", "alpha": "auto"}
 
     def _check_solver(self) -> None:
         """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""

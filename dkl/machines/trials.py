@@ -45,7 +45,7 @@ Judged = tuple[FeatureLearner, PenaltyChoice]
 
 @dataclass(frozen=True)
 class Terms:
-    """What the parameters of a machine fix for its choice.
+    """The parameters of a machine that its choice goes by.
 
     Parameters
     ----------
@@ -107,14 +107,7 @@ class Terms:
         return Shape(dataset.n_rows, dataset.n_columns, n_models, loss or self.judging_loss)
 
     def allowed(self, dataset: Dataset, own_columns: int | None = None) -> float:
-        """Work that the whole fit may take, in counted nanoseconds.
-
-        Parameters
-        ----------
-        dataset : Dataset
-        own_columns : int or None
-            Columns of the table, where columns made from its categories are to allow no further work.
-        """
+        """Work that the whole fit may take; with `own_columns`, those made from categories allow no further work."""
         shape = self.shape(dataset)
         n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
         return self.budget.allowed(replace(shape, n_columns=n_columns))
@@ -165,15 +158,7 @@ class Sample:
 
 
 class Bench:
-    """Runs trials: every pass over rows that compares candidates starts here.
-
-    Parameters
-    ----------
-    terms : Terms
-    weights : ndarray of shape (K,) or None
-        The factor of each class.
-    run : Run
-    """
+    """Runs trials: every pass over rows that compares candidates starts here; `weights` are factors of the classes."""
 
     def __init__(self, terms: Terms, weights: np.ndarray | None, run: Run) -> None:
         self.terms, self.weights, self.run = terms, weights, run
@@ -252,12 +237,6 @@ class Bench:
         """The log loss of calibrated probabilities on held-out rows, the mean of the first folds.
 
         It is infinite where the best penalty of a fold has left no model.
-
-        Parameters
-        ----------
-        judged : sequence of (FeatureLearner, PenaltyChoice)
-            One a fold, from the first on.
-        sample : Sample
         """
         losses = []
         for (pilot, choice), fold in zip(judged, sample.folds, strict=False):
@@ -272,11 +251,6 @@ class Bench:
 
         The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
         or more frequent: the shift is what is added to the intercepts of the K models, where that is sure.
-
-        Parameters
-        ----------
-        judged : (FeatureLearner, PenaltyChoice)
-        sample : Sample
 
         Returns
         -------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
-from dkl.machines.contenders import Contender, contenders, joined, shares_metric, usual_advice, variants
-from dkl.machines.contest import Race
+from dkl.machines.contenders import GROWTH, Contender, contenders, joined, shares_metric, usual_advice, variants
+from dkl.machines.contest import BEHIND, ENOUGH_ROWS, Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
@@ -278,7 +279,7 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     race = race_of(4, allowed=30.0, most_landmarks=1_600)
     race.contenders = [few, waves, more, joined(waves, few), joined(waves, more)]
     race.choices = [[judged(score)] for score in (0.5, 0.78, 0.7, 0.79, 0.8)]
-    race._parents, race._joined = {2: (0,), 3: (1, 0), 4: (1, 2)}, {2: {0}, 3: {0, 1}, 4: {0, 1}}
+    race._parents = {2: (0,), 3: (1, 0), 4: (1, 2)}
     race.fitting = lambda contender: 0.0
     won, grown, stays = race.settled()
     assert won == 4
@@ -288,7 +289,7 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     # of one that was tried with more landmarks these tell, not what came before
     race.contenders.append(joined(waves, kernels(800)))
     race.choices.append([judged(0.8001)])
-    race._parents[5], race._joined[5] = (1, 2), {0, 1}
+    race._parents[5] = (1, 2)
     assert race.settled() == (4, None, 1.0)
 
 
@@ -524,3 +525,14 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     # the usual kernel is compared with no other
     usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
     assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0]]
+
+
+def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "examples" / "guide" / "choosing.md").read_text(encoding="utf-8")
+    for name, effort in EFFORTS.items():
+        budget = f"{effort.work / 1e9:g} s | {effort.work_a_value / 1e3:g} us"
+        sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.most_bags} |"
+        assert f'| `"{name}"` | {budget} | {effort.judged_rows:,} | {effort.folds} | {sizes}' in page
+    behind = "{:.0f} % after one fold, {:.0f} % after two, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
+    for said in (behind, f"until {ENOUGH_ROWS} rows have judged", f"up to {GROWTH:g} times the features"):
+        assert said in " ".join(page.split())
