@@ -277,11 +277,12 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
             self.temperature_ = 1.0 / fit.choice.multiplier
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self._settings.calibrate and self._pilot_temperature is not None:
-            self.temperature_ = self._pilot_temperature
-            if self._pilot_shift is not None:
+        temperature, shift = self._calibration
+        if self._settings.calibrate and temperature is not None:
+            self.temperature_ = temperature
+            if shift is not None:
                 # what is predicted follows the probabilities
-                self.linear_.intercept_ = self.linear_.intercept_ + self._pilot_shift
+                self.linear_.intercept_ = self.linear_.intercept_ + shift
         elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
