@@ -17,11 +17,11 @@ from dkl.methods.peaks.driver import filled
 from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
 from dkl.methods.peaks.search_learner import PeakSearch, kept_attributes
 
-# half the width of the box times sigma, where no largest norm says otherwise
+# Half the width of the searched box, in units of 1 / sigma, for max_norm=None.
 _WIDTH = 12.0
 _CANDIDATES_A_PEAK = 2
 _SAMPLE_ROWS = 20_000
-# of one pass over the first grid
+# Bytes of the sums of one pass over the first grid.
 _SUM_BYTES = 64 << 20
 
 
@@ -70,7 +70,7 @@ class GridSearch(PeakSearch):
         return None
 
     def problem(self, rows: PreparedRows, start: None) -> GridProblem:
-        """The box to search, cut into as many cells as one pass should sum."""
+        """The box to search, cut into the number of cells that one pass sums."""
         d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)

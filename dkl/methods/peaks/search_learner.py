@@ -1,4 +1,4 @@
-"""What both ways to look for peaks share: the targets whose potential it is, how many are wanted, and what is kept."""
+"""The shared part of ascents and grid search for peaks: the targets, the wanted number, and fitted attributes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PeakSearch:
         return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
 
     def check(self) -> None:
-        """Raise ValueError for a family that cannot be searched, or features that have no room for one of its pairs."""
+        """Raise ValueError for a family that cannot be searched, or for `n_features` below one of its pairs."""
         check_searchable("PeakFeatures", self.given_family)
         if not isinstance(self.given_family, FiniteFamily):
             kept_frequencies("PeakFeatures", self.n_features, self.given_family)
