@@ -64,7 +64,7 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
 def cross_moments(
     weight: np.ndarray, target: np.ndarray, columns: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `held_out_gains` takes of some cells of a cross, (F, 4, 4) and (F, 4): sums over all cells are those of all.
+    """Moments of some cells of a cross for `held_out_gains`, (F, 4, 4) and (F, 4); moments of several parts add up.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def cross_moments(
 def centred_gains(
     sums: dict[str, np.ndarray], deviation: np.ndarray, mean: np.ndarray, totals: FoldTotals
 ) -> np.ndarray:
-    """The held-out gains of the mean of a number in the row's category, beside the number and the mean target there.
+    """The held-out gains of a number's mean in the row's category, in a model with the number and the category's mean.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def centred_gains(
     """
     N, S, X = sums["weight"], sums["target"], sums["number"]
     columns, one = [deviation, mean], np.ones_like(N)
-    # moments of (1, x, deviation, mean): what is constant in a category and fold multiplies N, or X beside x
+    # moments of (1, x, deviation, mean): constants in a category and fold multiply N, or X where the other factor is x
     constant = [one, *columns]
     moments = np.empty((len(N), 4, 4))
     places = [0, 2, 3]

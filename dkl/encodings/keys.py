@@ -28,7 +28,7 @@ class CategoryPart:
     is_code : bool
         One column of codes, 0 for no known value; else `n_values` one-hot columns, or numbers.
     values : tuple of int
-        Of one column of numbers that are taken for categories: those that are known, ascending; else empty.
+        The known values, ascending, of a column of numbers treated as categories; else empty.
     last : int or None
         The last column of the raw column, its flag of missing values included, after which numbers are added to X.
     """
@@ -70,7 +70,7 @@ class CategoryKey:
 
     @property
     def size(self) -> int:
-        """One more than the values, pairs or triples: code 0 is that of rows without one."""
+        """One more than the number of values, pairs or triples: code 0 is for rows without one."""
         return 1 + prod(part.n_values for part in self.parts)
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:

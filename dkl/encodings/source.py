@@ -17,11 +17,11 @@ from dkl.protocols.block import Block
 
 
 class Places(Protocol):
-    """The columns of X whose codes or texts a fit replaces by numbers, and the numbers that stand in their place."""
+    """The columns of X whose codes or texts a fit replaces, and the numbers that replace them."""
 
     @property
     def n_columns(self) -> int:
-        """Of X."""
+        """The number of columns of X."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Places(Protocol):
 
 
 class LearnedNumbers(Step, ColumnsMade):
-    """Numbers that were learned, in place of columns: each row has those of its fold.
+    """Learned numbers in place of columns: a row gets the numbers that were learned without its own fold.
 
     Parameters
     ----------

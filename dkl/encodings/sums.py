@@ -25,7 +25,7 @@ class CategorySum:
     name : str
         Of the sum.
     key : CategoryKey or None
-        What the rows are told apart by; None is their fold alone.
+        The column or cross that groups rows; None groups them by fold alone.
     first, last : int
         The codes that are summed: `first` and those after it, without `last`.
     target, target_power : int
@@ -85,7 +85,7 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
-    """What means are taken of, (n, T) float64: 1 for each class but the first, the targets, or nothing."""
+    """The numbers whose means are learned, (n, T) float64: indicators of the classes but the first, or the targets."""
     if y is None:
         return np.empty((0, 0))
     if n_classes is not None:

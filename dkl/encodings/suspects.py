@@ -32,32 +32,34 @@ from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 
-# Of fewer rows one share of them could not judge what is found.
+# Rows below which nothing is searched for: a share of fewer could not judge the result.
 _FEWEST_ROWS = 4_000
-# Values are looked at in a sample of so many rows, and bytes, at most.
+# Rows and bytes at most of the sample whose values are counted.
 _SAMPLE_ROWS, _SAMPLE_BYTES = 50_000, 32 * 2**20
-# A suspect has more values than are few, each in so many rows on average, and so many at most.
+# A column of numbers is tried as a category if it has more than FEW and at most _MOST_VALUES values, with at least
+# _ROWS_A_VALUE rows for each on average.
 FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
-# So large a share of steps from row to row that do not fall is a run: a counter, or a time.
+# A column is taken for a counter or a time if more than this share of its steps from row to row have one direction.
 _RUN = 0.9
-# By so much of the squared error the mean of a value has to do better than those of its neighbours, and a cross better
-# than its parts.
+# Share of the squared error by which the means of values have to beat the means of neighbouring values, and a cross the
+# means of its parts.
 _LEAST_GAIN = 0.01
-# A cross has so many rows for each of its combinations of values; the sums of all that are tried take so many bytes.
+# Rows for each combination of values of a cross at least, and bytes of the sums of all tried crosses at most.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
-# Crosses that are tried, at most, which take a second; they are of so many columns, those of fewest values.
+# Crosses that are tried at most, which takes a second, and the columns that they are made of at most: the columns with
+# the fewest values.
 _MOST_TRIED, _MOST_CROSSED = 1_000, 200
-# Crosses that are kept, at most, and numbers that these become.
+# Crosses that are kept at most, and the numbers that they become at most.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
-# Arrays of the codes of one key that its gain is worked out by: sums, columns, and some of these on their way.
+# Arrays of one number for each code in memory while the gain of one key is computed: sums, columns and intermediates.
 _COLUMNS_OF_GAINS = 64
-# Codes whose moments are added up at a time.
+# Codes whose moments are summed at once.
 _AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
 class Found:
-    """What may be taken for categories.
+    """Columns of numbers and crosses that were found worth treating as categories.
 
     Parameters
     ----------
@@ -71,7 +73,7 @@ class Found:
     suspected: tuple[str, ...] = ()
 
     def told(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
-        """What was tried and decided, and how to pin it, in a sentence.
+        """A sentence on what was tried, what was decided, and which parameter pins it.
 
         Parameters
         ----------
@@ -105,7 +107,7 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
         The rows that judge: nothing is learned from them.
     run : Run
     seed : int
-        Of the sample that is looked at.
+        Draws the sample.
     """
     if not _are_looked_at(dataset):
         return Found()
@@ -123,7 +125,7 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
 
 
 def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record], int]]:
-    """The passes of `more_categories` and how often each runs at most; none where these rows are not looked at."""
+    """The passes of `more_categories` and how often each runs at most; none for rows that are not searched."""
     if not _are_looked_at(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
@@ -136,7 +138,7 @@ def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record]
 
 
 def suspect_memory(dataset: Dataset) -> dict[str, int]:
-    """What the driver holds at most beside these passes: sums, tables of what gains, and what gains are worked out by.
+    """Bytes that the driver holds at most outside these passes: sums, tables of the gaining ones, and intermediates.
 
     Parameters
     ----------
@@ -170,7 +172,7 @@ def _are_looked_at(dataset: Dataset) -> bool:
 
 
 def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[WholeNumbers], list[WholeNumbers]]:
-    """The columns of numbers of a table that look like names, and those of few whole values.
+    """The columns of whole numbers of a table that look like names, and the columns with few whole values.
 
     Parameters
     ----------
@@ -201,7 +203,7 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
 
 
 def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
-    """Rows of the dataset in the order of their identities, as many as may be looked at."""
+    """The sampled rows of the dataset in the order of their identities."""
     record = _sampled(dataset, seed)
     (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
     X = rows.X[np.argsort(rows.row_id, kind="stable")]
@@ -209,14 +211,14 @@ def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
 
 
 def _sampled(dataset: Dataset, seed: int) -> RowSample:
-    """The record of these rows."""
+    """The record of the sample."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
     return RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberTrial(CategoryFit):
-    """What numbers and crosses gain as categories, by the sums that target means are made of."""
+    """The gains of numbers and crosses as categories, from the same sums as target means."""
 
     _known: set[str] = field(default_factory=set, init=False)
     # The deviations of pairs, each of which is part of many triples.
@@ -230,7 +232,7 @@ class NumberTrial(CategoryFit):
     def _affordable(
         self, keys: dict[tuple[str, ...], CategoryKey], most: int | None = None
     ) -> dict[tuple[str, ...], CategoryKey]:
-        """Those of the fewest combinations of values, as many as there is room for, once their sums are known."""
+        """The keys with the fewest combinations of values whose sums stay within the bound on bytes."""
         held, fits = 0, {}
         for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
             held += 8 * self.folds.count * key.size * len(self.outputs)
@@ -254,7 +256,7 @@ class NumberTrial(CategoryFit):
         return tuple(name for name in suspects if name in taken)
 
     def gaining_crosses(self, few: dict[str, CategoryKey]) -> tuple[tuple[str, ...], ...]:
-        """The pairs and triples of columns of few values that gain most beside their parts."""
+        """The pairs and triples of columns of few values that improve most on their parts."""
         gains: dict[tuple[str, ...], float] = {}
         crossed: dict[tuple[str, ...], CategoryKey] = {}
         fewest = sorted(few, key=lambda name: few[name].size)[:_MOST_CROSSED]
@@ -291,7 +293,7 @@ class NumberTrial(CategoryFit):
         return own
 
     def _cross_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """What the means of pairs or triples of values gain beside those of their values and, of triples, pairs."""
+        """The gain of the means of pairs or triples of values over means of single values and, for triples, pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
         shape = (len(weight), *(part.n_values for part in key.parts))
@@ -330,7 +332,7 @@ def _triples(
 def value_gains(
     weight: np.ndarray, target: np.ndarray, totals: FoldTotals, prior: float, values: tuple[int, ...]
 ) -> np.ndarray:
-    """The held-out gains of the mean target of each value beside the number and the means of its neighbours.
+    """The held-out gains of each value's mean target, in a model with the number and the means of neighbouring values.
 
     A neighbourhood of width w is all values within w of a value, without itself, for w = 1, 3, 9, ... up to an eighth
     of all values.

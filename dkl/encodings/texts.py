@@ -1,4 +1,4 @@
-"""What a fit makes of free text: scores by its words beside the directions in which texts differ most.
+"""Numbers that a fit learns from free text: coordinates along the directions in which texts differ most, and scores.
 
 A score is what ridge regression on all directions of a text says of a target. Rows get it from a regression on the rows
 of other folds, so that no row's own target is in its score; the folds, and the rows that are held out, are those of
@@ -35,7 +35,7 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 KEPT = (24, 8)
 """Directions of words, and of pairs, that stay columns: those in which texts differ most."""
 _MOST_SCORES = 32
-# What the mean square along a direction is multiplied by, for the penalty of a score.
+# Candidates for the penalty of a score, as multiples of the mean square along a direction.
 _PENALTIES = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
@@ -57,7 +57,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
     if targets:
         settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-        # later passes read other columns, those that a fit makes of these
+        # later passes read other columns: the ones that replace the text
         (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings, is_read_again=False).results
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
@@ -114,7 +114,7 @@ def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
 
 
 def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """The weights of the directions in the scores of rows of each fold, and of new rows behind them: (F + 1, K, T).
+    """The weights of the directions in the scores, for the rows of each fold and, last, for new rows: (F + 1, K, T).
 
     Of `_PENALTIES` each target has the one with the least squared error of these regressions as predictions of the rows
     of each fold that is not held out; of equal ones the largest.
@@ -179,7 +179,7 @@ def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
 
 
 def _targets(dataset: Dataset) -> list[str]:
-    """What the scores of a text are called: one a class less one, or one a target; none where these are many."""
+    """Names of the scores of a text: one for each class but the first, or each target; none for too many."""
     if dataset.classes is not None:
         labels = dataset.classes[1:].tolist()
         names = [f"score of {label}" for label in labels]
@@ -249,7 +249,7 @@ def _with_columns(
 
 @dataclass(frozen=True)
 class TextPlaces:
-    """Where columns of directions are among those of X, and how many columns each text becomes.
+    """The places of the columns of directions in X, and the number of columns that replace each text.
 
     Parameters
     ----------

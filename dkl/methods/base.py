@@ -57,12 +57,12 @@ from dkl.progress import resolve_progress
 from dkl.protocols.driver import Driver
 from dkl.solvers.losses import LOG_LINK
 
-# Of a learner that judges nothing itself, so that a linear model on its features may be judged on rows of its own.
+# Share of the rows held out for the linear model on the features of a learner that holds out none itself.
 _JUDGING_SHARE = 0.1
 
 
 class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator):
-    """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
+    """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or None
-            Labels or targets; those of a Dataset are its own.
+            Labels or targets; None for a Dataset, which has its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
@@ -156,7 +156,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         ----------
         dataset : Dataset
         context : FitContext
-            What the machine asks of this fit beside the parameters.
+            Settings of the machine for this fit, in addition to parameters.
         """
         self._context = context
         return self.fit(dataset)
@@ -168,7 +168,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of mapping them with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of mapping them with a warning.
 
         Returns
         -------
@@ -181,11 +181,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        """As scikit-learn reads them from the signature of `__init__`, which is slow, and done once here."""
+        """Parameter names from the signature of `__init__`, as in scikit-learn, read once, since that is slow."""
         return super()._get_param_names()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters; with `deep` those of the family too, as ``family__sigma``."""
+        """The parameters; with `deep` the parameters of the family too, as ``family__sigma``."""
         given = super().get_params(deep=deep)
         for part in self._parts if deep else ():
             of_part = family_parameters(self._part(part))
@@ -226,7 +226,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the learner's driver holds at most beside the passes, item by item."""
+        """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
         return {}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -287,14 +287,14 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        # missing values of arrays in memory are filled, as those of frames are
+        # missing values of arrays in memory are filled, as in frames
         tags.input_tags.allow_nan = True
         tags.target_tags.required = self._supervised
         tags.transformer_tags.preserves_dtype = []
         return tags
 
     def _part(self, name: str) -> Any:
-        """The object that a parameter of `_parts` stands for."""
+        """The object that a parameter of `_parts` names."""
         return family_of(self) if name == "family" else getattr(self, name)
 
     def _prior(self) -> Any:
@@ -322,7 +322,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
     def _check_rest(self) -> None:
-        """What a declared constraint cannot say."""
+        """Check parameters beyond their declared constraints, such as combinations of them."""
 
     def _learn(self, dataset: Dataset) -> None:
         """Leave `feature_map_`, and what else the method finds, after the passes over the rows."""
@@ -354,7 +354,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return state.scaler(problem)
 
     def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
-        """What has to be found of the rows first."""
+        """The scaler and the bandwidth that are to be found in the rows first."""
         return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
@@ -384,7 +384,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         """
 
         def learner_so_far(state: object) -> FeatureLearner:
-            """A copy of this learner with what a state has found; only asked for where `keep` is given."""
+            """A copy of this learner with the fitted attributes of a state; only called where `keep` is given."""
             learner = copy.copy(self)
             if keep is not None:
                 keep(learner, state)
@@ -406,7 +406,7 @@ class PoolLearner(FeatureLearner):
 
     @property
     def candidates_(self) -> np.ndarray | sparse.csr_array:
-        """All candidate frequencies, of shape (D, d); formed when asked for; a csr_array where most are sparse."""
+        """All candidate frequencies, of shape (D, d), formed on access; a csr_array where most are sparse."""
         return formed(self.pool_.projection)
 
     @property
@@ -454,9 +454,9 @@ class PoolLearner(FeatureLearner):
 
 
 class SelectingLearner(Updated, PoolLearner):
-    """A learner that weighs its candidates by class sums, of one pass over the rows.
+    """A learner that weights its candidates by class sums from one pass over the rows.
 
-    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
+    A subclass names its driver, defines the problem of the pass, and turns its result into weights.
     """
 
     _supervised: ClassVar[bool] = True
@@ -495,7 +495,7 @@ class SelectingLearner(Updated, PoolLearner):
         """Raise ValueError where the targets are not what the method is for."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        """What is asked of the pass over the rows."""
+        """The sums that the pass over the rows computes."""
         n_classes = None if dataset.classes is None else len(dataset.classes)
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)

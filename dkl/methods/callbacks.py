@@ -28,7 +28,7 @@ M = TypeVar("M")
 
 
 def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A `fit` whose callbacks, those of ``set_callbacks``, hear of every pass as a task, and of the whole fit.
+    """A `fit` that reports itself, and every pass as a task, to the callbacks of ``set_callbacks``.
 
     They may score the model of each round, and end the rounds.
     """
@@ -89,7 +89,7 @@ class _Tasks:
             self._end_task(event)
 
     def _end_task(self, event: Event) -> bool:
-        """Tell the callbacks that the pass under way has ended; whether one of them asks to end the fit."""
+        """Report the end of the current pass to the callbacks; returns whether one of them ends the fit."""
         if self._task is None:
             return False
         task, self._task = self._task, None
@@ -98,7 +98,7 @@ class _Tasks:
         task.figures, model_so_far = dict(event.detail), event.model
 
         def attributes() -> dict[str, Any] | None:
-            """What the estimator would have learned if its rounds ended here; None where it could not predict yet."""
+            """The fitted attributes if the rounds ended here; None where no model has been found yet."""
             estimator, model = self._fit_of["estimator"], model_so_far()
             if isinstance(model, type(estimator)):
                 return _fitted_attributes(model)

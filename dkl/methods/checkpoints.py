@@ -25,12 +25,12 @@ from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
-# These parameters change how a result is computed, not what it is, so that a run may resume with others.
+# Parameters that do not change the result: a run may resume from its checkpoint with other values of them.
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
 def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext | None = None) -> str:
-    """What a run is told apart by: its data, parameters, withheld rows and version.
+    """The identity of a run, by which its checkpoint is recognised: data, parameters, withheld rows and version.
 
     Empty without a checkpoint, since hashing rows in memory takes a read.
     """
@@ -46,7 +46,7 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
 
 
 def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> None:
-    """Take arrays in place for those that the run in a checkpoint has read, where their values are the same.
+    """Recognise arrays in memory as the rows that the run in a checkpoint has read, if their values are equal.
 
     Arrays in place are known by the names, sizes and times of their objects, which a copy of them does not share. The
     digests that passes of the run have noted are kept in the checkpoint, and a copy is read once to compare them.

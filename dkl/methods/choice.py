@@ -114,7 +114,7 @@ def choose_blocks(
     sizes = np.bincount(groups)
 
     def overflows(n_draws: int) -> bool:
-        """Whether the blocks of so many draws have more candidates than may be kept."""
+        """Whether the blocks of `n_draws` draws have more than `n_kept` candidates."""
         return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > n_kept)
 
     support = int(sizes[weights > 0].sum())

@@ -1,4 +1,4 @@
-"""What a machine asks of the fit of its features beside their parameters."""
+"""Settings that a machine passes to the fit of its features, in addition to their parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FitContext:
     is_pilot : bool
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
     hints : bool
-        The user is told of other settings that may suit the rows; not where the machine chooses them.
+        Whether to suggest other settings to the user; not where a machine chooses them.
     judging_seed : int or None
         The seed of the rows that the machine holds out, where categories are coded by target means: the targets of
         these rows enter the code of no other one, so that whatever judges has to be among them. None where nothing is

@@ -1,4 +1,4 @@
-"""What is checked of a model that was read from a file: its parts have their types, go together and are finite."""
+"""Checks of a model read from a file: its parts have their types, fit each other, and are finite."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from dkl.methods.sums import potential_sums, target_panels
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
-# What the tiles of mapped rows take while a block is summed.
+# Bytes of the tiles of mapped rows while a block is summed.
 _TILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PotentialProblem:
-    """What the pass over the rows is asked.
+    """The sums that the pass over the rows computes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a fit says of itself: the rows that it read, how much of them, what it held, and the versions that it ran on."""
+"""Provenance of a fit: the rows and bytes that it read, its peak memory, and the versions of packages."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Provenance:
 
 
 class _Recording:
-    """What is noted of a fit under way; the fit itself says its rows and its device, as soon as it knows them."""
+    """Provenance of a fit under way; the fit adds its rows and its device as soon as it knows them."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -208,7 +208,7 @@ def record_rows(dataset: Dataset) -> None:
 
 
 def rows_of(dataset: Dataset) -> Provenance:
-    """What is known of rows before anything is fitted to them."""
+    """The identity and the size of rows, before anything is fitted to them."""
     names = [] if dataset.classes is None else [str(label) for label in dataset.classes]
     weights = [] if dataset.class_weights is None else dataset.class_weights.tolist()
     return Provenance(

@@ -43,7 +43,7 @@ class Refinable(FittedFeatures, Protocol):
 
 
 def judging_share(learner: BaseEstimator, source: RowSource) -> float:
-    """The share of the rows that judge anything in a learner's fit: two where it refines what it has found."""
+    """The share of the rows that a learner's fit holds out: two shares if it refines its features at the end."""
     share = float(getattr(learner, "validation_fraction", 0.0))
     return share + second_share(source, share) if getattr(learner, "refine", 0) else share
 

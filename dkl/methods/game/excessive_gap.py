@@ -32,7 +32,7 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
-# of one projection, at most: each divides the bracket by thousands
+# Passes of one projection at most: each divides the bracket of the multiplier by thousands.
 _MOST_REDUCTIONS = 8
 # the Gram matrix of the pool, float64, stays below 64 MiB
 _MOST_COLUMNS = 2_800
@@ -64,7 +64,7 @@ def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ExcessiveGapState:
-    """Where the technique stands between two passes.
+    """The state of the technique between two passes.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class ExcessiveGapDriver:
         return [made[state.phase](problem, state)]
 
     def step(self, problem: GameProblem, state: ExcessiveGapState, results: Sequence[Any]) -> ExcessiveGapState:
-        """What the pass of the phase has found."""
+        """The state after a pass of the current phase, from its sums."""
         after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
         return after[state.phase](problem, state, results[0])
 
@@ -299,7 +299,7 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
-    """Of mapping rows to the whole pool and multiplying the features with a column a dual block."""
+    """The cost of mapping rows to the whole pool, and of multiplying features with a column for each dual block."""
     pool, K = _pool(problem), problem.n_blocks
     each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)

@@ -1,4 +1,4 @@
-"""What one block contributes to the margin game: its dual weights, their sums, a gradient step, and its breakpoints."""
+"""Block functions of the margin game: dual weights and their sums, a gradient step, breakpoints of the projection."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def feasible(
 def breakpoint_sums(
     values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, edges: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What sum_i c_i y_i clip(values_i - mu y_i, 0, upper), as a function of mu, is made of between `edges`.
+    """Sums by which sum_i c_i y_i clip(values_i - mu y_i, 0, upper) is a piecewise linear function of mu at `edges`.
 
     The function is c_+ upper - sum_i c_i clip(mu - l_i, 0, upper), c_+ the weight of the rows with y = +1 and l_i =
     values_i - upper for them, -values_i for the others: piecewise linear with breakpoints l_i and l_i + upper, at which
@@ -291,7 +291,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """What the excessive gap technique projects: keep * alpha + size * (1 - y f).
+    """The vector that the excessive gap technique projects: keep * alpha + size * (1 - y f).
 
     Parameters
     ----------

@@ -27,9 +27,10 @@ Placement = Literal["random", "kmeans", "kmeans-joint"]
 
 # Rounds of k-means on the sample, which take no pass.
 _SAMPLE_ROUNDS = 50
-# operations that a distance and its share of a mean take as long as, over the rounds that are needed as a rule
+# Operations of a matrix product that take as long as one distance and its part of a mean, in all rounds that a fit
+# usually needs.
 _A_DISTANCE = 700.0
-# The frequencies of a tile of landmarks take at most so many bytes in float64.
+# Bytes of the float64 frequencies of one tile of landmarks at most.
 _ANGLE_BYTES = 1 << 25
 
 
@@ -334,7 +335,7 @@ def similarity_map(
     np.put_along_axis(kept, order, np.cumsum(np.take_along_axis(weights, order, 1), axis=1) > np.finfo(dtype).eps, 1)
     projection: LandmarkProjection | SharedLandmarkProjection
     if shared:
-        # sum_m q_lm cos(w_m.x_l - w_m.x): the cosines and sines of x, mixed by those of the landmarks
+        # sum_m q_lm cos(w_m.x_l - w_m.x): the cosines and sines of x, mixed by cosines and sines at the landmarks
         used = np.flatnonzero(kept.any(axis=0))
         frequencies = candidates.projection if len(used) == len(kept.T) else candidates.projection.take(used)
         angles, weights = angles[:, used], weights[:, used]

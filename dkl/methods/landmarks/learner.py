@@ -46,11 +46,11 @@ from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 
-# losses, angles, weights, and what they are computed by
+# Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
 _NUMBERS_A_CANDIDATE = 8
 
 Pool = Literal["own", "shared"]
-# candidates where none are asked for
+# Candidates for n_candidates=None: of each landmark, or shared by all.
 _CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
 
 
@@ -173,7 +173,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     @property
     def candidates_(self) -> np.ndarray:
-        """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
+        """The candidates of each landmark, (n_landmarks, n_candidates, d), formed on access."""
         W, L = self.pool_.projection.dense(), len(self.landmarks_)
         # shared candidates stand once, however many landmarks there are
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
@@ -207,7 +207,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
-        # each class has as many landmarks as any other: the labels had a say in their choice
+        # each class has the same number of landmarks: the labels took part in their choice
         bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
         )
@@ -278,7 +278,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
-        """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
+        """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)

@@ -33,10 +33,10 @@ from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
-# A packed Gram matrix is cut into panels of columns of at most so many bytes, and a pass sums so many of them.
+# A packed Gram matrix is summed in panels of columns: bytes of a panel, and panels of a pass.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
-# The features of the sampled rows that exist at once, in bytes, and the rows of one product with them.
+# Bytes of the sampled rows' features in memory at once, and the rows of one product with them.
 _TILE_BYTES = 1 << 25
 _ROWS = 512
 
@@ -106,7 +106,7 @@ class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
         ...
 
     def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes, item by item."""
+        """Bytes that the driver holds at most in addition to the passes, item by item."""
         ...
 
 
@@ -347,7 +347,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     seed : int
     weighted : bool
         Amplitudes 1/sqrt(p M) on what is drawn with probability p: the kernel of the pool in expectation. False leaves
-        them alike, as the paper does: the kernel whose spectrum is that of the pool times the scores.
+        them alike, as the paper does: the kernel whose spectrum is the pool's spectrum times the scores.
 
     Returns
     -------

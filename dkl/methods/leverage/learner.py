@@ -35,10 +35,11 @@ from dkl.methods.updating import Updated
 
 # A system of this size is solved exactly: half a minute and 1 GiB at most.
 EXACT_SIZE = 8_000
-# The rows that scores are computed on, and the candidates for each frequency that is drawn, where no number is given.
+# Rows that scores are computed on for n_rows=None; candidates for each kept frequency, and candidates at most, for
+# n_candidates=None.
 _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
-# A sample of rows that comes to the driver takes at most so many bytes.
+# Bytes of the row sample that the driver holds at most.
 _SAMPLE_BYTES = 64 << 20
 
 
@@ -75,7 +76,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     scaling, max_rows
         As of `AlignedFeatures`.
     class_weight : None
-        Taken for the sake of one interface; the targets are not looked at.
+        Ignored: scores depend on the features alone.
     dtype, device, random_state, checkpoint, progress, memory_limit
         As of `RandomFeatures`.
 
@@ -209,7 +210,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return coherence_ratio(self.scores_)
 
     def bounds(self, eps: float = 0.05) -> Bounds:
-        """How many draws stand for the whole pool at this mu: by leverage, and random draws by their coherence.
+        """Draws that approximate the whole pool at this mu: by leverage, and by coherence for random draws.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return (self._pool_size(family) or 0) * columns_a_frequency(family)
 
     def _pool_size(self, family: Family) -> int | None:
-        """As many candidates as are asked for, else so many for each frequency that is kept; None is a whole family."""
+        """`n_candidates`, or a multiple of the kept frequencies if it is None; None means a whole finite family."""
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
             return self.n_candidates
         kept = kept_frequencies(type(self).__name__, self.n_features, family)
@@ -292,7 +293,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _rows_used(self, n_rows: int) -> int:
-        """L, of so many rows that there are."""
+        """L, the number of rows that scores are computed on, out of `n_rows`."""
         if self.n_rows is None:
             return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
         wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
