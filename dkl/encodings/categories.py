@@ -64,18 +64,18 @@ def with_categories(
     ----------
     dataset : Dataset
     held_out : HeldOut
-        Whatever judges rows of the fit: their targets enter the codes of no other row.
+        The rows that judge the fit: their targets enter the numbers of no other row.
     run : Run
-        How the passes over the rows are run.
+        Runs the passes over the rows.
     centres : bool
-        Whether numbers less the mean of their category may become further columns.
+        Whether numbers minus the mean of their category may become further columns.
     more : Made
         Numbers treated as categories, and crosses, that are used without a trial; their own columns stay.
 
     Returns
     -------
     Dataset
-        Its encoding is a `FittedEncoding`, which knows the codes of new rows.
+        Its encoding is a `FittedEncoding`, which replaces the codes of new rows.
     """
     dataset = with_texts(dataset, held_out, run)
     if not dataset.schema.has_codes and not more:
@@ -106,7 +106,7 @@ def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Bl
 
 @dataclass(frozen=True, eq=False)
 class CategoryFit:
-    """How codes become numbers in one fit.
+    """The replacement of codes by numbers in one fit.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ class CategoryFit:
 
     @property
     def in_files(self) -> bool:
-        """Whether sums and tables by fold are kept in files."""
+        """Whether sums and tables by fold are stored in files."""
         return self.bytes * _SHARE_IN_MEMORY > self.allowed
 
     @property
@@ -312,7 +312,7 @@ class CategoryFit:
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
         """See `planned_categories`; with the most crosses and centred numbers that a fit may keep."""
         triples = self.tried_triples(self.tried_crosses)
-        # of triples, which may be large, the largest
+        # triples may be large: the largest of them
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
         centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
@@ -331,7 +331,7 @@ class CategoryFit:
             centred,
             crosses,
         )
-        # what new rows get is a part of the model; a range of values is worked on at a time
+        # the tables for new rows are a part of the model; gains are computed for a range of values at a time
         largest = min(max(key.size for key in self.keys), _MOST_VALUES)
         held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes
@@ -390,7 +390,7 @@ class CategoryFit:
 
     @property
     def _at_once(self) -> int:
-        """How many codes are worked on at a time; it follows from the targets alone, since sums are added up by it."""
+        """Codes of one range; it follows from the targets alone, since the last bits of sums depend on it."""
         return max((1 << 17) // len(self.outputs), 1)
 
     def _ranges(self, key: CategoryKey) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The sums that numbers of categories, and scores of free text, are made of: by fold, of one block."""
+"""Block functions for numbers of categories and scores of free text: sums by fold."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
 TEXT_ROWS = 1 << 13
-"""Rows whose directions of a text are in double precision at a time: 1 KiB a row of all directions, 8 MiB."""
+"""Rows whose directions of a text are converted to double precision at once: 8 MiB at 1 KiB a row."""
 
 
 @dataclass(frozen=True)
 class CategorySum:
-    """The sum of w x^power y^target_power over the rows of each fold that hold each of the values `first` to `last`.
+    """The sum of w x^power y^target_power over the rows of each fold and each code from `first` to `last`.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class CategorySum:
 
     @property
     def width(self) -> int:
-        """How many codes are summed."""
+        """The number of codes in the sum."""
         return self.last - self.first
 
 
 def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weights, or weighted targets or numbers, of the rows of each fold that hold each code of a key.
+    """Sums of weights, or of weighted targets or numbers, by fold and code of a key.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Numbers that may be names, and crosses of few values: what a machine without settings may take for categories too.
+"""A machine's search for further categories: numbers that are names (codes, years), and crosses of few values.
 
-A column of whole numbers is a suspect where it has many values, each in several rows, and is no counter of them.
-Names differ from quantities in that a value says more of its own rows than the values beside it do: its mean target has
-to lower the held-out squared error of the number itself and of the mean targets of its neighbours, near and far.
-Crosses of two or three columns with few values have to lower that of their parts. All of it follows from sums by value
-and fold, as `dkl.encodings.gains` has them.
+A column of whole numbers is a suspect if it has many values, each in several rows, and is no counter of the rows.
+Names differ from quantities in that neighbouring values tell little about a value: the mean target of the value has to
+lower the held-out squared error of a model on the number itself and on the mean targets of its neighbours, near and
+far. A cross of two or three columns with few values has to lower the held-out squared error of its parts. Both follow
+from sums by value and fold; see `dkl.encodings.gains`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Found:
     Parameters
     ----------
     made : Made
-        Numbers and crosses that gain in held-out squared error; empty where none does.
+        Numbers and crosses that lower the held-out squared error; empty where none does.
     suspected : tuple of str
         All columns of whole numbers that look like names.
     """
@@ -81,7 +81,7 @@ class Found:
             As of `Made`.
         is_better : bool
         before, after : float or None
-            Scores on held-out rows without and with them; None where nothing was worth a trial.
+            Scores on held-out rows without and with these categories; None where nothing was tried.
         """
         names = list(self.made.taken if what == "taken" else map(" x ".join, self.made.crosses))
         scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
@@ -98,13 +98,13 @@ class Found:
 
 
 def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) -> Found:
-    """Numbers and crosses of categories that gain, of dense rows of tables with a target and enough rows.
+    """Search for numbers and crosses that predict better as categories; empty for sparse rows and for few rows.
 
     Parameters
     ----------
     dataset : Dataset
     held_out : HeldOut
-        The rows that judge: nothing is learned from them.
+        The held-out rows, which no sum includes.
     run : Run
     seed : int
         Draws the sample.
@@ -131,7 +131,7 @@ def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record]
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
     passes.append((trial.records(trial.sums_of_folds), 1))
-    # once when they are tried, and once more when numbers are made of those that gain
+    # once for the trial, and once more in the fit that uses the gaining ones
     for codes in _planned_codes(trial):
         passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
     return passes
@@ -148,13 +148,13 @@ def suspect_memory(dataset: Dataset) -> dict[str, int]:
         return {}
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     codes, folds = _planned_codes(trial), trial.folds.count
-    # sums of the trial, and of the fit with their tables; of the largest key the columns that gains are of
+    # sums of the trial, and of the fit with its tables; and the intermediates of the largest key's gain
     sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
     return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
 
 
 def _planned_codes(trial: NumberTrial) -> list[int]:
-    """How many codes the suspects, the pairs and the triples have sums of at most, all of a kind together."""
+    """The most codes with sums: of all suspects, of all pairs, and of all triples."""
     dataset = trial.dataset
     numbers = sum(rule.kind in ("number", "boolean") for rule in dataset.encoding.rules)
     few = numbers + sum(rule.kind == "category" for rule in dataset.encoding.rules)
@@ -165,7 +165,7 @@ def _planned_codes(trial: NumberTrial) -> list[int]:
 
 
 def _are_looked_at(dataset: Dataset) -> bool:
-    """Whether they are dense rows of a table, with a target, and enough of them."""
+    """Whether the rows are searched: dense rows of a table with a target, of at least `_FEWEST_ROWS`."""
     is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
     has_target = dataset.task is not None
     return is_table and has_target and not dataset.source.is_sparse and dataset.n_rows >= _FEWEST_ROWS
@@ -185,7 +185,7 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
         values, start = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64), start + len(rule.output_names)
         if rule.kind not in ("number", "boolean"):
             continue
-        # what fills missing values need not be whole
+        # the number that fills missing values need not be whole
         values = values[values == np.floor(values)] if rule.fill is not None else values
         if not len(values) or not (values == np.floor(values)).all() or np.abs(values).max() >= 2**24:
             continue
@@ -221,7 +221,7 @@ class NumberTrial(CategoryFit):
     """The gains of numbers and crosses as categories, from the same sums as target means."""
 
     _known: set[str] = field(default_factory=set, init=False)
-    # The deviations of pairs, each of which is part of many triples.
+    # Deviations of pairs by key, since each pair is part of many triples.
     _of_pairs: dict[CategoryKey, np.ndarray] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -242,7 +242,7 @@ class NumberTrial(CategoryFit):
         return fits
 
     def gaining_numbers(self, suspects: dict[str, CategoryKey]) -> tuple[str, ...]:
-        """The numbers whose values say more than their neighbours do."""
+        """The suspects whose values predict better than their neighbouring values do."""
         totals, taken = self.totals, []
         for (name,), key in self._affordable({(name,): key for name, key in suspects.items()}).items():
             weight, targets = self._cells(key, 0, key.size)
@@ -274,7 +274,7 @@ class NumberTrial(CategoryFit):
         return tuple(names for names in gains if names in best)
 
     def _of_pair(self, key: CategoryKey) -> np.ndarray:
-        """The deviations of a pair, (F, T, B + 1), under the prior that suits it."""
+        """The deviations of a pair, (F, T, B + 1), with its best prior weight."""
         if key not in self._of_pairs:
             self._of_pairs[key] = self._deviations(key, self._priors(key))
         return self._of_pairs[key]
@@ -319,7 +319,7 @@ class NumberTrial(CategoryFit):
 def _triples(
     pairs: Sequence[tuple[str, ...]], crossed: Mapping[tuple[str, ...], CategoryKey]
 ) -> Iterator[tuple[str, ...]]:
-    """Three columns each, all pairs of which are crossed."""
+    """Triples of columns whose three pairs are all in `crossed`."""
     later: dict[str, list[str]] = {}
     for first, second in pairs:
         if (first, second) in crossed:
@@ -340,9 +340,9 @@ def value_gains(
     Parameters
     ----------
     weight, target : ndarray of shape (F, V + 1)
-        N and S by fold and code; the first code is of no value.
+        N and S by fold and code; code 0 is a missing value.
     totals : FoldTotals
-        Of this target alone.
+        The totals of this target alone.
     prior : float
         Of the means.
     values : tuple of int

@@ -1,11 +1,11 @@
 """Target means of categories: folds of rows, and the tables that turn the code of a row into numbers.
 
-A row of fold f whose category is c gets (S - m N) / (N + a) and log(1 + N r): N and S are the weight and the weighted
-target of the rows with this category in all other folds but the held-out one, m is the mean target of all rows that
-are not held out, so that the first is the mean (S + a m) / (N + a) less m, and r is the weight of all rows over that
-of those folds. Rows that are new get the same of all rows: an unseen category is (0, 0).
+A row of fold f with category c gets (S - m N) / (N + a) and log(1 + N r): N and S are the weight and the weighted
+target of the rows with this category in all other folds except the held-out one, and m is the mean target of all rows
+that are not held out, so that the first number is the shrunk mean (S + a m) / (N + a) minus m. r is the weight of all
+rows over the weight of those folds. New rows get the same numbers from all rows; an unseen category gets (0, 0).
 
-The prior weight a is chosen by validation: of `PRIORS` the one with the least squared error of these means as
+The prior weight a is chosen by validation: the one of `PRIORS` with the least squared error of these means as
 predictions of the rows of each fold that is not held out. That error follows from the sums by category and fold alone.
 """
 
@@ -25,12 +25,12 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class CategoryFolds:
-    """Fold 0 is the rows that are held out to judge, whose targets enter no other row's code; all others are in 1 to 5.
+    """The folds of rows: 0 for held-out rows, whose targets enter no other row's numbers; 1 to 5 for all other rows.
 
     Parameters
     ----------
     held_out : HeldOut
-        What judges under the same seed is a part of it.
+        Its share contains every share that is held out with the same seed.
     """
 
     held_out: HeldOut

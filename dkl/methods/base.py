@@ -211,9 +211,9 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up.
+        """The records of each pass over `dataset` and how often it runs at most, which `dkl.plan` adds up.
 
-        These are the preparation, where scaler or bandwidth need it, and the passes of the method itself.
+        They are the preparation, if scaler or bandwidth need it, and the passes of the method itself.
         """
         check_parameters(self)
         self._check_rest()
@@ -230,7 +230,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return {}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn, of other frequencies: what plans of later passes need."""
+        """A map of the largest size that `fit` can learn, with other frequencies, for plans of later passes."""
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)
@@ -307,17 +307,17 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
     def _unfitted(self) -> Self:
-        """A copy with some seed and bandwidth: what plans need of a fitted one."""
+        """A copy with any seed and bandwidth in the place of fitted ones, for plans."""
         unfitted = copy.copy(self)
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()
         return unfitted
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """Candidates of the size that a fit weighs, for plans."""
+        """A pool of the size that a fit weights, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
-        """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
+        """The held-out rows of this fit, whose targets enter the numbers of no other row's categories."""
         withheld = self._context.withheld
         return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
@@ -325,7 +325,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         """Check parameters beyond their declared constraints, such as combinations of them."""
 
     def _learn(self, dataset: Dataset) -> None:
-        """Leave `feature_map_`, and what else the method finds, after the passes over the rows."""
+        """Run the passes over the rows, and set `feature_map_` and the other fitted attributes."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
@@ -344,7 +344,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
 
     def _prepare(self, dataset: Dataset) -> Any:
-        """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
+        """Find the scaler, which is returned, and the bandwidth of `family_`, in one pass if either needs it."""
         family = self._prior()
         problem = self._preparation(dataset, family, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
@@ -358,7 +358,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
-        """How passes are run, the state of a stage kept below the checkpoint."""
+        """The runner of passes, with the state of a stage saved below the checkpoint."""
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
@@ -379,8 +379,8 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     ) -> Any:
         """The final state of a driver; its passes are added to `stats_`.
 
-        `keep` sets on a learner what a state has found: on this one in the end, and on copies where somebody asks for
-        the model so far.
+        `keep` sets the fitted attributes of a state on a learner: on this one at the end, and on copies for callbacks
+        that need the model so far.
         """
 
         def learner_so_far(state: object) -> FeatureLearner:
@@ -399,7 +399,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
 
 
 class PoolLearner(FeatureLearner):
-    """A learner that weighs a pool of candidates, `pool_`, and keeps a few of them; a subclass says how it weighs."""
+    """A learner that weights a pool of candidates, `pool_`, and keeps a few; a subclass computes the weights."""
 
     n_candidates: int | None
     sigma_factors: Any
@@ -417,7 +417,7 @@ class PoolLearner(FeatureLearner):
         return self.pool_.phases
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """Candidates of the size that a fit weighs, drawn from some seed, if the memory holds them."""
+        """A pool of the size that a fit weights, drawn with any seed, if memory holds it."""
         check_room(self, self._pool_size(family), dataset.n_columns)
         return self._draw(family, dataset, seed=0)
 
@@ -428,21 +428,21 @@ class PoolLearner(FeatureLearner):
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
     def _pool_size(self, family: Family) -> int | None:
-        """How many candidates are drawn; None is each feature of a finite family once."""
+        """The number of candidates to draw; None is each feature of a finite family once."""
         return self.n_candidates
 
     def _choose(self) -> None:
-        """Leave the feature map of the candidates that the weights, which are stored, speak for."""
+        """Set `feature_map_` from the stored weights of the candidates."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def _keep(self, choice: FeatureChoice) -> None:
-        """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        """Set the feature map of a choice, with amplitudes on the scale of the family's kernel."""
         # c of the family, with which c^2 phi(x).phi(y) is the kernel in the mean
         scale = self.family_.feature_scale(self.pool_.n_columns)
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
     def _chosen_again(self, **parameters: Any) -> Self:
-        """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
+        """A fitted copy with other parameters that act on stored values (None keeps a parameter), without a pass."""
         check_is_fitted(self)
         given = {name: value for name, value in parameters.items() if value is not None}
         # The values of all candidates are stored, so that only the choice among them is made again.
@@ -485,14 +485,14 @@ class SelectingLearner(Updated, PoolLearner):
         return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
-        """One pass over the rows for the value of each candidate, then the choice."""
+        """Compute the value of each candidate in one pass over the rows, then choose."""
         state = self._sum(*self._asked(dataset), dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()
 
     def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError where the targets are not what the method is for."""
+        """Raise ValueError for targets that the method does not take."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
         """The sums that the pass over the rows computes."""
@@ -501,5 +501,5 @@ class SelectingLearner(Updated, PoolLearner):
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """Store what the pass has found of each candidate (m,), by the name that the method has for it."""
+        """Store the values of the candidates (m,) from the pass, under the method's name for them."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

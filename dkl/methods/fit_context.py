@@ -46,10 +46,10 @@ class FitContext:
     metric: tuple[np.ndarray, float] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
-        """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""
+        """A share of the rows to hold out, by a learner's seed or by that of a machine whose codes exclude these rows."""
         return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)
 
     def judging(self, share: float, seed: int) -> HeldOut:
-        """The rows that judge rounds of a learner: those that the machine withholds, else `held_out`."""
+        """The rows that judge a learner's rounds: the rows that the machine withholds, else `held_out`."""
         given = self.withheld
         return given if given is not None and given.share > 0.0 else self.held_out(share, seed)

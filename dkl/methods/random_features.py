@@ -130,7 +130,7 @@ class RandomFeatures(LearnedMetricMixin):
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The kernel models of the rounds of a metric; nothing without one."""
+        """Bytes of the kernel models in the rounds of a metric; none without a metric."""
         return self._metric_memory(dataset)
 
     def _check_rest(self) -> None:
