@@ -46,7 +46,7 @@ class FitContext:
     metric: tuple[np.ndarray, float] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
-        """A share of the rows to hold out, by a learner's seed or by that of a machine whose codes exclude these rows."""
+        """A share of the rows to hold out, by a learner's seed, or by a machine's whose codes exclude these rows."""
         return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)
 
     def judging(self, share: float, seed: int) -> HeldOut:
