@@ -175,7 +175,7 @@ def _of_length(move: Array, length: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The last steps of each chain, what they took off the gradient, and 1 / (step . change), 0 where not concave."""
+    """The last steps of each chain, the falls of the gradient on them, and 1 / (step . fall), 0 where not concave."""
 
     steps: tuple[Array, ...]
     changes: tuple[Array, ...]

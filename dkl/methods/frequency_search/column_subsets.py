@@ -44,7 +44,7 @@ def column_scales(X: Rows, weight: np.ndarray | None = None) -> np.ndarray:
 
 
 def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.ndarray | None:
-    """Columns drawn at random, each with those whose correlation with it is strongest.
+    """Columns drawn at random, each with the columns of the strongest correlation with it.
 
     Parameters
     ----------

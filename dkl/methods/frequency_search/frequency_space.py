@@ -301,7 +301,7 @@ class FrequencyPool(FrequencySpace):
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:
-    """Frequencies as a matrix, or by their entries where some look at a few columns only."""
+    """Frequencies as a dense matrix, or by their entries if some have zeros."""
     if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
         return SparseProjection.from_rows(frequencies)
     return DenseProjection(frequencies)

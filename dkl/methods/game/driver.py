@@ -52,7 +52,7 @@ class GameDriver:
     """Algorithm 2 on any number of rows; see `dkl.protocols.driver.Driver`."""
 
     def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns: what is projected next, and the means over rounds of the dual weights and of the scores."""
+        """The row columns: the numbers to project next, and the means over rounds of dual weights and of scores."""
         return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
@@ -114,7 +114,7 @@ class GameDriver:
         return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
-        """The rounds that were played to their end; None before the first of them, and in the middle of one."""
+        """The state after the last complete round; None before it, and in the middle of a round."""
         if not state.history or state.phase == "step":
             return None
         if state.phase == "done":
@@ -124,7 +124,7 @@ class GameDriver:
         )
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """In R^d the rows of the search, as they came, scaled, and those with weights again; and the ascent."""
+        """Bytes of the searched rows in R^d (as they came, scaled, and with weights once more), and of the ascent."""
         if problem.pool is not None:
             return {}
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
@@ -155,7 +155,7 @@ class GameDriver:
 
 
 def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After the first pass: the same dual weight everywhere, and in R^d the first candidates under it."""
+    """The state after the first pass: equal dual weights for all rows, and in R^d the first candidates under them."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
         # every row has the same dual weight before the projection, and so has their mean
@@ -166,7 +166,7 @@ def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> G
 
 
 def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After the first pass of a game that goes on: what its last step would have found, had it not been the last."""
+    """The state after the first pass of a game that goes on, with the results that its former last step left out."""
     if problem.pool is None:
         block: Block = results[1]
         state = _next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
@@ -176,7 +176,7 @@ def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 
 def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """The pass that wrote the new column has made the first reduction as well."""
+    """Begin the projection of the new column; the pass that wrote it has computed the first reduction as well."""
     K = problem.n_blocks
     if problem.rules.projection == "alternating":
         return replace(state, phase="project", shifts=np.zeros((0, K)))
@@ -185,7 +185,7 @@ def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str,
 
 
 def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After a reduction of the projection: exact ones narrow a bracket, alternating ones add a multiplier."""
+    """The state after a reduction: exact projections narrow brackets, alternating ones add a multiplier."""
     if problem.rules.projection == "exact":
         return _narrowed(problem, state, results[0])
     # the mean of y_i alpha_i, which Algorithm 3 subtracts to come back to the hyperplane sum_i c_i y_i alpha_i = 0
@@ -195,7 +195,7 @@ def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 
 def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """With finer edges around the multipliers, or on to the candidates where all of them are exact."""
+    """The state with finer edges around the multipliers, or in the next phase if all multipliers are exact."""
     # the dual blocks are projected by themselves: one whose multiplier is exact waits for the others
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
@@ -290,7 +290,7 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
 
 
 def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The answer joins the dual measure; then the round's machine and gap, and another search, or the end."""
+    """The state after the dual step: the answer in the dual measure, the machine and gap, and the next search or the end."""
     sums = results[0]
     previous = state
     # lambda gets the weight of the round, shared equally by the features of its answer; w the answer's sums with it
@@ -325,7 +325,7 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
 
 
 def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
-    """The best of the machines that the pass tried, and its primal value: it bounds max F(., lambda) from above."""
+    """The best machine that the pass tried, and its primal value, an upper bound of max F(., lambda)."""
     trials = trials_of(state)
     # |w|^2 of f = sum_t sqrt(lambda_t) u_t.phi_t, whose coefficients w_t = sqrt(lambda_t) u_t are the mean response
     lengths = np.square(state.coefficients).sum(axis=(1, 2))
@@ -385,7 +385,7 @@ def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.nd
 
 
 def _why_to_stop(problem: GameProblem, state: GameState) -> str:
-    """The stopping rule of the game: how it has ended, with the remedy; empty while it goes on.
+    """Why the game ends, with the remedy; empty while it goes on.
 
     It ends at the gap `tol`, after `patience` rounds without a lower loss on the rows held out, in R^d once all
     frequencies are found, and after `rounds` rounds.
@@ -405,7 +405,7 @@ def _why_to_stop(problem: GameProblem, state: GameState) -> str:
 
 
 def _standing(state: GameState) -> str:
-    """The last gap, for the user."""
+    """A phrase with the last gap, for messages."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
 
 
@@ -458,7 +458,7 @@ def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tup
 def _regrown(
     problem: GameProblem, state: GameState, potentials: np.ndarray, totals: tuple[np.ndarray, np.ndarray]
 ) -> GameState:
-    """A larger sample for the next search where the peaks of this one do not hold on all rows."""
+    """The state with a larger sample for the next search, if peaks of the last one are much lower on all rows."""
     if state.promised is None:
         return state
     verified = pair_potentials(potentials, *totals)

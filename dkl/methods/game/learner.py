@@ -36,7 +36,7 @@ _FIRST_SAMPLE, _MOST_SAMPLED, _SAMPLE_BYTES = 4_000, 100_000, 64 << 20
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """Row columns and, where they are temporary, the folder that goes when nothing refers to it any more."""
+    """Row columns and, if they are temporary, their folder, which is deleted once nothing refers to it."""
 
     columns: RowColumns
     folder: Any = field(default=None, compare=False)
@@ -63,7 +63,7 @@ class KeptColumns:
 
 @dataclass(frozen=True, eq=False)
 class PlayedGame:
-    """The end of a game, with the dual weights of its rows: what another game may go on from.
+    """The end of a game with the dual weights of its rows, from which another game may go on.
 
     Attributes
     ----------
@@ -303,7 +303,7 @@ class GameSolver:
         return {"the rows": dataset.fingerprint, **{name: repr(getattr(self, name)) for name in names}}
 
     def _rules(self, family: Family, pool: FeatureMap | None, start: GameState | ExcessiveGapState | None) -> GameRules:
-        """How long the game is played: rounds times frequencies a round make those that are missing."""
+        """Length and steps of the game: rounds times frequencies of a round are the missing frequencies."""
         most = kept_frequencies("MarginFeatures", self.n_features, family)
         before, missing = (0, most) if start is None else (len(start.history), max(0, most - len(start.weights)))
         rounds, per_round = self.rounds, self.features_per_round

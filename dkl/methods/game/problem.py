@@ -236,14 +236,14 @@ def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
 
 
 def searched_space(problem: GameProblem) -> FrequencySpace:
-    """Where a game without a pool looks for its frequencies."""
+    """The frequencies that a game without a pool searches."""
     if problem.space is None:
         raise ValueError("a game in R^d needs a space to search; give GameProblem(space=...) or a pool")
     return problem.space
 
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
+    """The records of the first pass: C for every row, to be projected; and in R^d a sample of rows to search on."""
     # every row starts at the scale of a dual weight, as in a machine that separates nothing
     operands = {
         "targets": problem.targets,
@@ -315,7 +315,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
-    """The dual step along the round's answer, and how good the mean machine is."""
+    """The record of the dual step along the round's answer, with the losses of the mean machine."""
     answer, K = answer_map(problem, state), problem.n_blocks
     operands = {
         "targets": problem.targets,
@@ -362,7 +362,7 @@ def checks_mean(problem: GameProblem, state: GameState) -> bool:
 
 
 def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
-    """How the column "dual" becomes the dual weights."""
+    """The projection that turns the column "dual" into dual weights."""
     return Feasible(problem.upper, state.shifts, problem.rules.projection == "exact")
 
 
@@ -388,14 +388,14 @@ def dual_step(problem: GameProblem, state: GameState) -> DualStep:
 
 
 def trials_of(state: GameState) -> Trials:
-    """The best machine so far first, and others around it."""
+    """The machines that the next pass tries: the best one so far first, and others around it."""
     # of 5 scales and 9 intercepts the losses of all 45 machines come from one pass; the best moves over rounds
     around = intercept_trials(state.intercepts, state.spread)
     return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
 
 
 def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
-    """The machine as it is with its intercepts, first, and with others around them."""
+    """The intercepts that the next pass tries: the machine's own first, and others around them."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 

@@ -37,7 +37,7 @@ _SMALLEST = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class DictionaryState:
-    """The span of the dictionary, and what the two sweeps over the pool have summed so far.
+    """The span of the dictionary, and the sums of the two sweeps over the pool so far.
 
     Parameters
     ----------

@@ -265,14 +265,14 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self._choose()
 
     def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
-        """The same for candidates of another draw, before anything is fitted."""
+        """The scoring for candidates of another draw, for plans."""
         family = self._planned_family()
         return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
 
     def _scoring(
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
     ) -> tuple[ScoreDriver[Any], LeverageProblem]:
-        """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
+        """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
         # the products of features of this amplitude have the kernel for their sum over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
         n_rows = self._rows_used(dataset.n_rows)
@@ -300,14 +300,14 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return min(n_rows, int(wanted))
 
     def _choose(self) -> None:
-        """Draw frequencies by their scores, which are found anew where `mu` is another one."""
+        """Draw frequencies by their scores, which are computed again for another `mu`."""
         if self.mu_ != self.mu:
             self._score()
         kept = self.n_features // self.pool_.columns_a_frequency
         self._keep(resample(self.scores_, self.pool_.groups, kept, self.seed_, weighted=self.weighted))
 
     def _score(self) -> None:
-        """The scores at `mu`, from what the passes left."""
+        """The scores at `mu`, from the stored results of the passes."""
         if not hasattr(self, "_found"):
             raise ValueError(
                 f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "

@@ -18,7 +18,7 @@ from dkl.protocols.records import Record, RowSample
 
 @dataclass(frozen=True, eq=False)
 class NystromProblem:
-    """Landmarks to be chosen.
+    """The choice of landmarks as data.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _KMEANS_STEPS = 10
 def choose_landmarks(
     rows: np.ndarray, weight: np.ndarray, m: int, kernel: Any, how: Landmarks, seed: int
 ) -> np.ndarray:
-    """m landmarks, or as many different rows as there are.
+    """m landmarks, or all different rows if these are fewer.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return self.feature_map_.projection.dense()
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The metric, where one is learned, and the drawing of rows."""
+        """The passes of a learned metric, and the pass that draws rows."""
         problem = self._problem(dataset, self._planned_family(), None, 0)
         return [*self._planned_metric(dataset), *NystromDriver().plan(problem)]
 
@@ -167,7 +167,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return self._prior()
 
     def _prior(self) -> Any:
-        """The kernel, its bandwidth perhaps still to be found."""
+        """The kernel, possibly without its bandwidth."""
         return Matern(0.5) if self.kernel is None else self.kernel
 
     def _learn(self, dataset: Dataset) -> None:

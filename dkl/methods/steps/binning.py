@@ -84,7 +84,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
 
 
 def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
-    """Behind which of the sorted distinct values an edge lies, by the weight of each."""
+    """The positions among sorted distinct values after which an edge lies, by the values' weights."""
     if len(counts) <= bins:
         return np.arange(len(counts) - 1)
     heavy = counts >= _HEAVY * counts.sum() / bins

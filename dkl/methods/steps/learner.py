@@ -191,16 +191,16 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return projection
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
+        """The passes for moments of numeric targets, for the sample, and for the rounds if they read all rows."""
         check_parameters(self)
         return [*planned_scale(dataset), *list(RoundsDriver().plan(self._problem(dataset, None, 0))) * self.bags]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows in memory, the systems and the histograms."""
+        """Bytes of the rows in memory, the systems and the histograms."""
         return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
 
     def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of the rounds, where they are played on rows in memory."""
+        """Operations of the rounds if they run on rows in memory."""
         return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
@@ -267,7 +267,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
-        """The targets with the rows that judge this bag: one share after the other, each time all have judged anew."""
+        """The targets with the held-out rows of this bag: consecutive shares, drawn anew once all rows were held out."""
         context, share = self._context, self.validation_fraction
         given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
@@ -281,7 +281,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _keep_result(
         self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
     ) -> None:
-        """Set what the bags found: the atoms of their best rounds, divided by sqrt(m), and their coefficients."""
+        """Set the fitted attributes: the atoms of the bags' best rounds, divided by sqrt(m), and their coefficients."""
         places: dict[tuple[Factor, ...], int] = {}
         known = []
         for state in states:
@@ -331,11 +331,11 @@ class BagRows:
     is_given: bool
 
     def judges(self, held_with: np.ndarray) -> np.ndarray:
-        """Mask of the rows that judge, (n,)."""
+        """A mask of the held-out rows, (n,)."""
         return (self.judging if self.is_given or are_times(held_with) else self.own).mask(held_with)
 
     def left_out(self, held_with: np.ndarray) -> np.ndarray:
-        """Mask of the rows that this bag does not see, (n,); some of them may be among the judges."""
+        """A mask of the rows that this bag leaves out, (n,); some of them may be held-out rows."""
         if self.is_given or are_times(held_with):
             return self.own.mask(held_with)
         return np.zeros(len(held_with), bool)

@@ -76,7 +76,7 @@ class PairTables:
 
 
 def entangled_pairs(tables: PairTables) -> list[tuple[int, int]]:
-    """Pairs that explain much more beyond a sum of both columns than either does by itself, the strongest first."""
+    """Pairs that explain much more beyond a sum of both columns than either column by itself, the strongest first."""
     d, K = len(tables.cuts), len(tables.sums)
     alone, most = tables.of_columns(), tables.at_most()
     first, second = np.triu_indices(d, 1)
