@@ -53,7 +53,7 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
 
 
 def keep_support(weights: np.ndarray) -> FeatureChoice:
-    """Keep every feature of positive weight, with amplitude sqrt(weight).
+    """The choice of every feature of positive weight, with amplitude sqrt(weight).
 
     References
     ----------

@@ -38,7 +38,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a fitted model comes from.
+    """The origin of a fitted model: rows, bytes, seconds, memory and versions.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class _Recording:
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
-        """Events are the moments to look at the memory; small passes have thousands a second, all alike."""
+        """Measure memory at an event, at most once in 5 ms, since small passes have thousands of events a second."""
         self.tally(event)
         now = time.perf_counter()
         if now - self._looked >= _LOOK_EVERY_S:
@@ -201,7 +201,7 @@ def recorded_device(device: str) -> Device:
 
 
 def record_rows(dataset: Dataset) -> None:
-    """Say which rows the fit under way is about; the first that are said are those that the user gave."""
+    """Record the rows of the current fit; the first recorded rows are those that the user gave."""
     recording = _UNDER_WAY.get()
     if recording is not None and not recording.rows.place:
         recording.rows = rows_of(dataset)

@@ -114,7 +114,7 @@ def mean_loss(
 
 
 def explained(own: float, constant: float) -> float:
-    """The share of the loss of the best constant that a model takes away, D^2; as R^2 is of squares."""
+    """D^2, the share of the best constant's loss that a model removes, as R^2 does for squares."""
     if constant > 0.0:
         return 1.0 - own / constant
     return 1.0 if own <= 0.0 else 0.0

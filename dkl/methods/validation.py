@@ -75,7 +75,7 @@ def rows_to_fit(
     categorical = getattr(estimator, "categorical", None) or ()
 
     def made() -> Dataset:
-        """The rows without what keeps some of them together."""
+        """The rows without their groups and times."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
@@ -130,7 +130,7 @@ def without_splits(dataset: Dataset) -> Dataset:
 
 
 def check_target(asking: str, dataset: Dataset) -> None:
-    """Raise ValueError where rows have no target, and what is `asking` needs one."""
+    """Raise ValueError for rows without a target; `asking` names what needs one."""
     if dataset.task is None:
         raise ValueError(f"{asking} requires y to be passed, but the target y is None")
 

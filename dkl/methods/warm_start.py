@@ -13,7 +13,7 @@ from dkl.protocols.estimators import FittedFeatures
 
 
 class WarmStarting(FittedFeatures, Protocol):
-    """A learner with `warm_start`, which notes what its last fit belongs to."""
+    """A learner with `warm_start`, which stores the columns and classes of its last fit."""
 
     warm_start: bool
     _fingerprint: str

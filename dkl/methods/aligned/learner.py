@@ -292,13 +292,13 @@ class AlignedFeatures(Certified, SelectingLearner):
         return replace(super()._problem(pool, dataset), center=self.center, similarity=S, diagonal=self.diagonal)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """The alignments v that the driver has found."""
+        """Store the alignments v."""
         self.alignment_ = np.asarray(state.values)
         if self.similarity is not None:
             self.self_similarity_ = state.itself
 
     def _choose(self) -> None:
-        """The weights q that maximise q.v in the ball, and the features that are kept by them: no pass."""
+        """Set the weights q that maximise q.v in the ball, and the features chosen by them, without a pass."""
         groups = self.pool_.groups
         sizes = np.bincount(groups)
         self.rho_ = self._radius
@@ -310,7 +310,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         self._keep(self.chosen(weights))
 
     def weighed(self, values: np.ndarray, total: float = np.nan) -> np.ndarray:
-        """The weights of the pool's blocks by alignments of all candidates; of single ones where blocks are single.
+        """The weights of the pool's blocks from the alignments of all candidates.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     @property
     def _radius(self) -> float:
-        """rho, which grows with the number of blocks where none is given."""
+        """The radius `rho`, or its default, which grows with the number of blocks."""
         if self.rho is not None:
             return float(self.rho)
         radius = RHO_SHARE * (int(self.pool_.groups.max()) + 1)
@@ -331,14 +331,14 @@ class AlignedFeatures(Certified, SelectingLearner):
         return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The candidates that a feature map keeps by weights of the blocks."""
+        """The choice of candidates by the weights of the blocks."""
         # a pair takes two columns of the bound that `n_features` is
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
 
 
 def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) -> np.ndarray:
-    """S of two labels as a matrix over the classes.
+    """The similarities of pairs of classes as a matrix (K, K).
 
     Parameters
     ----------

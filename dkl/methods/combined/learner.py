@@ -179,7 +179,7 @@ class CombinedFeatures(FeatureLearner):
         return named
 
     def _new(self, seed: int) -> list[Any]:
-        """A new learner for each of the searches, with the seed, size and options that it has not itself."""
+        """A new learner for each fit, with the seed, size and options of this one where it has none of its own."""
         given = self._given()
         sizes = [_size_of(learner) for learner in given]
         share = 1.0 if self.n_features is None else min(1.0, self.n_features / (self.searches * sum(sizes)))
@@ -203,7 +203,7 @@ class CombinedFeatures(FeatureLearner):
         return learners
 
     def put_together(self, learners: Sequence[FeatureLearner]) -> Self:
-        """Be fitted by learners that were fitted to the same rows already; of combined ones each part counts.
+        """Set the fitted attributes from learners fitted to the same rows; parts of combined learners count one by one.
 
         Parameters
         ----------

@@ -290,7 +290,7 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
 
 
 def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The state after the dual step: the answer in the dual measure, the machine and gap, and the next search or the end."""
+    """The state after the dual step, with the answer in the dual measure, the machine, the gap, and the next search."""
     sums = results[0]
     previous = state
     # lambda gets the weight of the round, shared equally by the features of its answer; w the answer's sums with it

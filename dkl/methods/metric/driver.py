@@ -147,7 +147,7 @@ class MetricDriver:
         return [([self._sample(problem)], 1), (systems, problem.rounds), ([slopes], problem.rounds)]
 
     def memory(self, problem: MetricProblem, row_bytes: int) -> dict[str, int]:
-        """The systems, their factors, and the metric with its root."""
+        """Bytes of the systems, their factors, and the metric with its root."""
         n_landmarks, d = problem.n_landmarks, problem.n_columns
         return {
             "landmarks of the metric": 3 * n_landmarks * row_bytes,
@@ -186,7 +186,7 @@ def _record(problem: MetricProblem, state: MetricState, number: int) -> BlockSum
 
 
 def _judged(problem: MetricProblem, state: MetricState, results: Sequence[dict[str, np.ndarray]]) -> MetricState:
-    """With the best metric and ridge by held-out rows, and the model whose gradients the next pass takes."""
+    """The state with the metric and ridge of the lowest held-out loss, and the model for the next pass of gradients."""
     systems = [
         _RidgePath(problem.kernel.with_bandwidth(sigma).kernel(in_metric(state.landmarks, metric)), sums)
         for metric, sigma, sums in zip(state.metrics, state.sigmas, results, strict=True)
@@ -230,7 +230,7 @@ class _RidgePath:
 
 
 def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarray]) -> MetricState:
-    """With the metrics that the products of gradients make, and their bandwidths."""
+    """The state with new metrics from the products of gradients, and their bandwidths."""
     M, d = sums["products"], problem.n_columns
     trace = float(np.trace(M) if M.ndim == 2 else M.sum())
     if not trace > 0.0:

@@ -50,7 +50,7 @@ class LearnedMetricMixin(FeatureLearner):
 
     @property
     def _searches(self) -> bool:  # type: ignore[override]
-        """A metric looks too good on the rows that it was learned on."""
+        """Whether the fit is over-optimistic on its own rows: a metric is."""
         return self.metric is not None
 
     def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:

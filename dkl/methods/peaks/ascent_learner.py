@@ -25,7 +25,7 @@ _FEWEST_SAMPLED, _SAMPLE_BYTES = 1_000, 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class AscentSearch(PeakSearch):
-    """`method="langevin"` and `"quasi-newton"` of PeakFeatures, whose parameters these are."""
+    """`method="langevin"` and `"quasi-newton"` of PeakFeatures; parameters as there."""
 
     method: Method
     chains: int | None
@@ -47,7 +47,7 @@ class AscentSearch(PeakSearch):
         return PeakDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
-        """The peaks of the last fit, which a search may miss; None for a finite family, which is weighed as a whole."""
+        """The peaks of the last fit as candidates, since a search may miss them; None for a finite family."""
         if isinstance(self.given_family, FiniteFamily):
             return None
         return np.asarray(feature_map.projection.take(np.arange(n_peaks)).dense(), dtype=np.float32)
@@ -93,7 +93,7 @@ class AscentSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: PeakProblem, state: PeakState) -> dict[str, Any]:
-        """The highest peaks that differ from each other, highest first, and random draws."""
+        """The highest distinct peaks, highest first, and random draws."""
         kept = chosen_points(problem, state)
         n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
         is_pool, peaks = problem.space.size is not None, kept[:n_peaks]

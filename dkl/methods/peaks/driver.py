@@ -139,7 +139,7 @@ class PeakDriver:
         return verification, _sample(problem, larger, state.passes)
 
     def step(self, problem: PeakProblem, state: PeakState, results: Sequence[Any]) -> PeakState:
-        """Search the sample, or judge the verified candidates and search again if they do not hold."""
+        """Search the sample; or compare verified potentials with sampled ones, and search again if they are much lower."""
         if state.passes > 0:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
@@ -172,7 +172,7 @@ class PeakDriver:
         )
 
     def stopped(self, problem: PeakProblem, state: PeakState, why: str) -> PeakState | None:
-        """The candidates that were verified; None before the first are."""
+        """The state with the verified candidates alone; None before any was verified."""
         if state.finished or len(state.verified) == 0:
             return state if state.finished else None
         # candidates of the search that was broken off were seen on a sample only
@@ -180,7 +180,7 @@ class PeakDriver:
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
     def memory(self, problem: PeakProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows of the last search, as they came and scaled, and the ascent; nothing for a finite pool."""
+        """Bytes of the last search's rows, as they came and scaled, and of the ascent; nothing for a finite pool."""
         if problem.space.size is not None:
             return {}
         rows = min(problem.most_rows, n_rows)
@@ -188,7 +188,7 @@ class PeakDriver:
         return {"searched rows": 2 * rows * row_bytes, "chains that climb": ascent}
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The first sample, and a verification for each search that may be needed."""
+        """The passes of the first sample, and of a verification for each possible search."""
         given = 0 if problem.start is None else len(problem.start)
         points = problem.space.start(problem.n_candidates + problem.n_plain + given, problem.seed)
         verification = verification_record(problem, problem.space.feature_map(points))
@@ -231,7 +231,7 @@ class Verified(Protocol):
 
 
 def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
-    """The sums that the candidates' potentials on all rows follow from."""
+    """The record of the sums for the candidates' potentials on all rows."""
     K = problem.targets.n_columns
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
     accumulators = {"features": Accumulator(shape), "absolutes": Accumulator((K,)), "squares": Accumulator((K,))}
@@ -252,5 +252,5 @@ def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
-    """The rows of a search, other ones for each number."""
+    """The record of a search's sample, with other rows for each number."""
     return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)

@@ -151,7 +151,7 @@ class GridDriver:
         return cell_record(problem, state), RowSample("rows to polish on", problem.sample_rows, problem.seed)
 
     def step(self, problem: GridProblem, state: GridState, results: Sequence[Any]) -> GridState:
-        """Bound what the cells can hold, and cut those that may hold more; or keep what was verified."""
+        """Bound the potentials in the cells, and cut cells that may exceed the best; or store verified potentials."""
         state = replace(state, passes=state.passes + 1)
         if state.searched:
             return replace(state, verified=verified_potentials(results[0]), finished=True)
@@ -180,11 +180,11 @@ class GridDriver:
         return replace(state, points=points, cells=state.cells[:0], searched=True)
 
     def memory(self, problem: GridProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows on which candidates are polished: as they came, and scaled in float64."""
+        """Bytes of the rows on which candidates ascend: as they came, and scaled in float64."""
         return {"searched rows": 3 * min(problem.sample_rows, n_rows) * row_bytes}
 
     def plan(self, problem: GridProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The grid, the refinements at most, and the verification."""
+        """The passes of the grid, of the most refinements, and of the verification."""
         start = self.init(problem)
         sample = RowSample("rows to polish on", problem.sample_rows, problem.seed)
         cells = np.ones((1 << 10, problem.n_columns)) * problem.grid.spacing

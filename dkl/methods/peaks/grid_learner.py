@@ -27,7 +27,7 @@ _SUM_BYTES = 64 << 20
 
 @dataclass(frozen=True, eq=False)
 class GridSearch(PeakSearch):
-    """`method="grid"` of PeakFeatures, whose parameters these are."""
+    """`method="grid"` of PeakFeatures; parameters as there."""
 
     tol: float
 
@@ -66,7 +66,7 @@ class GridSearch(PeakSearch):
         return GridDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> None:
-        """The grid misses no peak: it needs none of the last fit."""
+        """None: a grid misses no peak, so that the last fit has nothing to add."""
         return None
 
     def problem(self, rows: PreparedRows, start: None) -> GridProblem:
@@ -104,7 +104,7 @@ class GridSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: GridProblem, state: GridState) -> dict[str, Any]:
-        """The highest peaks that differ from each other, random draws, and what no other frequency exceeds."""
+        """The highest distinct peaks, random draws, and the bound that no other frequency exceeds."""
         peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
         n_random = 0 if problem.plain is None else len(problem.plain)
         kept = filled(peaks, n_random, self.counts[1])

@@ -32,7 +32,7 @@ class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
         ...
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
-        """The first frequencies of the last fit, where a search may miss them; None where it cannot."""
+        """The first frequencies of the last fit as candidates, if a search may miss them; else None."""
         ...
 
 
@@ -205,7 +205,7 @@ class PeakFeatures(SearchingLearner):
         self._strategy().check()
 
     def _strategy(self) -> PeakStrategy[Any, Any, Any]:
-        """The way to search that `method` names: nothing below depends on which one it is."""
+        """The strategy of `method`, which hides all differences between the methods."""
         kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
         return self._with_parameters(kind)
 

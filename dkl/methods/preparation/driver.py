@@ -59,7 +59,7 @@ class PreparationProblem:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to find."""
+        """Whether a pass is needed."""
         return self.needs_bandwidth or self.scaling is not None
 
     @property
@@ -109,7 +109,7 @@ class PreparationDriver:
     """The scaler, the bandwidth and the columns with heavy tails, in one pass; no pass if none of them is needed."""
 
     def init(self, problem: PreparationProblem) -> PreparationState:
-        """Finished at once where nothing is to be found."""
+        """The state before the pass; already final if no pass is needed."""
         return PreparationState(finished=not problem.is_needed)
 
     def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:

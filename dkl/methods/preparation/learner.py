@@ -43,7 +43,7 @@ def preparation_problem(
 
 
 def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
-    """Tell the user which columns have heavy tails, and the remedy."""
+    """Publish a note on columns with heavy tails, and the remedy."""
     if len(columns) == 0:
         return
     names = dataset.column_names

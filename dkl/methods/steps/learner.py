@@ -267,7 +267,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
-        """The targets with the held-out rows of this bag: consecutive shares, drawn anew once all rows were held out."""
+        """The targets with the held-out rows of this bag: consecutive shares, drawn anew once each row was held out."""
         context, share = self._context, self.validation_fraction
         given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
