@@ -139,7 +139,7 @@ class PeakDriver:
         return verification, _sample(problem, larger, state.passes)
 
     def step(self, problem: PeakProblem, state: PeakState, results: Sequence[Any]) -> PeakState:
-        """Search the sample; or compare verified potentials with sampled ones, and search again if they are much lower."""
+        """Search the sample; or compare verified potentials with sampled ones, and search again if they differ."""
         if state.passes > 0:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
