@@ -1,4 +1,4 @@
-"""What selection among candidates needs of a block: sums of their features by class, for all rows or fold by fold."""
+"""Block functions of candidate selection: sums of the candidates' features by class, over all rows or by fold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACCUMULATOR_BYTES = 64 << 20
 
 
 def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked.
+    """One block's sums of the candidates' features times targets, of the targets, and of squared features if needed.
 
     Operands: "problem" (a `PotentialProblem`).
     """

@@ -29,7 +29,7 @@ from dkl.linear.sums import shuffled_minibatch, stored_minibatch
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
-from dkl.methods.margin.round import column_numbers
+from dkl.methods.margin.driver import column_numbers
 from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem

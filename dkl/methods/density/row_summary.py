@@ -1,4 +1,4 @@
-"""What the squared error of every linear model on some rows depends on: sums of many rows, or few rows themselves."""
+"""A summary of rows from which the squared error of any linear model follows: sums of them, or the rows if few."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Centred(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SquaredSums:
-    """Sums of rows; those of disjoint rows add.
+    """Sums of rows; the sums of disjoint sets of rows add up.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class SquaredSums:
     @property
     def variances(self) -> np.ndarray:
         """The variance of each target, E[y^2] - E[y]^2, (K,)."""
-        # The last column of the cross products is that of the ones: it holds the sums of y.
+        # The last column of the cross products belongs to the ones: it holds the sums of y.
         return np.maximum(self.squares / self.weight - (self.cross[:, -1] / self.weight) ** 2, 0.0)
 
     @property
@@ -143,7 +143,7 @@ class SquaredSums:
 
 @dataclass(frozen=True, eq=False)
 class SquaredRows:
-    """Rows themselves: less than their sums where there are fewer than half as many as columns.
+    """Rows themselves, which take less memory than their sums if they are fewer than half the columns.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class SquaredRows:
         return SquaredRows(*(np.concatenate(pair) for pair in zip(mine, others, strict=True)))
 
     def centred(self) -> CentredRows:
-        """The rows less their means, those of larger weight longer.
+        """The rows minus their means, times the square roots of their shares of the weight.
 
         Raises
         ------

@@ -15,15 +15,15 @@ from dkl.methods.density.row_summary import Centred, Squared
 from dkl.methods.density.solution import TunedSolution, optimality
 from dkl.solvers.density_term import DensityTerm
 
-# What the last Newton step on the density may still promise, as a share of the objective: for a model, and for one
-# that only judges hyper-parameters on a fold.
+# Newton steps on the density end once the next one promises to lower the objective by less than this share of it: in
+# the fit of a model, and in the fit of one that only judges hyper-parameters on a fold.
 _EXACT = 1e-14
 _JUDGED = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutErrors:
-    """How models that were fitted without a fold predict it.
+    """The errors on each fold of models that were fitted without it.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class HeldOutErrors:
     weights : ndarray of shape (F,)
         The weight of each fold's rows.
     densities : tuple of ndarray
-        Those of the folds' models: a start for hyper-parameters nearby.
+        The densities of the folds' models: a start for hyper-parameters nearby.
     """
 
     errors: np.ndarray

@@ -16,8 +16,8 @@ from dkl.methods.density.solution import TunedSolution, optimality, ridge_value
 from dkl.methods.density.squared import solve_squared
 from dkl.protocols.records import Record
 
-# Sums of products in float32 are corrected until the residual of the optimality conditions is this small, by at most
-# so many further passes.
+# Sums of products in float32 are corrected by further passes until the residual of the optimality conditions is at most
+# _CORRECTED, and by _CORRECTIONS passes at most.
 _CORRECTED = 1e-9
 _CORRECTIONS = 8
 
