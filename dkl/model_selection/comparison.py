@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dkl.linear.judge import ranked
 from dkl.model_selection.rivals import OUTSIDE
 from dkl.plots.score_curves import ComparisonDisplay
 
@@ -102,8 +103,8 @@ class Comparison:
     @property
     def best(self) -> Compared:
         """The result with the largest score; of equal ones the fastest."""
-        scored = [result for result in self.results if np.isfinite(result.score)]
-        return max(scored, key=lambda result: (result.score, -result.seconds))
+        by_time = sorted(self.results, key=lambda result: result.seconds)
+        return by_time[ranked([result.score for result in by_time])[0]]
 
     @property
     def standard_error(self) -> float:
