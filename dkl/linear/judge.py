@@ -112,6 +112,23 @@ def others(numbers: Iterable[int], fold: int, in_time: bool = False) -> list[int
     return [other for other in numbers if (other > fold if in_time else other != fold)]
 
 
+def score_error(score: float, n_rows: float, *, is_share: bool) -> float:
+    """The standard error of a score on so many rows drawn at random, where the loss of each row is not known.
+
+    Parameters
+    ----------
+    score : float
+    n_rows : float
+    is_share : bool
+        Of right answers, p: sqrt(p (1 - p) / n), the mean of n Bernoulli variables. Else R^2 = r^2: a correlation r has
+        the standard error (1 - r^2) / sqrt(n) (Fisher 1915), and R^2 changes by 2 r for each unit of r.
+    """
+    if is_share:
+        return float(np.sqrt(score * (1.0 - score) / n_rows))
+    # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
+    return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(n_rows))
+
+
 def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
     """Whether paired gains, of the same rows or folds, are more than chance: by a one-sided t-test at 2.5 %.
 
