@@ -13,6 +13,7 @@ import numpy as np
 
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.judge import is_clear
+from dkl.solvers.squared_sums import squared_losses
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
 """A mean gain over folds is clear if it exceeds this share of the squared error by this number of standard errors."""
@@ -56,7 +57,8 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
         for k in (len(b) - 1, len(b)):
             scaled = A[:k, :k] / np.outer(length[:k], length[:k])
             w = np.linalg.lstsq(scaled, b[:k] / length[:k], rcond=1e-9)[0] / length[:k]
-            errors.append(squares[fold] - 2.0 * w @ answers[fold, :k] + w @ moments[fold, :k, :k] @ w)
+            own = moments[fold, :k, :k], answers[fold : fold + 1, :k], squares[fold : fold + 1]
+            errors.append(float(squared_losses(*own, w[None])[0]))
         gains.append((errors[0] - errors[1]) / max(errors[0], np.finfo(np.float64).tiny))
     return np.array(gains)
 

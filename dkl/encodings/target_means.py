@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dkl.linear.judge import last_least, others
 from dkl.linear.minibatches import HeldOut
 from dkl.protocols.held_together import are_times
 
@@ -80,7 +81,7 @@ class FoldTotals:
 
     def others(self, fold: int) -> list[int]:
         """The folds from which the numbers of the rows of `fold` are learned."""
-        return [g for g in range(1, len(self.weight)) if (g > fold if self.by_time else g != fold)]
+        return others(range(1, len(self.weight)), fold, self.by_time)
 
     def ratio(self, fold: int) -> float:
         """r: the weight of all rows over the weight of the other folds; 1 for the oldest rows, without earlier ones."""
@@ -122,11 +123,10 @@ def fold_deviations(
 
 def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) -> tuple[np.ndarray, np.ndarray]:
     """N and S of the folds that say what the rows of each fold get, (F, V) and (F, T, V)."""
-    # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
-    others = [totals.others(fold) for fold in range(len(weight))]
+    seen = [totals.others(fold) for fold in range(len(weight))]
     return (
-        np.stack([weight[folds].sum(axis=0) for folds in others]),
-        np.stack([targets[:, folds].sum(axis=1) for folds in others]),
+        np.stack([weight[folds].sum(axis=0) for folds in seen]),
+        np.stack([targets[:, folds].sum(axis=1) for folds in seen]),
     )
 
 
@@ -156,7 +156,7 @@ def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *,
 
 def best_priors(losses: np.ndarray) -> np.ndarray:
     """The prior of least loss of each target, (T,); of equal ones the largest. Losses are (P, T)."""
-    return np.asarray(PRIORS)[len(PRIORS) - 1 - np.argmin(losses[::-1], axis=0)]
+    return np.asarray(PRIORS)[last_least(losses)]
 
 
 def fold_numbers(

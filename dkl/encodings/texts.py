@@ -28,9 +28,11 @@ from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.fitting import Run
+from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.squared_sums import squared_losses
 
 KEPT = (24, 8)
 """Directions of words, and of pairs of words, that become columns: the ones in which texts differ most."""
@@ -134,10 +136,8 @@ def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> 
         losses = np.zeros((len(_PENALTIES), n_targets))
         for place, of_folds in enumerate(tried):
             for f in range(1, count):
-                w = of_folds[f]
-                errors = totals.squares[:, f] - 2.0 * (w * answers[f]).sum(axis=0) + (w * (gram[f] @ w)).sum(axis=0)
-                losses[place] += errors
-        best = len(_PENALTIES) - 1 - np.argmin(losses[::-1], axis=0)
+                losses[place] += squared_losses(gram[f], answers[f].T, totals.squares[:, f], of_folds[f].T)
+        best = last_least(losses)
         whole = [_ridge(gram.sum(axis=0), answers.sum(axis=0), by) for by in _PENALTIES]
     found = np.empty((count + 1, width - 1, n_targets))
     for t, place in enumerate(best.tolist()):

@@ -60,4 +60,4 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     present = np.unique(number)
     sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
     zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}
-    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in range(folds.count + 1)]) for name in zeros}
+    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in (*range(folds.count), -1)]) for name in zeros}

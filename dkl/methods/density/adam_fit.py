@@ -9,6 +9,7 @@ import numpy as np
 
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
 from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
+from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary, summary_records
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
@@ -75,7 +76,7 @@ class AdamFit:
     def message(self, objective: float, gap: float) -> str:
         """How the epochs ended, given the objective of the model and its duality gap (NaN where it was not judged)."""
         share = gap / max(objective, np.finfo(np.float64).tiny)
-        best = f", the best of which ({int(np.argmin(self.losses)) + 1}) was kept," if self.losses else ""
+        best = f", the best of which ({last_gain(self.losses) + 1}) was kept," if self.losses else ""
         bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
         asked = f"{self.ended}: " if self.ended else ""
         return f"{asked}{len(self.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"

@@ -13,10 +13,10 @@ from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile
-from dkl.methods.density.row_summary import Squared, SquaredRows, SquaredSums
 from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.squared_sums import Squared, SquaredRows, SquaredSums
 
 # The most bytes that one accumulator may take: packed matrices above it are cut into panels of columns, a record each.
 _ACCUMULATOR_BYTES = 1 << 26

@@ -11,10 +11,10 @@ import numpy as np
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.density.pass_records import FoldSums, misfit_record
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.row_summary import SquaredSums
 from dkl.methods.density.solution import TunedSolution, optimality, ridge_value
 from dkl.methods.density.squared import solve_squared
 from dkl.protocols.records import Record
+from dkl.solvers.squared_sums import SquaredSums
 
 # Sums of products in float32 are corrected by further passes until the residual of the optimality conditions is at most
 # _CORRECTED, and by _CORRECTIONS passes at most.
