@@ -250,9 +250,10 @@ def _say_doubts(y: np.ndarray, counts: dict[str, int], *, is_asked: bool) -> Non
 
     seen = _seen(y)
     said = several_ways("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
-    if is_asked and (date := seen.first_date) is not None:
+    if is_asked and (dates := seen.first_dates):
+        row, text = dates[0]
         said = (
-            f"y holds dates or times, such as {date[1]!r} in row {date[0]}, which are taken for labels, each a class "
+            f"y holds dates or times, such as {text!r} in row {row}, which are taken for labels, each a class "
             "of its own; to predict times, give a regressor numbers, such as the days from a day"
         )
     if said and is_asked:
@@ -289,10 +290,11 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
     from dkl.data.columns.numbers import NumberForm
 
     seen, texts = _seen(y), pa.array(y.tolist(), pa.string())
-    if (date := seen.first_date) is not None:
+    if dates := seen.first_dates:
+        row, text = dates[0]
         labels = "" if is_asked else ", or say that they are labels: task='classification'"
         raise ValueError(
-            f"y holds dates or times ({date[1]!r} in row {date[0]}): turn them into numbers, such as the days from a "
+            f"y holds dates or times ({text!r} in row {row}): turn them into numbers, such as the days from a "
             f"day{labels}"
         )
     reading = seen.reading()

@@ -97,6 +97,20 @@ def test_dates_of_two_digit_years_are_said(tmp_path: Path, way: str, form: str) 
 
 
 @pytest.mark.parametrize("way", ["frame", "file"])
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%d.%m.%y", "%d %b %Y", "%H:%M"])
+def test_dates_of_several_forms_are_said_however_few_they_are(tmp_path: Path, way: str, form: str) -> None:
+    days = pd.date_range("2010-02-13 12:00", periods=6, freq="31h")
+    values = [day.strftime(form if place % 2 else "%Y-%m-%d") for place, day in enumerate(days)] * 5
+    said = (
+        rf"column 'a' writes its dates in several forms \('2010-02-13' in row 0, '{days[1].strftime(form)}' in row 1\)"
+        r".*pandas.to_datetime.*categorical=\['a'\]"
+    )
+    with pytest.warns(UserWarning, match=said):
+        encoding = encoded(tmp_path, values, way)
+    assert encoding.rules[0].kind == "category"
+
+
+@pytest.mark.parametrize("way", ["frame", "file"])
 def test_names_that_differ_by_blanks_are_said_with_their_rows(tmp_path: Path, way: str) -> None:
     values = [" red", "red", "blue", "green "] * 10
     with pytest.warns(UserWarning, match=r"column 'a' holds names .*: 'red' \(10 rows\) and ' red' \(10 rows\)\."):

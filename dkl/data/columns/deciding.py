@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.columns.free_text import TextDirections
@@ -346,17 +347,20 @@ def alike_names(name: str, counts: Mapping[str, int], otherwise: str = "", *, ar
     are_meant : bool
         It was said: blanks around them, which nobody sees, are told of all the same.
     """
-    texts = list(counts)
-    alike: dict[object, list[str]] = {}
-    for text, number in zip(texts, _names_as_numbers(texts, counts), strict=True):
-        if are_meant:
-            alike.setdefault(text.strip(), []).append(text)
-        else:
-            alike.setdefault(text.strip().casefold() if np.isnan(number) else number, []).append(text)
-    # the name without blanks comes first
-    found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values() if len(group) > 1]
-    if not found:
+    texts = pa.array(list(counts), pa.string())
+    keys = pc.utf8_trim_whitespace(texts)
+    if not are_meant:
+        numbers = _names_as_numbers(texts, np.fromiter(counts.values(), np.int64, len(counts)))
+        keys = pc.coalesce(pa.array(numbers + 0.0, from_pandas=True).cast(pa.string()), pc.utf8_lower(keys))
+    coded = pc.dictionary_encode(keys)
+    if len(coded.dictionary) == len(texts):
         return []
+    codes = coded.indices.to_numpy()
+    alike: dict[int, list[str]] = {}
+    for place in np.flatnonzero(np.bincount(codes)[codes] > 1).tolist():
+        alike.setdefault(int(codes[place]), []).append(texts[place].as_py())
+    # the name without blanks comes first
+    found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values()]
     found.sort(key=lambda group: (group[0].strip(), group))
     by = [how for how in _ALIKE if any(_differ_by(group) == how for group in found)]
     shown = "; ".join(" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group) for group in found[:3])
@@ -377,19 +381,16 @@ def _differ_by(group: list[str]) -> str:
     """The way in which names that may mean the same differ, the plainest that tells all of them apart."""
     if len({text.strip() for text in group}) == 1:
         return _ALIKE[0]
-    return _ALIKE[1] if len({text.strip().casefold() for text in group}) == 1 else _ALIKE[2]
+    return _ALIKE[1] if len({text.strip().lower() for text in group}) == 1 else _ALIKE[2]
 
 
-def _names_as_numbers(texts: list[str], counts: Mapping[str, int]) -> np.ndarray:
+def _names_as_numbers(texts: pa.Array, counts: np.ndarray) -> np.ndarray:
     """The numbers that names write, (n,); NaN where one writes none, and everywhere unless nearly all of them do."""
-    parts = NumberParts.of(pa.array(texts, pa.string()))
+    parts = NumberParts.of(texts)
     values = np.full(len(texts), np.nan)
-    if len({spelling.unit for spelling in parts.spellings}) > 1:
-        # 5% need not be 5
-        return values
     is_number = parts.place >= 0
-    often = np.fromiter(counts.values(), np.int64, len(texts))
-    if not is_number.any() or often[is_number].sum() < SHARE_READ * often.sum():
+    # 5% need not be 5
+    if len({spelling.unit for spelling in parts.spellings}) != 1 or counts[is_number].sum() < SHARE_READ * counts.sum():
         return values
     for place, spelling in enumerate(parts.spellings):
         at = np.flatnonzero(parts.place == place)
@@ -410,6 +411,11 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
             f"{name} looks like dates in which no day is beyond 12 ({texts.unclear_day.first[1]!r}), so that it cannot "
             "be told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a "
             f"frame: pandas.to_datetime with a format), {names}"
+        ]
+    if len(texts.first_dates) > 1:
+        return [
+            f"{name} writes its dates in several forms ({_named(texts.first_dates)}); its values are taken as names. "
+            f"Write all of them as 2014-03-27 to have dates (of a frame: pandas.to_datetime with a format), {names}"
         ]
     if texts.short_years >= _MOST_PART * (texts.count - texts.marks) and texts.short_years:
         return [

@@ -285,18 +285,18 @@ class TextStatistics:
         return sorted(found, key=lambda figures: figures.first) if len(found) > 1 else []
 
     @property
-    def first_date(self) -> tuple[int, str] | None:
-        """Row and text of the first date or time of day where nearly all values are such, in whatever form; else None.
+    def first_dates(self) -> list[tuple[int, str]]:
+        """Row and text of the first date or time of each form, where nearly all values are such; else none.
 
-        A year of two digits, and a day that cannot be told from the month, make a date as well.
+        A year of two digits, and a day that cannot be told from the month, make a date as well. A text that is a date
+        in two forms is there once.
         """
-        reading = self.reading()
-        if reading is not None and reading.kind != "number":
-            return reading.figures.first
-        if self.unclear_day is not None:
-            return self.unclear_day.first
         there = self.count - self.marks
-        return self.short_year[0] if self.short_year and self.short_years >= SHARE_READ * there else None
+        numbers = sum(figures.count for figures in self.numbers.values())
+        dated = there - self.strange - numbers + self.short_years
+        if not (self.dates or self.short_year) or dated < SHARE_READ * there:
+            return []
+        return sorted({*self.short_year, *(figures.first for figures in self.dates.values())})
 
     @property
     def holds_words(self) -> bool:

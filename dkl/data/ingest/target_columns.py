@@ -15,7 +15,6 @@ from dkl.data.columns.deciding import Marks, alike_names, few_zeros, open_mark, 
 from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
-from dkl.data.ingest.statistics import MAX_CATEGORIES
 from dkl.data.missing_targets import REMEDY
 from dkl.data.schema import HeldBy, RowColumn, Task
 from dkl.data.together.codes import group_codes, time_codes
@@ -179,8 +178,8 @@ class TargetSummary:
             task has to be said.
         """
         reading = self._reading if self.kind == "category" else None
-        if (date := self._texts.first_date) is not None:
-            row, text = date
+        if dates := self._texts.first_dates:
+            row, text = dates[0]
             raise RowError(
                 f"target '{self.name}' holds dates or times ({text!r} in row {row}): {self._instead_of_dates}", row
             )
@@ -395,13 +394,13 @@ class TogetherColumn:
             A value is missing, or is no time; its row is named.
         """
         self._codes(column, self.rows)
-        if self.role == "group" and len(self._names) <= MAX_CATEGORIES:
+        if self.role == "group" and len(self._names) <= MAX_CLASSES:
             self._names.update(_counted(texts(column)))
         self.rows += len(column)
 
     def doubts(self) -> list[str]:
-        """A sentence on groups whose names may mean the same; of a million groups and more they are not known."""
-        return alike_names(f"group column '{self.name}'", self._names) if len(self._names) <= MAX_CATEGORIES else []
+        """A sentence on groups whose names may mean the same; those of more than `MAX_CLASSES` groups are not kept."""
+        return alike_names(f"group column '{self.name}'", self._names) if len(self._names) <= MAX_CLASSES else []
 
     @property
     def known(self) -> RowColumn:
