@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -39,7 +39,7 @@ from dkl.machines.contenders import (
 )
 from dkl.machines.contest import ENOUGH_ROWS, FEWEST_ROWS, JUDGING_SHARE, MOST_JOINED, RIVALS, Race, Tried
 from dkl.machines.effort import EFFORTS, MANY_FEATURES, Clock, Effort, Shape
-from dkl.machines.judged_rows import gathered, most_gathered, planned_gathering
+from dkl.machines.judged_rows import gathered, gathered_bytes, most_gathered, planned_gathering
 from dkl.machines.loss_choice import Judged, LossChoosingMixin, On, near_squares
 from dkl.machines.machine_plan import calibration_passes
 from dkl.machines.stopping import ends_trials
@@ -104,6 +104,7 @@ class ChoosingMixin(LossChoosingMixin):
     _learner: Any
     _planned_problem: Any
     _problem_on: Any
+    _new_features: Any
     _unfitted: Any
     _settle: Any
 
@@ -565,8 +566,19 @@ class ChoosingMixin(LossChoosingMixin):
             pilot.fit_within(on[0], context)
         return pilot, self._told_penalties(pilot, fold, on, stage, near)
 
-    def _planned_choice(self, dataset: Dataset, weights: np.ndarray | None) -> list[Any]:
-        """The passes that choosing the features takes at most; leaves the costliest kind to be planned for."""
+    def _planned_choice(
+        self, dataset: Dataset, weights: np.ndarray | None
+    ) -> tuple[list[tuple[list[Any], dict[str, int]]], dict[str, int], list[FeatureLearner]]:
+        """The stages of choosing the features, as of `planned_stages`; leaves the costliest as those to be planned for.
+
+        Returns
+        -------
+        stages : list of (passes, held)
+        rows : dict of int
+            Bytes of the rows that stay in memory for the rest of the fit.
+        others : list of learner
+            What else may be fitted in the end.
+        """
         effort = EFFORTS[self.effort]
         sample, folds = self._judged_sample(dataset, effort)
         by_time = dataset.schema.held_by == "time"
@@ -576,7 +588,8 @@ class ChoosingMixin(LossChoosingMixin):
         of_texts = 2 * sum(rule.kind == "text" for rule in getattr(dataset.encoding, "rules", ()))
         passes += planned_gathering(sample, self.seed_) * (3 + of_texts + (_TRIALS if looks else 0))
         passes += planned_columns(sample, self.seed_)
-        tried = self._all_that_may_be_tried(dataset, sample)
+        tried, stages = self._all_that_may_be_tried(dataset, sample), []
+        rows = {"rows to try features on": nbytes} if (nbytes := gathered_bytes(sample)) else {}
         for place, contender in enumerate(tried):
             self._advised = contender.learner
             pilot = self._learner("pilot")
@@ -588,18 +601,22 @@ class ChoosingMixin(LossChoosingMixin):
             times += of_texts if place == 0 else 0
             # whether numbers and crosses are better taken for categories is told by plain models, before and after
             times += _TRIALS if looks and (place == 0 or is_kernel(contender)) and not is_learned(contender) else 0
-            passes += [(records, calls * times) for records, calls in (*pilot.planned_passes(sample), *judging)]
+            found = [(records, calls * times) for records, calls in pilot.planned_passes(sample)]
+            stages.append((found, {**pilot.planned_memory(sample), **rows}))
+            passes += [(records, calls * times) for records, calls in judging]
         if by_time:
             # these columns are looked for, and rows to calibrate on are read
             passes.append(([RowSample("rows in order of time", sample.n_rows, self.seed_)], 2))
+        judging_held = self._planned_judging(dataset, sample, tried)
         if self._may_take_log_loss(dataset):
             problem = self._planned_log_loss(tried, dataset, sample)
             judging = chosen_penalty_passes(problem, sample.n_rows)
             told = [*judging, *calibration_passes(problem), *calibration_passes(problem)]
             # before variants of a kind, and in the end; and on a fold of what is near the best, and of that
             passes += [(records, calls * (2 * len(folds) + RIVALS + 1)) for records, calls in told]
-        self._advised = self._costliest(dataset, sample, tried)
-        return passes
+        stages.append((passes, {**judging_held, **rows}))
+        *others, self._advised = self._may_win(dataset, sample, tried)
+        return stages, rows, others
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
@@ -667,11 +684,6 @@ class ChoosingMixin(LossChoosingMixin):
             held.append(chosen_penalty_memory(self._planned_log_loss(tried, dataset, sample), sample.n_rows))
         return largest_held(held)
 
-    def _planned_trials(self, dataset: Dataset) -> tuple[Dataset, list[Contender]]:
-        """The rows that kinds of features are tried on, and all that a race may come to."""
-        sample, _ = self._judged_sample(dataset, EFFORTS[self.effort])
-        return sample, self._all_that_may_be_tried(dataset, sample)
-
     def _all_that_may_be_tried(self, dataset: Dataset, sample: Dataset) -> list[Contender]:
         """Every kind, and every variant that a race may come to, as far as the effort allows its fit."""
         effort = EFFORTS[self.effort]
@@ -697,6 +709,27 @@ class ChoosingMixin(LossChoosingMixin):
         kernels = [contender for contender in tried if has_kernel(contender)]
         grown = [race.largest(contender, 1) or contender for contender in kernels]
         return max((*tried, *grown), key=lambda contender: race.fitting(contender)).learner
+
+    def _may_win(self, dataset: Dataset, sample: Dataset, tried: list[Contender]) -> list[FeatureLearner]:
+        """Of each kind of learner the features that are most, then the costliest ones: any of them may be fitted.
+
+        What takes most work need not hold most memory: rounds that search for waves hold rows, landmarks hold none.
+        """
+        costliest, size = self._costliest(dataset, sample, tried), self._shape(dataset).features_of
+        largest: dict[tuple[type, bool], FeatureLearner] = {}
+        for learner in (contender.learner for contender in tried):
+            kind = type(learner), bool(learner.get_params(deep=False).get("metric"))
+            if kind not in largest or size(learner) > size(largest[kind]):
+                largest[kind] = learner
+        return [*(learner for learner in largest.values() if learner is not costliest), costliest]
+
+    def _learners_of(self, advised: list[FeatureLearner]) -> Iterator[FeatureLearner]:
+        """The learners that would fit these features to all rows, one after the other."""
+        before = self._advised
+        for learner in advised:
+            self._advised = learner
+            yield self._new_features("features")
+        self._advised = before
 
 
 def _after_trial(race: Race, number: int, clock: Clock) -> Event:

@@ -90,7 +90,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
         passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"``, "squared_error" and "log_loss"
         (of K classes together, as `LogisticRegression`, which takes more passes). None is "newton" where the
-        machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
+        machine chooses its features or alpha="auto" (of losses other than the squared error: for at most some 2.5
+        million rows), else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.

@@ -34,7 +34,6 @@ from dkl.machines.contest import JUDGING_SHARE
 from dkl.machines.effort import Clock
 from dkl.machines.feature_choice import ChoosingMixin
 from dkl.machines.given_linear import EstimatorScorer, fit_given, given_passes
-from dkl.machines.judged_rows import gathered_bytes
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import joint_name
 from dkl.machines.suggest import advise
@@ -336,55 +335,70 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         tags.target_tags.required = True
         return tags
 
-    def planned_passes(self, dataset: Dataset) -> Passes:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+    def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
+        """The stages of a fit on `dataset`, none of which holds what another does: what `dkl.plan` adds up.
+
+        Returns
+        -------
+        list of (passes, held)
+            The records of each kind of pass and how often it runs at most, and the bytes that the driver holds at most
+            beside them, item by item. The features are chosen, then found, then the linear model is fitted.
+        """
         check_constraints(self)
         self._check_features()
         self._check_solver()
         unfitted = self._unfitted()
         weights = unfitted._class_weights(dataset)
-        unfitted._settle(dataset)
-        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self._chooses else []
+        loss = unfitted._settle(dataset).loss
+        stages: list[tuple[Passes, dict[str, int]]] = []
+        rows: dict[str, int] = {}
+        if self._chooses:
+            choosing, rows, others = unfitted._planned_choice(dataset, weights)
+            stages += choosing
+            # what they would take in place of the costliest is no further time, but has to have room
+            for other in unfitted._learners_of(others):
+                records = [(of_pass, 0) for of_pass, _ in other.planned_passes(dataset)]
+                stages.append((records, {**other.planned_memory(dataset), **rows}))
+        learner = unfitted._new_features("features")
+        passes, held = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
         folds = unfitted._judging_folds(dataset)
         for changes in unfitted._rivals() if len(folds) > 1 else ():
             # each rival is searched for and judged on each fold by itself
             pilot = unfitted._pilot(str(folds[0]), changes)
             judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
-        learner = unfitted._new_features("features")
-        passes.extend(learner.planned_passes(dataset))
         problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
+        # features and linear models are fitted one after the other
+        linear = unfitted._planned_linear(problem, dataset)
+        # the log loss, of which there are most passes, is taken for features only that have room for its Hessians
+        memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if unfitted._is_exact else {}
+        return [*stages, (passes, held), (linear, {**memory, **rows})]
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the linear model is fitted by Newton steps."""
+        return self.linear is None and self._settings.solver == "newton"
+
+    def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
+        """The passes of the linear model, and of what follows it."""
+        calibration = calibration_passes(problem) if self._settings.calibrate else ()
+        last = [*calibration, *self._planned_scores(problem)]
+        n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
         if self.linear is not None:
-            passes += given_passes(problem, self.linear, dataset.source.n_blocks, epochs=self.epochs)
-        elif unfitted._settings.solver == "newton":
-            passes.extend(newton_passes(problem, dataset.n_rows))
-        else:
-            patience, _ = unfitted._stopping(dataset.n_rows)
-            n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
-            passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
-        return [*passes, *self._planned_scores(problem)]
+            return [*given_passes(problem, self.linear, n_blocks, epochs=self.epochs), *last]
+        if self._is_exact:
+            return [*newton_passes(problem, n_rows), *last]
+        patience, _ = self._stopping(n_rows)
+        epochs = epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
+        return [*epochs, *last]
+
+    def planned_passes(self, dataset: Dataset) -> Passes:
+        """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
+        return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
-        unfitted = self._unfitted()
-        unfitted._settle(dataset)
-        rows: dict[str, int] = {}
-        if self._chooses:
-            sample, tried = unfitted._planned_trials(dataset)
-            unfitted._advised = unfitted._costliest(dataset, sample, tried)
-            if nbytes := gathered_bytes(sample):
-                rows = {"rows to try features on": nbytes}
-        learner = unfitted._new_features("features")
-        features = {**learner.planned_memory(dataset), **rows}
-        if unfitted._settings.solver != "newton":
-            return features
-        problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        problem = unfitted._planned_last(problem, dataset)
-        # features and linear models are fitted one after the other: the largest counts
-        judging = unfitted._planned_judging(dataset, sample, tried) if self._chooses else {}
-        held = [features, head_memory(problem, dataset.n_rows), {**judging, **rows}]
-        return largest_held(held)
+        """Bytes that the driver holds at most beside the passes: of the stage that holds most."""
+        return largest_held([held for _, held in self.planned_stages(dataset)])
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of a product of matrices that the driver takes as long as, beside the passes of its features."""

@@ -14,8 +14,9 @@ from dkl.methods.base import FeatureLearner
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 
-# Newton steps form the products of all features for each row, and of the squared hinge for each model: beyond so many
-# operations, or so many classes of the latter, stochastic steps take less time.
+# The Newton steps of losses other than the squared error form the products of all features for each row, and of the
+# squared hinge for each model, in every step: beyond so many operations, or so many classes of the latter, stochastic
+# steps take less time.
 _MOST_WORK, _MOST_CLASSES = 4e13, 30
 _FEATURES, _STEPS = 1_000, 8
 # The losses that take exact steps unless something else asks for stochastic ones.
@@ -159,8 +160,10 @@ def settled(given: OpenParameters, task: str, n_rows: int | None = None, n_model
         # the log loss of several classes takes one Gram matrix
         hessians = n_models if named == "squared_hinge" else 1
         work = 2.0 * _STEPS * (n_rows or 0) * _FEATURES**2 * hessians
-        # The evidence has no meaning but for exact steps: who asks for it asks for them, however long they take.
-        few = only_exact or given.alpha == "evidence" or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
+        # The sums of one pass are all that the squared error takes, whatever the number of rows: fewer passes than
+        # there are epochs. The evidence has no meaning but for exact steps: who asks for it asks for them.
+        one_pass = named == "squared_error" or given.alpha == "evidence"
+        few = one_pass or (work <= _MOST_WORK and hessians <= _MOST_CLASSES)
         only_exact = only_exact or (given.loss in _EXACT_BY_DEFAULT and not given.stops_early)
         solver = "newton" if (exact and few) or only_exact else "sgd"
     loss = None if given.loss is None else joint_name(given.loss, solver)

@@ -228,8 +228,10 @@ def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes
         return fit_epochs(runner, *given, **named)
 
     monkeypatch.setattr(BlockIncremental, "fit_epochs", told)
-    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(dataset)
-    assert (model.solver_, model.loss_) == ("sgd", "hinge")
+    # of other losses: the squared error needs one pass, however many rows there are
+    assert dkl.KernelClassifier(random_state=0, effort="fast").fit(dataset).solver_ == "newton"
+    model = dkl.KernelClassifier(random_state=0, effort="fast", loss="log_loss").fit(dataset)
+    assert (model.solver_, model.loss_) == ("sgd", "log_loss")
     # through dask-ml's interface, block by block from the store
     assert issubclass(BlockIncremental, Incremental)
     assert [Path(place.strip("'")).name for place in epochs] == ["rows.zarr"]
@@ -413,10 +415,14 @@ def test_a_plan_counts_all_that_may_be_tried() -> None:
     assert 10 < sum(event.kind == "started" for event in begun) <= whole.n_passes
 
 
-def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:
+def test_many_rows_are_fitted_by_one_pass_or_stochastically_and_judged_on_a_sample() -> None:
     given = OpenParameters(**OPEN)
-    assert settled(given, "classification", 10_000) == Settings("squared_error", "auto", "newton", True)
-    assert settled(given, "classification", 10_000_000) == Settings("hinge", 1e-5, "sgd", True)
+    for n_rows in (10_000, 10_000_000):
+        assert settled(given, "classification", n_rows) == Settings("squared_error", "auto", "newton", True)
+    # each step of the log loss has a Hessian of its own
+    log_loss = OpenParameters(**{**OPEN, "loss": "log_loss"})
+    assert settled(log_loss, "classification", 10_000) == Settings("log_loss", "auto", "newton", True)
+    assert settled(log_loss, "classification", 10_000_000) == Settings("log_loss", 1e-5, "sgd", True)
     # all classes share the Hessian of the squared error
     assert settled(given, "classification", 10_000, n_models=100) == Settings("squared_error", "auto", "newton", True)
     assert settled(given, "regression", 10_000) == Settings("squared_error", "auto", "newton", True)
