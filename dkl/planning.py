@@ -68,6 +68,8 @@ class PassPlan:
         Of one of them: computing or reading, whichever takes longer, since they overlap.
     memory : MemoryProjection
         Of one process.
+    held : mapping of str to int
+        Bytes that the driver holds at most beside it, item by item: searched rows, Hessians.
     device_bytes : int
         On the GPU of one process, at most; 0 where blocks are computed on the CPU.
     expected_calls : int
@@ -83,6 +85,7 @@ class PassPlan:
     flops: float
     seconds: float
     memory: MemoryProjection
+    held: Mapping[str, int] = field(default_factory=dict)
     device_bytes: int = 0
     expected_calls: int = 0
     serial_seconds: float = 0.0
@@ -101,8 +104,6 @@ class Plan:
         Blocks that are computed on at once, over all processes, each by a core of its own.
     flops_per_second, bytes_per_second : float
         Measured on this machine: a matrix product on one thread, and one block read.
-    held : mapping of str to int
-        Bytes that the driver holds at most beside the passes, item by item: searched rows, Hessians.
     is_cluster : bool
         Passes run in other processes than the driver.
     device : str
@@ -126,7 +127,6 @@ class Plan:
     slots: int
     flops_per_second: float
     bytes_per_second: float
-    held: Mapping[str, int] = field(default_factory=dict)
     is_cluster: bool = False
     device: str = ""
     in_files: int = 0
@@ -177,9 +177,15 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """Of one process, above what its imports take."""
-        passes = max((kind.memory.total for kind in self.passes), default=0)
-        # Passes and the driver share a process, unless workers run the passes.
-        return max(passes, sum(self.held.values())) if self.is_cluster else with_passes(self.held, passes)
+        if self.is_cluster:
+            return max((max(kind.memory.total, sum(kind.held.values())) for kind in self.passes), default=0)
+        # passes and the driver share a process
+        return max((with_passes(kind.held, kind.memory.total) for kind in self.passes), default=0)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Bytes that the driver holds at most beside the passes, in the stage that holds most, item by item."""
+        return max((kind.held for kind in self.passes), key=lambda held: sum(held.values()), default={})
 
     @property
     def device_bytes(self) -> int:
@@ -262,7 +268,7 @@ class Plan:
     def _verbose_rows(self) -> list[list[str]]:
         """A row for each kind of pass; what it reads and takes is that of one of them."""
         rows = []
-        for kind in self.passes:
+        for kind in (kind for kind in self.passes if kind.calls):
             cost = [format_bytes(kind.bytes_read), f"{kind.flops:.1e}", self._time(kind.seconds)]
             # A pass of many rounds is named after its first one, and stands for all of them here.
             name = kind.name if kind.calls == 1 else kind.name.removesuffix(" 1")
@@ -275,7 +281,8 @@ class Plan:
         for kind in self.passes:
             # A pass may answer several questions at once: the first one names it.
             named.setdefault(kind.name.split(" + ")[0].removesuffix(" 1"), []).append(kind)
-        longest = sorted(named.items(), key=lambda item: -sum(kind.calls * kind.seconds for kind in item[1]))
+        that_run = [item for item in named.items() if any(kind.calls for kind in item[1])]
+        longest = sorted(that_run, key=lambda item: -sum(kind.calls * kind.seconds for kind in item[1]))
         groups = longest[:_NAMED]
         if rest := [kind for _, kinds in longest[_NAMED:] for kind in kinds]:
             groups.append((f"{len(longest) - _NAMED} other kinds", rest))
@@ -390,11 +397,12 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     passes = []
     if exposed.name and stored:
         one_block = fit_limits(rows.source, (), n_threads=1, room=work.room, cached=False, ahead=0)
-        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, 0, 1))
-    in_all = sum(calls for _, calls in work.kinds)
+        passes.append(PassPlan("exposures", 1, stored, 0.0, stored / bytes_per_second, one_block, expected_calls=1))
+    in_all = max(sum(kind.calls for kind in work.kinds), 1)
     n_blocks = whole.source.n_blocks
     tasks = count_nodes(n_blocks, task_level(n_blocks)) * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
-    for (records, calls), memory in zip(work.kinds, work.memories, strict=True):
+    for kind, memory in zip(work.kinds, work.memories, strict=True):
+        records, calls = kind.records, kind.calls
         shape = whole.n_rows, whole.n_columns, flops_per_second
         counted = [seconds_counted(record, *shape) for record in records]
         taken = counted
@@ -402,14 +410,14 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
             taken = [seconds_of_rows(record, block, *shape) for record in records]
         # What stays in memory is made, and read, by the first of several passes alone.
         computing = sum(one.shared for one in taken) / work.cores
-        computing /= calls if _is_kept(records, whole, memory, len(slots)) else 1
+        computing /= max(calls, 1) if _is_kept(records, whole, memory, len(slots)) else 1
         is_cached = memory.limits.cache_bytes * len(slots) > stored
         serial = _BESIDE * sum(one.serial for one in taken) + tasks
         seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
         name, flops = pass_name(records), sum(map(sum, counted)) * flops_per_second
         usual = usual_calls(records, calls, whole)
-        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, there, usual, serial))
+        passes.append(PassPlan(name, calls, stored, flops, seconds, memory, kind.held, there, usual, serial))
     found = Plan(
         repr(learner),
         repr(rows),
@@ -417,7 +425,6 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         work.cores,
         flops_per_second,
         bytes_per_second,
-        held=work.held,
         is_cluster=work.is_cluster,
         device=device,
         in_files=work.in_files,
@@ -530,7 +537,7 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
 
 def _is_kept(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> bool:
     """Whether all that the passes of a fold map of the rows stays in memory for the next one."""
-    fold = records[0]
+    fold = records[0] if records else None
     if not isinstance(fold, Fold) or not fold.kept_as:
         return False
     pieces = sum(fold.pieces(int(n_rows)) for n_rows in rows.source.block_rows if n_rows)

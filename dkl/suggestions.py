@@ -168,15 +168,15 @@ def suggest(
         effort=effort, random_state=random_state, progress=progress, memory_limit=memory_limit
     )
     with on_one_line() as conclude:
-        learner, settings = machine._chosen_on(data, y, groups, times)
-        conclude(machine.summary_)
+        chosen, settings = machine._chosen_on(data, y, groups, times)
+        conclude(chosen.summary)
     return Suggestion(
         repr(dataset),
-        learner,
+        clone(chosen.features),
         {**settings, **columns},
-        machine.reasons_,
-        machine._tried_kinds,
+        chosen.reasons,
+        chosen.tried,
         dataset.task,
         random_state,
-        machine.summary_,
+        chosen.summary,
     )

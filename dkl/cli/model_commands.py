@@ -133,7 +133,7 @@ def fit(
     is said. The same seed gives the same model on threads, on any number of workers, and after a worker was lost.
     Files are read into a store beside the model first, model.rows.zarr, which is used again while they are unchanged.
     """
-    from dkl.machines.columns_alone import TOO_GOOD
+    from dkl.machines.columns import TOO_GOOD
     from dkl.methods.provenance import summary_of
     from dkl.model_io import is_part_of_a_model
     from dkl.model_selection.held_out_scores import check_has_exposure, held_out_answers, metric_facts, scores_of

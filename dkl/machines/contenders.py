@@ -1,4 +1,4 @@
-"""Kinds of features that a machine without settings tries, and what they become: larger, wider, joined."""
+"""The table of candidates: kinds of features with their first size, scaling and bandwidth, and their variants."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.nystrom.ordered import ordered_names
 from dkl.registry import learner_entry
 
-# Kernels at landmarks lose their meaning in many columns, and histograms of all columns take memory and time.
+# Columns beyond which kernels at landmarks, and steps, are not tried: distances lose their meaning, and histograms take
+# memory and time.
 _MOST_COLUMNS_OF_A_KERNEL, _MOST_COLUMNS_OF_STEPS = 500, 2_000
-# Of fewer columns none matters so little that a metric would gain by it.
+# Columns from which on a metric is learned: of fewer, none matters so little that it would gain.
 _COLUMNS_OF_A_METRIC = 8
-# A kernel of so much of the median distance gains longest with more landmarks; of few it wants a wider one.
-_MATERN_BANDWIDTH = 0.5
-# A product over columns is a sum of effects of few columns where it is wide, as most tables want it; in a learned
-# metric, where few columns are left, less so.
-_LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 4.0, 2.0
-# Wider and narrower ones of a kernel; between two of them its loss hardly changes.
+# Bandwidths over the median distance: of a Matern kernel, which gains longest with more landmarks there; of a product
+# over columns, which is a sum of effects of few columns where it is wide; and of that in a learned metric, where few
+# columns are left.
+_MATERN_BANDWIDTH, _LAPLACIAN_BANDWIDTH, _BANDWIDTH_IN_A_METRIC = 0.5, 4.0, 2.0
+# Factors of the bandwidths that the best kernel is tried with; between two of them the loss hardly changes.
 _WIDER = (3.0, 1.0 / 3.0)
-# A larger one of a kind has so many times as many features.
+# Factor of the features of a larger variant.
 GROWTH = 2.5
-# Thresholds of a column are its quantiles: so many regions tell more than the usual 64, and take no longer.
+# Quantile bins of a column for steps, in place of their usual 64: they gain, and take no longer.
 _BINS = 128
-# Rounds of steps are played so many times as often, by other rows each time: their means err less.
+# Factor of the repetitions of rounds of steps, each with other rows held out: their mean errs less.
 _MORE_BAGS = 4
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A kind of features that may suit the rows.
+    """A candidate: features that may suit the rows.
 
     Parameters
     ----------
     name : str
-        As a person calls it.
+        Used in the reasons.
     learner : FeatureLearner
         Not fitted.
     """
@@ -55,30 +55,30 @@ class Contender:
     learner: FeatureLearner
 
     def changed(self, what: str, **parameters: Any) -> Contender:
-        """The same kind with other parameters; `what` names them in the reasons."""
+        """The same kind with other parameters; `what` names the change in the reasons."""
         kind, _, others = self.name.removesuffix(")").partition(" (")
-        # of two sizes, or bandwidths, the name has the last
+        # a later size or bandwidth replaces an earlier one in the name
         kept = [other for other in others.split("; ") if other and other.split()[0] != what.split()[0]]
         return Contender(f"{kind} ({'; '.join([*kept, what])})", clone(self.learner).set_params(**parameters))
 
     @property
     def key(self) -> str:
-        """What equal contenders share."""
+        """A string that is equal for equal candidates."""
         given = self.learner.get_params(deep=False)
         return f"{type(self.learner).__name__} {sorted((name, repr(value)) for name, value in given.items())}"
 
 
 def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -> list[Contender]:
-    """What is tried on these rows, the plainest first.
+    """The rows of the table that apply to a dataset, the plainest first.
 
     Parameters
     ----------
     dataset : Dataset
     advice : Advice
-        Has the searched waves of the scaling and the bandwidth that suit the rows.
+        Searched waves in the scaling and with the bandwidth that suit the rows.
     effort : Effort
     knobs : Knobs
-        What the user has pinned. With a bandwidth pinned only kinds that have one are tried.
+        The parameters that the user has pinned. With a bandwidth pinned only kinds that have one are tried.
     """
     scaling = getattr(advice.features, "scaling", None)
     columns = learner_entry("aligned").learner_class(
@@ -102,7 +102,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
     tried.append(Contender("random waves", drawn))
     waves = [] if searched is None else [Contender("searched waves", clone(searched).set_params(n_features=size))]
     if waves and isinstance(family, Laplacian) and knobs.sigma == "auto":
-        # few rows have asked for another kernel than the usual one: its random waves say whether more of them do, too
+        # a few rows prefer another kernel than the usual one: random waves of both show whether more of them do
         usual = Gaussian()
         tried.append(Contender("random waves of the Gaussian kernel", clone(drawn).set_params(family=usual)))
         of_usual = clone(searched).set_params(family=usual, n_features=size)
@@ -117,7 +117,7 @@ def contenders(dataset: Dataset, advice: Advice, effort: Effort, knobs: Knobs) -
             Matern(0.5), n_features=size, sigma_factor=_MATERN_BANDWIDTH, scaling=scaling or "standard"
         )
         tried.append(Contender("a Matern kernel at landmarks", kernel))
-        # a product over columns: rows are near that differ in few columns, however much, as classes do
+        # a product over columns: rows that differ in few columns are near, however large the differences
         product = clone(kernel).set_params(kernel=Laplacian(), sigma_factor=_LAPLACIAN_BANDWIDTH)
         tried.append(Contender("a Laplacian kernel at landmarks", product))
         if knobs.scaling == knobs.sigma == "auto" and not np.all(dataset.passthrough):
@@ -155,22 +155,22 @@ def is_kernel(contender: Contender) -> bool:
 
 
 def is_learned(contender: Contender) -> bool:
-    """Whether its features are similarities in a metric that is learned."""
+    """Whether its features are similarities in a learned metric."""
     return contender.learner.get_params(deep=False).get("metric") is not None
 
 
 def with_known_metric(contender: Contender) -> Contender:
-    """The same without what learning its metric takes."""
+    """The same in a metric that need not be learned again."""
     return Contender(contender.name, clone(contender.learner).set_params(metric=None))
 
 
 def shares_metric(contender: Contender, other: Contender) -> bool:
-    """Whether both learn the same metric of the same rows: by rounds of their own, in one scaling."""
+    """Whether both learn the same metric from the same rows: in one scaling, by rounds without their own kernel."""
     if not (is_learned(contender) and is_learned(other)):
         return False
     ours, theirs = (one.learner.get_params(deep=False) for one in (contender, other))
     same = all(ours[name] == theirs[name] for name in ("metric", "scaling", "kernel"))
-    # the rounds of a kernel with slopes of its own are its own
+    # other kernels learn the metric by their own slopes
     return same and ours["kernel"].norm == "l1"
 
 
@@ -189,12 +189,25 @@ def variants(
     is_best: bool = True,
     scales: bool = True,
 ) -> list[Contender]:
-    """What may do better than a kind: more features, or searches; and of the best another bandwidth or scaling."""
+    """The variants of a candidate: more features, more repetitions; for the best also other scalings and bandwidths.
+
+    Parameters
+    ----------
+    contender : Contender
+    effort : Effort
+    knobs : Knobs
+        A pinned parameter is not varied.
+    n_rows : int
+        Of the sample.
+    is_best : bool
+    scales : bool
+        Whether scalings change the rows.
+    """
     given = contender.learner.get_params(deep=False)
     size = given["n_features"]
     found: list[Contender] = []
     bags = given.get("bags", 1)
-    # landmarks are rows, and of others twice as many as rows say all that these can tell
+    # landmarks are rows; other features than twice the rows say nothing new
     most = min(effort.most_features // bags, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(GROWTH * size), most)
@@ -203,11 +216,11 @@ def variants(
     may_repeat = knobs.n_features == "auto" and "bags" in given and bags < effort.most_bags
     if may_repeat and more * size <= effort.most_features:
         found.append(contender.changed(f"bags {more}", bags=more))
-    # Of rows far from all others a kernel says nothing; waves and straight lines answer them by any number, unless the
-    # scaling has an end. A bandwidth that was found in one scaling means nothing in another.
+    # On rows far from all others waves and straight lines give any number, unless the scaling is bounded. A bandwidth
+    # that was found in one scaling means nothing in another.
     has_bandwidth = isinstance(getattr(given.get("family"), "sigma", None), Real)
     may_scale = knobs.scaling == "auto" and "scaling" in given and scales
-    # of a kernel, whose bandwidths are told apart one after the other, only the first is tried in it
+    # only the first of a kernel's bandwidths is tried in the other scaling
     is_first = " (" not in contender.name
     if is_best and may_scale and not has_bandwidth and (is_first or not is_kernel(contender)):
         other = _other_scaling(given["scaling"])
@@ -219,12 +232,12 @@ def variants(
 
 
 def _other_scaling(scaling: str | None) -> str:
-    """What may suit columns better than the one of two scalings."""
+    """The other one of the two scalings."""
     return "standard" if scaling == "quantile" else "quantile"
 
 
 def with_landmarks(contender: Contender, size: int) -> Contender:
-    """The same with so many landmarks in its kernels, of which it has some."""
+    """The same with a number of landmarks in each of its kernels."""
     together = contender.learner.get_params(deep=False).get("features")
     if not together:
         return contender.changed(f"up to {size:,}", n_features=size)
@@ -235,14 +248,14 @@ def with_landmarks(contender: Contender, size: int) -> Contender:
 
 
 def landmarks_of(contender: Contender) -> int:
-    """The landmarks that the kernel of a contender asks for."""
+    """Landmarks of the largest kernel of a candidate."""
     given = contender.learner.get_params(deep=False)
     parts = [Contender("", learner) for learner in given.get("features") or [contender.learner]]
     return max(int(part.learner.get_params(deep=False)["n_features"]) for part in parts if is_kernel(part))
 
 
 def joined(first: Contender, second: Contender) -> Contender:
-    """The features of two contenders side by side."""
+    """The features of two candidates side by side."""
     parts: list[Contender] = []
     for contender in (first, second):
         together = contender.learner.get_params(deep=False).get("features")
@@ -251,6 +264,6 @@ def joined(first: Contender, second: Contender) -> Contender:
 
 
 def usual_advice() -> Advice:
-    """What plans go by before any row is read: the largest searched waves that are suggested, scaled."""
+    """The advice that plans assume before any row is read: the largest searched waves that are advised, scaled."""
     waves = learner_entry("margin").learner_class(Gaussian(), n_features=1_000, scaling="standard")
     return Advice(waves, {}, ())

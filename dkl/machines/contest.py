@@ -1,11 +1,11 @@
-"""Which features a machine without settings takes: kinds of them race on held-out rows, then variants of the best."""
+"""The race of candidates: which one is tried next, within a budget of counted work, and which one wins."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 
 import numpy as np
 from sklearn.base import clone
@@ -25,44 +25,37 @@ from dkl.machines.contenders import (
 )
 from dkl.progress import short_score
 
-# The share of the sample that judges and that features do not see; of few rows five such shares judge in turn.
-JUDGING_SHARE = 0.2
-# Below so many rows no share of them could tell kinds of features apart.
-FEWEST_ROWS = 60
-# A metric is learned where another kind is ahead of kernels of all columns alike by this share of their loss, or where
-# a trial takes no more than so much of the work.
-_AHEAD_OF_KERNELS, _CHEAP = 0.05, 0.1
-# Of kinds whose losses differ by less than this share the plainer one is taken, and no larger one is tried for less.
-_LEVEL = 0.005
-# A kernel that gains with more landmarks does so until each row is one: in the end it has as many, by steps of so much,
-# as there is work left for.
-_LAST_GROWTH = 1.1
-# As soon as one has gained, so much of the work is kept for these.
-_KEPT = 0.55
-# Of the share of its loss that a kernel lost by more landmarks, so much is expected of still more.
-_LASTING = 0.7
-# Of a kernel so many landmarks, and bandwidths with them, are tried before anything else.
-_FEW_LANDMARKS = 1_000
-# Contenders that one is joined from.
-_PAIR = 2
-# Kinds whose loss is larger than the best one's by no more than this share are tried with more features, too: kernels,
-# which gain for longer, and others.
+# The numbers of the rule, which the page of the guide on how the machine chooses explains in its order. They were set
+# by hand while looking at splits 0 and 1 of the tables of `examples/benchmarks/tables/results.md`.
+
+# Share of the sample that judges each trial, in turn for five folds of few rows, and rows below which none can.
+JUDGING_SHARE, FEWEST_ROWS = 0.2, 60
+# Shares by which the held-out loss of a kind may exceed the least after one fold, two, and more, before it is behind.
+# They hold from the first number of judging rows on, and grow on fewer as the standard error of a loss does; below the
+# second number no kind is given up.
+BEHIND, ENOUGH_ROWS, _FEWEST_JUDGED = (0.15, 0.05, 0.02), 800, 100
+# Share of the loss within which two candidates are equally good: the plainer one wins, and no larger one is tried.
+_EQUAL = 0.005
+# Shares by which the loss of a kernel, and of another candidate, may exceed the least for larger variants of it to be
+# tried: kernels gain for longer.
 _NEAR_KERNEL, _NEAR = 0.25, 0.03
-# Kinds are joined with the best where their loss is larger by no more than this share, so often at most.
+# Share by which the loss of another kind may exceed the least for the two to be joined, and joined candidates at most.
 _USEFUL, MOST_JOINED = 0.5, 4
-# By another loss no more than so many are compared with the one that won.
+# Candidates near the winner that are compared with it by the log loss.
 RIVALS = 3
-# Further folds may take so much of the work: the rest is for variants of the best.
-_SHARE_OF_FOLDS = 0.8
-# After one fold, two, and more: kinds whose loss is larger than the best one's by more than this share are given up, of
-# fewer held-out rows than so many, which tell less, by the share that grows as their errors do; of fewer than so many
-# none is given up.
-_BEHIND, ENOUGH_ROWS, _FEWEST_JUDGED = (0.15, 0.05, 0.02), 800, 100
+# Shares of the budget: up to which a trial is cheap; that trials on further folds leave spent at most; and that is kept
+# for the last fit once a kernel has gained with more landmarks.
+_CHEAP, MOST_SPENT, _KEPT = 0.1, 0.8, 0.55
+# Landmarks up to which larger kernels, and bandwidths there, are tried before all other variants.
+LARGE_KERNEL = 1_000
+# Factor by which the landmarks of the last fit grow while the budget affords it, and share that is expected to last of
+# the gain with each multiple of the landmarks.
+_LAST_GROWTH, _LASTING = 1.1, 0.7
 
 
 @dataclass(frozen=True)
 class Tried:
-    """How a kind of features did in a race.
+    """The score of a candidate on held-out rows.
 
     Parameters
     ----------
@@ -71,9 +64,10 @@ class Tried:
     score : float or None
         One less the mean loss on the held-out rows; None where it was not tried, or failed.
     folds : int
-        Shares of the rows that judged it.
+        Folds that judged it.
     outcome : {"chosen", "level, less plain", "worse", "failed", "takes more work"}
-        A kernel that gains with landmarks may be chosen beside one that is level with those it will have in the end.
+        "level, less plain": its loss is not above that of the chosen one, which is plainer, or expected to gain with
+        more landmarks.
     """
 
     name: str
@@ -84,10 +78,10 @@ class Tried:
 
 @dataclass
 class Race:
-    """Contenders on held-out rows: all of them on one share, those not far behind on more, then variants of the best.
+    """Candidates on held-out rows: all on one fold, those not behind on further folds, then variants of the best.
 
-    It decides what is tried next from what was found and from counted work alone, so that the same rows give the same
-    race anywhere.
+    The next trial depends on the losses so far and on counted work alone, so that the same rows give the same race
+    anywhere. `next` gives a trial, `record` takes its result, `settled` gives the winner.
 
     Parameters
     ----------
@@ -95,26 +89,39 @@ class Race:
         The plainest first; variants are added.
     n_folds : int
     allowed : float
-        The work that all trials and the fit of the winner may take.
+        The budget: counted work of all trials and the last fit.
     judging, fitting : callable
-        The work of one trial of a contender, and of its fit to all rows.
+        Work of one trial of a candidate, and of its fit to all rows.
     vary : callable
-        Variants of a contender, and whether it is the best one.
+        The variants of a candidate; its second argument says whether it is the best one.
     join : callable or None
-        A contender of two.
+        Sets two candidates side by side.
     joining : callable or None
-        The work of one trial of it where the features of both were learned without the rows of that fold already.
+        Work of a trial of joined candidates, where the features of both have been learned for that fold.
     of_losses : callable or None
-        The work of telling other losses apart on a contender's features, on so many folds, and of what a fit by them
-        takes more: as much of it as variants are to leave.
+        Work that variants leave for the log loss on a candidate's features, on a number of folds.
     judging_rows : float
-        That each fold has.
+        Rows of each fold.
+    plan : sequence of int or None
+        The numbers of the candidates to try, in order, as `tried` of another race; None for all that is affordable.
     most_landmarks : int
         Of a kernel in the last fit.
-    plan : sequence of int or None
-        The numbers of the contenders to try, one a trial, as `tried` was in another race.
     enough : float
-        The loss up to which nothing is left to gain: no variants are tried.
+        The loss at which nothing is left to gain: no variants are tried.
+    choices : list of list of PenaltyChoice
+        For each candidate the scores of its penalties on each fold so far.
+    failed : set of int
+        Candidates that could not be fitted.
+    spent : float
+        Counted work so far.
+    tried : list of int
+        The candidate of each trial so far.
+    rounds : int
+        Folds that all remaining kinds have done.
+    ended : str
+        Why the trials ended.
+    why : str
+        The error of the first candidate that failed.
     """
 
     contenders: list[Contender]
@@ -137,23 +144,21 @@ class Race:
     rounds: int = 0
     ended: str = ""
     why: str = ""
-    _last: int = 0
 
     def __post_init__(self) -> None:
         self.choices = [[] for _ in self.contenders]
         self._kinds = len(self.contenders)
         self._too_long: set[int] = set()
-        # how many features searches found that ended early, at most
+        # features that a search found before it ended early, at most
         self._found: dict[int, int] = {}
         self._needless: set[int] = set()
         self._preferred: dict[int, PenaltyChoice] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
-        self._joined: dict[int, set[int]] = {}
 
     def next(self) -> tuple[int, int] | None:
-        """The contender and the fold of the next trial; None at the end."""
+        """The candidate and the fold of the next trial; None at the end."""
         if self.plan is not None and len(self.tried) >= len(self.plan):
-            # rounds that the last trial has completed count, as where it was not the last one
+            # counts the folds that the last trial has completed, as after every other trial
             self._proposed()
             self.ended = "as was asked for"
             return None
@@ -164,14 +169,14 @@ class Race:
         return None
 
     def leave_out(self, number: int) -> None:
-        """Do not try a contender again: there is no time for it."""
+        """Do not try a candidate again: it takes too long."""
         self._too_long.add(number)
 
     def _proposed(self) -> tuple[int, int] | None:
-        """The next trial by what was found and by counted work."""
-        # The first kind is the cheapest: it is tried whatever it takes, so that there is one.
-        waiting = [number for number in range(self._kinds) if not self._is_judged(number, 1)]
-        for number in waiting:
+        """The next trial by the losses so far and counted work."""
+        # The first kind is tried whatever it costs, so that something can win.
+        gone = self.failed | self._too_long | self._needless
+        for number in [one for one in range(self._kinds) if one not in gone and not self.choices[one]]:
             if number > 0 and self._is_needless(self.contenders[number]):
                 self._needless.add(number)
             elif number == 0 or self.affords(number):
@@ -183,20 +188,30 @@ class Race:
             alive = self.alive()
             waiting = [number for number in alive if len(self.choices[number]) == fold]
             ahead = sum(self.trial_work(number) for number in waiting)
-            # all that are alive do a further fold, or none does: their means are over the same rows
-            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > _SHARE_OF_FOLDS * self.allowed:
+            # all that remain do a further fold, or none does, so that their mean losses are over the same rows
+            if len(alive) < 2 or self._too_long & set(waiting) or self.spent + ahead > MOST_SPENT * self.allowed:
                 break
             if waiting:
                 return waiting[0], fold
             self.rounds = fold + 1
         return self._next_variant()
 
-    def tell(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
-        """What a trial has found, on how many features; None where the features could not be fitted."""
+    def record(self, number: int, choice: PenaltyChoice | None, n_features: int | None = None) -> None:
+        """Take the result of a trial.
+
+        Parameters
+        ----------
+        number : int
+            Of the candidate.
+        choice : PenaltyChoice or None
+            None where the features could not be fitted.
+        n_features : int or None
+            Features that were learned, where a search may end with fewer than it was allowed.
+        """
         contender = self.contenders[number]
         given = contender.learner.get_params(deep=False)
-        asked, bags = given.get("n_features"), given.get("bags", 1)
-        if n_features is not None and asked is not None and n_features < bags * asked and not is_kernel(contender):
+        most, bags = given.get("n_features"), given.get("bags", 1)
+        if n_features is not None and most is not None and n_features < bags * most and not is_kernel(contender):
             self._found[number] = max(-(-n_features // bags), self._found.get(number, 0))
         self.tried.append(number)
         self.spent += self.trial_work(number)
@@ -206,42 +221,39 @@ class Race:
             self.choices[number].append(choice)
 
     def alive(self) -> list[int]:
-        """The kinds that are not far behind on the folds that are done."""
-        behind = _BEHIND[min(self.rounds, len(_BEHIND)) - 1]
+        """The kinds that are not behind on the folds that all have done."""
+        behind = BEHIND[min(self.rounds, len(BEHIND)) - 1]
         behind *= max(1.0, np.sqrt(ENOUGH_ROWS / self.judging_rows))
-        able = [number for number in range(self._kinds) if self._is_judged(number, self.rounds, tried=True)]
-        if self.rounds * self.judging_rows < _FEWEST_JUDGED:
-            return able
-        return self._level(able, behind)
+        able = [number for number in self._able(self.rounds) if number < self._kinds]
+        return able if self.rounds * self.judging_rows < _FEWEST_JUDGED else self._within(able, behind)
+
+    def _able(self, folds: int) -> list[int]:
+        """The candidates that have done a number of folds."""
+        return [n for n, done in enumerate(self.choices) if n not in self.failed and len(done) >= folds]
 
     def loss(self, number: int) -> float:
-        """The mean loss of a contender's best penalty over the folds that all have done."""
+        """The mean loss of a candidate's best penalty over the folds that all have done."""
         return agreed(self.choices[number][: self.rounds]).loss
 
-    def _level(self, able: list[int], share: float, best: int | None = None) -> list[int]:
-        """Those of some contenders whose loss is above that of the best one by no more than a share of it."""
+    def _within(self, able: list[int], share: float, best: int | None = None) -> list[int]:
+        """Those of some candidates whose loss exceeds the least, or that of `best`, by at most a share of it."""
         least = None if best is None else self.loss(best)
         return [able[place] for place in level_with_best([self.loss(number) for number in able], share, least)]
 
-    def accuracy(self, number: int) -> float | None:
-        """The share of held-out rows that a contender gives their class; None for targets that are numbers."""
-        done = self.choices[number]
-        return agreed(done[: self.rounds] or done).accuracy
-
     def shown_score(self, number: int) -> float:
-        """What a person is shown: the accuracy, else one less the loss."""
-        accuracy = self.accuracy(number)
-        return 1.0 - _loss_of(self.choices[number]) if accuracy is None else accuracy
+        """The score that the summary shows: the accuracy on held-out rows, for numbers one less the loss."""
+        done = self.choices[number]
+        accuracy = agreed(done[: self.rounds] or done).accuracy
+        return 1.0 - _loss_of(done) if accuracy is None else accuracy
 
     @property
     def leader(self) -> int | None:
-        """The contender with the least loss on the folds that all have done; None before the first score."""
+        """The candidate with the least loss on the folds that all have done; None before the first score."""
         rounds = max(self.rounds, 1)
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, rounds, tried=True)]
-        return min(able, key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
+        return min(self._able(rounds), key=lambda number: _loss_of(self.choices[number][:rounds]), default=None)
 
     def most_trials(self) -> int:
-        """Trials at most, those done included: each takes as much work as the cheapest that may follow."""
+        """Trials at most, those done included, if each further one takes the work of the cheapest."""
         if self.plan is not None:
             return len(self.plan)
         waiting = self.alive() if self.rounds else range(len(self.contenders))
@@ -250,31 +262,28 @@ class Race:
         return len(self.tried) + int(left / max(min(works, default=np.inf), 1.0))
 
     def settled(self) -> tuple[int, Contender | None, float]:
-        """The winner, the same with as many landmarks as there is work left for, if they gain, and the share of loss.
+        """The winner, the same with all landmarks that the budget affords, and the share of its loss that remains then.
 
-        The last is what is expected to stay of the winner's loss with these landmarks: 1 where there are no more.
-
-        That they gain is known where a kernel won over one of fewer landmarks, alone or joined with another kind. What
-        is near the best is then judged by the loss that it is expected to have in the end: with each multiple of its
-        landmarks a kernel loses about the same share of its loss.
+        Candidates near the best are compared by the loss that they are expected to have after the last fit: where a
+        kernel was tried with fewer and with more landmarks, alone or joined, each multiple of them takes about the same
+        share of its loss. The second value is None, and the share 1, where no more landmarks are to be had or gain.
         """
         best = self.winner
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
-        near = self._level(able, _BEHIND[1], best)
+        near = self._within(self._able(self.rounds), BEHIND[1], best)
         ends = {number: self.end_of(number) for number in (best, *near)}
         growing = [number for number in near if ends[number][1] is not None]
         won = min((best, *growing), key=lambda number: ends[number][0])
-        # what cannot grow stays unless the gain is worth it
-        won = won if gains(ends[won][0], ends[best][0], _LEVEL) else best
+        # the best so far stays unless another one is expected to gain clearly
+        won = won if gains(ends[won][0], ends[best][0], _EQUAL) else best
         return won, ends[won][1], ends[won][0] / max(self.loss(won), np.finfo(float).tiny)
 
     def rivals(self, won: int) -> list[int]:
-        """What is near the one that won, the nearest first: by another loss one of these may be ahead."""
-        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
-        return sorted(self._level(able, _BEHIND[0], won), key=self.loss)[:RIVALS]
+        """Candidates near the winner, the nearest first: by the log loss one of them may be ahead."""
+        able = [number for number in self._able(self.rounds) if number != won]
+        return sorted(self._within(able, BEHIND[0], won), key=self.loss)[:RIVALS]
 
     def end_of(self, number: int) -> tuple[float, Contender | None]:
-        """The loss that is expected of a contender after the last fit, and the contender with its last landmarks."""
+        """The loss that is expected of a candidate after the last fit, and the candidate with its last landmarks."""
         loss, pair = self.loss(number), self._fewer_landmarks(number)
         if pair is None:
             return loss, None
@@ -285,13 +294,13 @@ class Race:
         if end is None:
             return loss, None
         expected = loss * share ** (_LASTING * np.log(landmarks_of(end) / size) / np.log(size / smaller))
-        return (expected, end) if gains(expected, loss, _LEVEL) else (loss, None)
+        return (expected, end) if gains(expected, loss, _EQUAL) else (loss, None)
 
     def _fewer_landmarks(self, number: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Two contenders that differ in landmarks alone, with these, the larger one first; None where none tells.
+        """Two candidates that differ in their landmarks alone, with the landmarks, the larger first; None for no pair.
 
-        They tell what landmarks bring: of what is joined, the same with fewer of them where that was tried, else its
-        kernel, which gains more by itself than beside another kind.
+        Their losses say what landmarks gain. For a joined candidate it is the same with fewer landmarks where that was
+        tried, else its kernel alone, which gains more than joined with another kind.
         """
         grew = self._grew(number)
         if grew is None:
@@ -303,7 +312,7 @@ class Race:
             if self.choices[one] and has_kernel(contender) and with_landmarks(contender, 1).key == own
         }
         if max(fewer) > size:
-            # more were tried: that one tells
+            # a larger one was tried, whose loss is known
             return None
         if smaller := [landmarks for landmarks in fewer if landmarks < size]:
             return (number, size), (fewer[max(smaller)], max(smaller))
@@ -311,7 +320,7 @@ class Race:
         return (grew, landmarks_of(self.contenders[grew])), (parent, landmarks_of(self.contenders[parent]))
 
     def largest(self, contender: Contender, size: int) -> Contender | None:
-        """A contender with kernels of as many landmarks, above `size`, as there is work left for; None for no more."""
+        """A candidate with all landmarks, above `size`, that a last fit within the budget affords; None for no more."""
         found = None
         while (larger := min(int(_LAST_GROWTH * size), self.most_landmarks)) > size:
             grown = with_landmarks(contender, larger)
@@ -320,9 +329,32 @@ class Race:
             found, size = grown, larger
         return found
 
+    def reachable(self) -> list[Contender]:
+        """Every candidate that trials may come to, whatever the losses, within the budget: a plan counts them."""
+        known = {contender.key: contender for contender in self.contenders}
+        waiting = list(known.values())
+        while waiting:
+            for contender in self.vary(waiting.pop(), True):
+                factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
+                fits = self.judging(contender) + self.fitting(contender) <= self.allowed and 0.1 < factor < 10.0
+                if fits and contender.key not in known:
+                    known[contender.key] = contender
+                    waiting.append(contender)
+        if self.join is None:
+            return list(known.values())
+        # the costliest pairs stand for all
+        costliest = sorted(known.values(), key=lambda contender: self.fitting(contender))[::-1]
+        pairs = (self.join(first, second) for second in costliest for first in costliest)
+        several = (pair for pair in pairs if self.judging(pair) + self.fitting(pair) <= self.allowed)
+        return [*known.values(), *islice(several, MOST_JOINED)]
+
+    def grown(self, contenders: Sequence[Contender]) -> list[Contender]:
+        """Those of some candidates that have kernels, with all landmarks that the last fit may give them."""
+        return [self.largest(one, 1) or one for one in contenders if has_kernel(one)]
+
     @property
     def winner(self) -> int:
-        """The plainest contender whose loss is level with the best.
+        """The plainest candidate among those that are as good as the best.
 
         Raises
         ------
@@ -330,15 +362,14 @@ class Race:
             If all failed.
         """
         self.rounds = max(self.rounds, 1)
-        able = [n for n in range(len(self.contenders)) if self._is_judged(n, self.rounds, tried=True)]
-        if not able:
+        if not (able := self._able(self.rounds)):
             raise ValueError(f"no kind of features could be fitted to these rows. Of the first one: {self.why}")
-        return self._level(able, _LEVEL)[0]
+        return self._within(able, _EQUAL)[0]
 
     def _next_variant(self) -> tuple[int, int] | None:
-        """A variant that was not tried yet, on one fold after the other while it does better than the best.
+        """A variant of the best, or of one near it, on one fold after the other while it does better than the best.
 
-        Kinds that are not far behind may only lack features: they get more of them.
+        Candidates that are near may only lack features, and get more of them.
         """
         if len(self.failed | self._too_long | self._needless) == len(self.contenders):
             return None
@@ -348,35 +379,36 @@ class Race:
             return None
         known = {contender.key for contender in self.contenders}
         near = [number for number in range(len(self.contenders)) if self._is_near(number, best)]
-        found: list[tuple[Contender, tuple[int, ...], set[int]]] = [
-            (contender, (number,), self._kinds_in(number))
+        found: list[tuple[Contender, tuple[int, ...]]] = [
+            (contender, (number,))
             for number in (best, *near)
             for contender in self.vary(self.contenders[number], number == best)
         ]
-        # a search that ended with fewer features than it might have had finds no more of them
-        found = [one for one in found if not set(one[1]) & set(self._found) or not self._grows_from(*one[:2])]
-        # a thousand landmarks gain most often: they come first, then what is joined, then the rest
-        first = [self._comes_first(contender, of) for contender, of, _ in found]
+        # a search that ended with fewer features than it was allowed finds no more
+        found = [one for one in found if one[1][0] not in self._found or not self._grows_from(*one)]
+        # up to a thousand landmarks gain most often: they come first, then the joined candidate, then the rest
+        first = [self._comes_first(*one) for one in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
-        # what errs on other rows than the best does is of another kind
-        other, n_joined = self._best_of_other_kinds(best), sum(len(kinds) > 1 for kinds in self._joined.values())
+        # another kind errs on other rows than the best does
+        other = self._best_of_other_kinds(best)
+        n_joined = sum(len(self._kinds_in(number)) > 1 for number in self._parents)
         if self.join is not None and other is not None and n_joined < MOST_JOINED:
             both = self.join(self.contenders[best], self.contenders[other])
-            found.insert(sum(first), (both, (best, other), self._kinds_in(best) | self._kinds_in(other)))
-        for contender, parents, kinds in found:
+            found.insert(sum(first), (both, (best, other)))
+        for contender, parents in found:
             if contender.key not in known:
                 known.add(contender.key)
-                self._parents[len(self.contenders)], self._joined[len(self.contenders)] = parents, kinds
+                self._parents[len(self.contenders)] = parents
                 self.contenders.append(contender)
                 self.choices.append([])
-        for number in sorted(range(self._kinds, len(self.contenders)), key=self._comes_later):
+        for number in sorted(self._parents, key=self._comes_later):
             done = self.choices[number]
             if number in self.failed or number in self._too_long or len(done) >= self.rounds:
                 continue
             if done and _loss_of(done) >= _loss_of(self.choices[best][: len(done)]):
                 # behind on the folds so far
                 continue
-            # who has fewer folds than the others never wins: what cannot do all of them is not begun
+            # a candidate that cannot do all folds of the others cannot win, and is not begun
             if self.affords(number, self.rounds - len(done)):
                 return number, len(done)
             self._too_long.add(number)
@@ -384,11 +416,12 @@ class Race:
         return None
 
     def _kinds_in(self, number: int) -> set[int]:
-        """The kinds that a contender is of."""
-        return self._joined.get(number, {number})
+        """The numbers of the kinds that a candidate has grown from, of two where it is joined."""
+        parents = self._parents.get(number, ())
+        return set[int]().union(*map(self._kinds_in, parents)) if parents else {number}
 
     def _best_of_other_kinds(self, best: int) -> int | None:
-        """The contender with the least loss of kinds that are not in the best; None where nothing is near enough."""
+        """The candidate with the least loss whose kinds are not in the best; None where none is near enough."""
         kinds = self._kinds_in(best)
         if any(is_kernel(self.contenders[kind]) for kind in kinds):
             # kernels with and without a learned metric err on the same rows
@@ -402,29 +435,29 @@ class Race:
         return min(able, key=lambda number: self._ratio(number, best), default=None)
 
     def _ratio(self, number: int, best: int) -> float:
-        """A contender's loss over that of the best, on the folds that both have done."""
+        """A candidate's loss over that of the best, on the folds that both have done."""
         both = min(len(self.choices[number]), len(self.choices[best]))
         return _loss_of(self.choices[number][:both]) / max(_loss_of(self.choices[best][:both]), np.finfo(float).tiny)
 
     def _is_near(self, number: int, best: int) -> bool:
-        """Whether a contender's loss is not much larger than the best one's and, of a variant, below that of its kind.
+        """Whether a candidate's loss is near the least and, for a variant, clearly below that of its parents.
 
-        Both are compared on the folds that the contender has done.
+        Both are compared on the folds that the candidate has done.
         """
         done, parents = self.choices[number], self._parents.get(number, ())
         if number == best or number in self.failed or not done:
             return False
-        if not all(gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _LEVEL) for parent in parents):
+        if not all(gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _EQUAL) for parent in parents):
             return False
         near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
         return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
     def _is_needless(self, contender: Contender) -> bool:
-        """Whether others tell that it is no better.
+        """Whether the losses of other kinds say that this one will not win.
 
-        A kernel in a learned metric is not, where kernels of all columns alike do as well as other kinds and learning
-        it is no small part of the work; nor are searched waves of a kernel whose random waves do worse than those of
-        another.
+        They do for searched waves of a kernel whose random waves do worse than those of another kernel; and for a
+        kernel in a learned metric that takes more than a small share of the budget, where no other kind is clearly
+        ahead of the kernels of all columns alike.
         """
         losses = {one: _loss_of(self.choices[one]) for one in range(self._kinds) if self.choices[one]}
         if is_searched(contender):
@@ -434,45 +467,42 @@ class Race:
         if not is_learned(contender) or self.judging(contender) <= _CHEAP * self.allowed:
             return False
         of_kernels = [loss for one, loss in losses.items() if is_kernel(self.contenders[one])]
-        return bool(of_kernels) and not gains(min(losses.values()), min(of_kernels), _AHEAD_OF_KERNELS)
+        return bool(of_kernels) and not gains(min(losses.values()), min(of_kernels), BEHIND[1])
 
     def _grows_from(self, contender: Contender, parents: tuple[int, ...]) -> bool:
-        """Whether it asks for more features than the contender that it is a variant of."""
+        """Whether it has more features than the candidate that it is a variant of."""
         ours = (contender, *(self.contenders[parent] for parent in parents[:1]))
         sizes = [one.learner.get_params(deep=False).get("n_features") for one in ours]
         given, before = sizes[0], sizes[-1]
         return given is not None and before is not None and given > before
 
     def _comes_first(self, contender: Contender, parents: tuple[int, ...]) -> bool:
-        """Whether it is a kernel of more landmarks than its parent, up to a thousand, or of another bandwidth there."""
+        """Whether it is a kernel with more landmarks than its parent, up to a thousand, or another bandwidth there."""
         if not is_kernel(contender) or len(parents) != 1:
             return False
         size = int(contender.learner.get_params(deep=False)["n_features"])
-        return size == _FEW_LANDMARKS or (size < _FEW_LANDMARKS and self._grows_from(contender, parents))
+        return size == LARGE_KERNEL or (size < LARGE_KERNEL and self._grows_from(contender, parents))
 
     def _comes_later(self, number: int) -> bool:
-        """What variants are tried by, before their numbers."""
+        """The key by which variants are tried, before their numbers."""
         return not self._comes_first(self.contenders[number], self._parents.get(number, ()))
 
-    def _is_grown(self, number: int) -> bool:
-        """Whether it is a kernel with more landmarks than the contender that it is a variant of."""
-        parents, contender = self._parents.get(number), self.contenders[number]
-        return parents is not None and is_kernel(contender) and self._grows_from(contender, parents)
-
     def _grew(self, number: int) -> int | None:
-        """The kernel with more landmarks than its parent that a contender is, is a variant of, or is joined from."""
+        """The kernel with more landmarks than its parent, among a candidate and those it has grown from."""
         line = [number]
         while line:
-            if self._is_grown(first := line.pop(0)):
+            first = line.pop(0)
+            parents, contender = self._parents.get(first, ()), self.contenders[first]
+            if parents and is_kernel(contender) and self._grows_from(contender, parents):
                 return first
-            line += self._parents.get(first, ())
+            line += parents
         return None
 
     def affords(self, number: int, n_trials: int = 1) -> bool:
-        """Whether so many trials of a contender, and its fit if it wins, are within what is allowed."""
+        """Whether a number of trials of a candidate, and its last fit if it wins, are within the budget."""
         ahead = self.fitting(self.contenders[number])
-        # Before a variant was tried nothing has grown. Of every kernel that is near it is asked how much it gains by a
-        # thousand landmarks.
+        # Nothing is kept before the first variant, nor from a kernel near the best that has yet to try a thousand
+        # landmarks.
         kept = max(self.tried, default=0) >= self._kinds and self._comes_later(number)
         if kept and self._grew(best := self.winner) is not None:
             last = self.fitting(with_landmarks(self.contenders[best], self.most_landmarks))
@@ -485,48 +515,42 @@ class Race:
         return self.spent + trials + ahead <= self.allowed
 
     def joined_of(self, number: int, fold: int) -> tuple[int, ...]:
-        """The two contenders that one is joined from, if the features of both were learned for this fold; else none."""
+        """The two candidates that one is joined from, if the features of both have been learned for this fold."""
         parents = self._parents.get(number, ())
-        known = len(parents) == _PAIR and all(len(self.choices[parent]) > fold for parent in parents)
+        known = len(parents) > 1 and all(len(self.choices[parent]) > fold for parent in parents)
         return parents if known else ()
 
     def metric_of(self, number: int, fold: int) -> int | None:
-        """The contender that has learned the metric, for this fold, that another would learn again; None for none."""
+        """The candidate whose metric, learned for this fold, serves another one, too; None for none."""
         parents = self._parents.get(number, ())
         if len(parents) != 1 or len(self.choices[parents[0]]) <= fold:
             return None
         return parents[0] if shares_metric(self.contenders[number], self.contenders[parents[0]]) else None
 
     def trial_work(self, number: int, fold: int | None = None) -> float:
-        """The work of a trial of a contender: of the next one, unless the fold is given."""
+        """The work of a candidate's next trial, or of that on a given fold."""
         contender, fold = self.contenders[number], len(self.choices[number]) if fold is None else fold
         if self.joining is not None and self.joined_of(number, fold):
             return self.joining(contender)
         if self.metric_of(number, fold) is not None:
             contender = with_known_metric(contender)
         if number in self._found:
-            # a search that ends early takes the work of one for as many features as it finds
+            # a search that ends early is counted for the features that it found
             contender = Contender("", clone(contender.learner).set_params(n_features=self._found[number]))
         return self.judging(contender)
 
     def preferred(self, number: int) -> PenaltyChoice | None:
-        """The penalty that the contender which this one is a variant of preferred at its first trial; None for a kind.
+        """The best penalty of a variant's parent at its first trial; None for a kind.
 
-        It stays, so that all folds tell the same penalties apart.
+        It stays, so that all folds compare the same penalties.
         """
         choices = [self.choices[parent] for parent in self._parents.get(number, ()) if self.choices[parent]]
         if choices:
             self._preferred.setdefault(number, agreed(choices[0]))
         return self._preferred.get(number)
 
-    def _is_judged(self, number: int, folds: int, *, tried: bool = False) -> bool:
-        """Whether a contender has done so many folds; those that never will count unless they were to be `tried`."""
-        if not tried and number in self.failed | self._too_long | self._needless:
-            return True
-        return number not in self.failed and len(self.choices[number]) >= folds
-
     def table(self, won: int | None = None) -> tuple[Tried, ...]:
-        """Every kind that was tried, or left out for its work: the one that was chosen first, then by score."""
+        """Every candidate that was tried, or left out for its work: the chosen one first, then by score."""
         won, rows = self.winner if won is None else won, []
         for number, contender in enumerate(self.contenders):
             done = self.choices[number]
@@ -541,11 +565,11 @@ class Race:
     def reasons(
         self, judged_rows: int, won: int | None = None, grown: Contender | None = None, *, measure: str
     ) -> tuple[str, ...]:
-        """In plain sentences: what was chosen, how much worse others were, how the trials ended, what it grew to."""
+        """Sentences on the winner, the scores of others, how the trials ended, and the landmarks of the last fit."""
         won = self.winner if won is None else won
         highest = "the best score" if won == self.winner else "nearly the best score, and gain with more landmarks,"
         others = ", ".join(
-            f"{contender.name} {self._told(number)}"
+            f"{contender.name} {self._score_text(number)}"
             for number, contender in enumerate(self.contenders)
             if number != won and (self.choices[number] or number in self.failed)
         )
@@ -563,27 +587,27 @@ class Race:
         )
 
     def sentence(self, won: int, grown: Contender | None, measure: str, stopped: str = "") -> str:
-        """What was chosen, how it does on held-out rows, and the next best on the same rows, in one sentence."""
+        """The winner, its score on held-out rows, and the next best on the same rows, in one sentence."""
         name = re.sub(r" \([^()]*\)", "", (grown or self.contenders[won]).name)
-        able = [n for n in range(len(self.contenders)) if n != won and self._is_judged(n, self.rounds, tried=True)]
+        able = [number for number in self._able(self.rounds) if number != won]
         n_tried = sum(bool(done) for done in self.choices)
         if able:
             second = min(able, key=self.loss)
             score, own = self.shown_score(second), self.shown_score(won)
-            # kinds are compared by their loss, which tells more than the share of right rows
+            # candidates are compared by their loss, which says more than their accuracy
             which = "next best by its loss" if score > own and self.loss(second) > self.loss(won) else "next best"
             if self.loss(second) <= self.loss(won):
-                # of level ones the plainer one is taken
+                # of equally good ones the plainer one is taken
                 which = "level with"
             compared = f"{which} {short_score(score)} of {n_tried} tried"
         else:
             compared = f"{n_tried} tried"
         return f"Chose {name}: {measure} {short_score(self.shown_score(won))} on held-out rows ({compared}{stopped})."
 
-    def _told(self, number: int) -> str:
-        """The score of a contender on the folds that it has done."""
+    def _score_text(self, number: int) -> str:
+        """The score of a candidate on the folds that it has done."""
         done = self.choices[number]
-        # folds differ by more than contenders do
+        # folds differ by more than candidates do
         fewer = f" in the first {len(done)}" if len(done) < self.rounds else ""
         return "failed" if number in self.failed or not done else f"{1.0 - _loss_of(done):.4f}{fewer}"
 

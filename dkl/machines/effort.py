@@ -1,4 +1,4 @@
-"""How much work a machine may take to choose its features: counted from rows and columns, so that no clock decides."""
+"""The budget of a choice and the work of its steps, counted from rows and columns, so that no clock decides."""
 
 from __future__ import annotations
 
@@ -11,66 +11,71 @@ from dkl.features.families import FiniteFamily
 from dkl.linear.head import MOST_FEATURES
 from dkl.methods.base import FeatureLearner
 
-# Work is counted in nanoseconds of one core: products of matrices in single precision at 100 operations a nanosecond,
-# in double at 50, triangular systems at 40. What else there is was measured on tables of 2,000 to 8,000 rows and 5 to
-# 70 columns.
+# Work is counted in nanoseconds of one core. What the linear algebra takes follows from three rates; all other numbers
+# were measured on tables of 2,000 to 8,000 rows and 5 to 70 columns.
+
+# Nanoseconds an operation: of matrix products in single and in double precision, and of triangular systems.
 _PRODUCTS, _EXACT_PRODUCTS, _SYSTEMS = 1.0 / 100.0, 1.0 / 50.0, 1.0 / 40.0
-# Searching for waves takes so much to begin with, and so much for each row and feature, more with columns and models.
+# A search for waves: nanoseconds at its beginning, for each row and feature, and what each column and each model adds
+# to the latter.
 _SEARCH_BEGINS, _SEARCH, _SEARCH_A_COLUMN, _SEARCH_A_MODEL = 1.5e8, 120.0, 2.0, 5.0
-# Rounds of steps look at a histogram of each column within at most so many regions.
+# Rounds of steps: regions whose histograms a round looks at, at most; nanoseconds for each row of a column's histogram;
+# rows that its bins count for; the share that each further model adds; and nanoseconds at the beginning of a round.
 _REGIONS, _STEP, _STEP_BINS, _STEP_A_MODEL, _ROUND = 150, 0.4, 500, 0.25, 1.5e7
-# They end, as a rule, where an atom has no more than so many rows.
+# Rows an atom below which rounds of steps usually end.
 _ROWS_AN_ATOM = 8
-# A cosine, and a kernel's value at a landmark, beside which each column counts; then what passes over few rows take.
+# Nanoseconds: of a cosine, of a kernel's value at a landmark, of each column in that value, and of the passes that a
+# trial on few rows takes.
 _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.2, 5e7
-# Similarities that take no more bytes than these are mapped once for all passes of a fit.
+# Bytes of similarities up to which all passes of a fit map the rows once.
 _KEPT_BYTES = 1 << 29
-# Rounds of a learned metric as a rule, its landmarks, the penalties of a round, and a slope at a landmark.
+# A learned metric: its usual rounds, its landmarks, the penalties of a round, and nanoseconds of a slope at a landmark.
 _METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 13.0, 10.0
-# Penalties that are told apart in the same passes, of many features fewer, and Hessians that this and the last fit take
-# for each model.
+# Penalties that one comparison fits, by their loss, for other losses, and of many features.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
-# Conjugate gradients take so many products: with all values of a sparse row, together, and with maps of rows.
+# Features too many for a Gram matrix, by conjugate gradients: nanoseconds for each sparse row and model, and maps of
+# all rows.
 _SPARSE, _WIDE_PRODUCTS = 1e5, 100.0
+# Hessians a model of the squared hinge: when penalties are compared, and in the last fit.
 _HESSIANS_JUDGING, _HESSIANS_FITTING = 6.0, 4.0
-# The same of losses other than these two: for each of their penalties and models, and of the last fit.
+# The same of other losses, for each penalty.
 _OTHER_HESSIANS_JUDGING, _OTHER_HESSIANS_FITTING = 5.0, 7.0
-# Passes of the log loss of several classes for each penalty that is told apart, and for the last fit; what one takes to
-# begin with, to read a number, for each number of a mapped row, for each probability, and products with mapped rows for
-# each class, and with the factor of the Gram matrix.
+# The log loss of several classes, fitted together: passes for each penalty compared, and of the last fit; nanoseconds
+# of a pass at its beginning, for each number read, for each number of a mapped row and for each probability;
+# operations for each number of a mapped row and class, and for each of the factored Gram matrix.
 _PASSES_JUDGING, _PASSES_FITTING = 20.0, 50.0
 _PASS, _READ, _NUMBER, _PROBABILITY, _OF_ROWS, _OF_FACTORS = 2e6, 4.0, 1.2, 45.0, 6.0, 4.0
-# Judging scalings and bandwidths takes so much for each pair of few rows, and for each three of many. Rows that judge
-# take this share of the work that all rows add, and matrices of 130 MB at most.
+# Advice on scalings and bandwidths: nanoseconds for each pair of rows, and for each triple of many; the share of the
+# budget that further rows may take; and rows at most, whose matrices take 130 MB.
 _ADVICE, _ADVICE_OF_MANY, _SHARE_OF_ADVICE, _MOST_ADVISED = 800.0, 1.4, 0.0035, 2_000
-# Features are tried on no more rows than these, or than one of so many where there are more in all.
+# Rows of the sample at most, and rows in all for each of them where that allows more.
 _MOST_JUDGED, _ROWS_A_JUDGED_ONE = 20_000, 200
-# Beyond so many features the penalties that are tried are those near the one that fewer have preferred.
+# Features above which only penalties near the one preferred by fewer features are compared.
 MANY_FEATURES = 600
-# A fit that would otherwise end late is expected to take so much longer than those before it.
+# Factor on the time that a trial is expected to take, so that it ends within the limit.
 _CAUTION = 1.3
-# The pace of trials is mixed with that of so many seconds as they were counted.
+# Seconds of work at the counted pace that the measured pace is averaged with, since short trials are slower.
 _USUAL = 1.0
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a machine may spend on the choice of its features.
+    """The budget of a machine, and the sizes that its choice begins with.
 
     Parameters
     ----------
     work, work_a_value : float
-        Nanoseconds that choosing and fitting are counted for: to begin with, and for each number in the rows and model.
+        Counted nanoseconds of the whole fit: a constant, and for each number of the table and model.
     judged_rows : int
-        Features are tried on a sample of so many rows, on more where that is cheap.
+        Rows of the sample that candidates are tried on; more where that is cheap.
     advised_rows : int
-        Scalings and bandwidths are judged on so many at least.
+        Rows that scalings and bandwidths are compared on, at least.
     folds : int
-        Shares of few rows that judge in turn, at most.
+        Folds that judge in turn, at most.
     n_features, most_features : int
-        Features that a kind is tried with first, and the most that a larger one has.
+        Features of the first candidate of a kind, and of the largest.
     most_bags : int
-        Rounds of steps are played so many times at most, each with other rows held out.
+        Repetitions of the rounds of steps at most, each with other rows held out.
     """
 
     work: float
@@ -83,22 +88,22 @@ class Effort:
     most_bags: int
 
     def advised(self, shape: Shape) -> int:
-        """Rows that scalings and bandwidths are judged on: more of them where the fit takes long anyway."""
+        """Rows that scalings and bandwidths are compared on: more of them where the fit takes long anyway."""
         of_rows = self.allowed(shape) - self.work
         worth = int(np.cbrt(_SHARE_OF_ADVICE * of_rows / _ADVICE_OF_MANY))
         return max(self.advised_rows, min(worth, _MOST_ADVISED))
 
     def most_judged(self, n_rows: int, in_memory: int) -> int:
-        """Rows that features are tried on at most, however cheap that is: of many, as many as stay in memory."""
+        """Rows of the sample at most: of many rows, no more than stay in memory."""
         return max(_MOST_JUDGED, min(n_rows // _ROWS_A_JUDGED_ONE, in_memory))
 
     def advising(self, shape: Shape) -> float:
-        """The work of judging scalings and bandwidths."""
+        """The work of comparing scalings and bandwidths."""
         n_rows = min(self.advised(shape), shape.n_rows)
         return max(_ADVICE * n_rows**2, _ADVICE_OF_MANY * n_rows**3)
 
     def allowed(self, shape: Shape) -> float:
-        """The work that rows of this shape may take."""
+        """The budget of a fit to rows of this shape."""
         return self.work + self.work_a_value * shape.n_rows * shape.n_columns * shape.n_models
 
 
@@ -117,7 +122,7 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What the work of a fit follows from.
+    """The sizes that the work of a fit is counted from.
 
     Parameters
     ----------
@@ -133,7 +138,7 @@ class Shape:
     loss: str
 
     def features_of(self, learner: FeatureLearner) -> int:
-        """D, at most."""
+        """Features of a learner at most, D."""
         given = learner.get_params(deep=False)
         if together := given.get("features"):
             return sum(self.features_of(part) for part in together)
@@ -157,7 +162,7 @@ class Shape:
         return n * D * (_WAVE + 2.0 * d * _PRODUCTS)
 
     def learning(self, learner: FeatureLearner) -> float:
-        """Work of finding the features."""
+        """Work of learning the features."""
         n, d, K, D = self.n_rows, self.n_columns, self.n_models, self.features_of(learner)
         given = learner.get_params(deep=False)
         if together := given.get("features"):
@@ -184,11 +189,11 @@ class Shape:
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
 
     def judging(self, learner: FeatureLearner) -> float:
-        """Work of finding the features and telling penalties apart on them."""
+        """Work of a trial: learning the features and comparing penalties on them."""
         return self.learning(learner) + self.telling(learner)
 
     def telling(self, learner: FeatureLearner, *, is_near: bool = False) -> float:
-        """Work of telling penalties apart on features that were found: a few of them where it is known near which."""
+        """Work of comparing penalties on learned features; `is_near` compares only those near a given one."""
         n_penalties = _PENALTIES.get(self.loss, _OTHER_PENALTIES)
         if is_near or self.features_of(learner) > MANY_FEATURES:
             n_penalties = min(n_penalties, _FEW_PENALTIES)
@@ -203,7 +208,7 @@ class Shape:
         return self._steps(learner, hessians, hessians, 4.0)
 
     def fitting(self, learner: FeatureLearner) -> float:
-        """Work of finding the features and fitting the model on them, once the penalty is known."""
+        """Work of the last fit: learning the features, and the model at one penalty."""
         if self._is_joint:
             return self.learning(learner) + self._together(learner, 1.0, _PASSES_FITTING)
         K, maps = self.n_models, 2.0 if self.loss == "squared_error" else 6.0
@@ -213,11 +218,11 @@ class Shape:
 
     @property
     def _is_joint(self) -> bool:
-        """Whether the models are those of classes that are fitted together."""
+        """Whether the models of all classes are fitted together."""
         return self.loss == "log_loss" and self.n_models > 1
 
     def _together(self, learner: FeatureLearner, n_penalties: float, passes: float) -> float:
-        """Work of so many passes of all classes together, in the metric of one Gram matrix, factored for each penalty.
+        """Work of passes of all classes together, in the metric of one Gram matrix, factored for each penalty.
 
         Each pass has the scores, their change along the step, and the gradients.
         """
@@ -228,7 +233,7 @@ class Shape:
         return self._steps(learner, 1.0, n_penalties, passes) + passes * one
 
     def _steps(self, learner: FeatureLearner, hessians: float, systems: float, maps: float) -> float:
-        """Work of Newton steps with so many Hessians, n D^2 each, and systems of size D, D^3/3 each."""
+        """Work of Newton steps from their Hessians, n D^2 each, linear systems, D^3/3 each, and maps of all rows."""
         D = float(self.features_of(learner))
         if D > MOST_FEATURES:
             # rows are mapped anew for each product
@@ -241,7 +246,7 @@ class Shape:
 
 
 class Clock:
-    """The one thing that reads the time: whether what comes next still ends within a limit.
+    """Whether the next trial still ends within a limit of time; nothing else in a choice reads the time.
 
     Parameters
     ----------
@@ -255,11 +260,11 @@ class Clock:
         self._tried: float | None = None
 
     def count(self, work: float) -> None:
-        """Take note of work that was just done."""
+        """Add counted work that was just done."""
         self._work += work
 
     def start_counting(self) -> None:
-        """What was done so far is not to be counted for work."""
+        """Measure the pace of work from now on."""
         self._tried = time.monotonic()
 
     @property
@@ -268,11 +273,10 @@ class Clock:
         return time.monotonic() - self._begun
 
     def seconds_of(self, work: float) -> float:
-        """What so much more work takes at most, done at the pace so far."""
-        # seconds of a nanosecond that was counted; short trials alone, which take longer than counted, tell little
+        """Seconds that further counted work takes at most, at the pace so far."""
         taken = time.monotonic() - (self._begun if self._tried is None else self._tried)
         return _CAUTION * work * (taken + _USUAL) / (self._work + 1e9 * _USUAL)
 
     def allows(self, work: float) -> bool:
-        """Whether so much more work, done at the pace so far, ends in time."""
+        """Whether further counted work ends within the limit, at the pace so far."""
         return self.limit is None or self.elapsed + self.seconds_of(work) <= self.limit

@@ -1,4 +1,4 @@
-"""The working model of a learner, which its features were found with, as a fitted kernel machine."""
+"""A fitted kernel machine from the linear model that a learner found its features with."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fitted_machine(learner: ModelledFeatures) -> KernelClassifier | KernelRegres
         linear.n_features_in_ = coef.shape[1]
     elif getattr(learner, "loss_", learner.loss) == "log_loss":
         machine = KernelClassifier(features, loss="log_loss")
-        # of the estimator only its loss is asked for probabilities; the step lengths are those of a fit that goes on
+        # probabilities need the loss of the estimator alone; the step lengths would serve a fit that goes on
         schedule = step_schedule("log_loss", alpha=1e-5, square_length=1.0, largest=2.0)
         estimator = default_estimator("log_loss", schedule, alpha=1e-5)
         linear = fitted_estimator(estimator, coef, intercept, classes=classes)

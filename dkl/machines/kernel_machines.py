@@ -90,7 +90,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         "sgd": scikit-learn's `partial_fit` on centred features, averaged. "newton": exact, deterministic, a handful of
         passes with D x D sums, for D up to a few thousand, ``loss="squared_hinge"``, "squared_error" and "log_loss"
         (of K classes together, as `LogisticRegression`, which takes more passes). None is "newton" where the
-        machine chooses its features (or alpha="auto") and the rows are at most some millions, else "sgd".
+        machine chooses its features or alpha="auto" (of losses other than the squared error: for at most some 2.5
+        million rows), else "sgd".
     class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
@@ -276,11 +277,12 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
             self.temperature_ = 1.0 / fit.choice.multiplier
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        if self._settings.calibrate and self._pilot_temperature is not None:
-            self.temperature_ = self._pilot_temperature
-            if self._pilot_shift is not None:
+        temperature, shift = self._calibration
+        if self._settings.calibrate and temperature is not None:
+            self.temperature_ = temperature
+            if shift is not None:
                 # what is predicted follows the probabilities
-                self.linear_.intercept_ = self.linear_.intercept_ + self._pilot_shift
+                self.linear_.intercept_ = self.linear_.intercept_ + shift
         elif self._settings.calibrate:
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 

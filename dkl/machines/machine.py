@@ -1,8 +1,9 @@
-"""KernelMachine: what the classifier and the regressor share, from features to a fitted linear model."""
+"""KernelMachine: the base of the classifier and the regressor, from features to a fitted linear model."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
@@ -22,6 +23,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.documented import DocumentedMixin
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
+from dkl.encodings.texts import has_scores
 from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
@@ -29,15 +31,23 @@ from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import chosen_penalty, chosen_penalty_passes, fit_by_newton, head_memory, newton_passes
-from dkl.machines.contest import JUDGING_SHARE
+from dkl.linear.newton import (
+    NEWTON_LOSSES,
+    chosen_penalty,
+    chosen_penalty_passes,
+    fit_by_newton,
+    head_memory,
+    newton_passes,
+)
+from dkl.machines.choice import Chosen, PlannedChoice, choose
+from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
-from dkl.machines.feature_choice import ChoosingMixin
-from dkl.machines.given_linear import EstimatorScorer, fit_given, given_passes
-from dkl.machines.judged_rows import gathered_bytes
+from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, given_passes, loss_of_given
 from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
-from dkl.machines.settings import joint_name
+from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
 from dkl.machines.suggest import advise
+from dkl.machines.trials import Terms
+from dkl.machines.usual_time import UsualTime, looks_curved, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
@@ -54,27 +64,30 @@ from dkl.methods.validation import (
     check_classes,
     check_columns,
     encoded_rows,
+    numbered_rows,
     one_dimensional,
+    record_columns,
     rows_to_fit,
     without_splits,
 )
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
+from dkl.protocols.block import Block
 from dkl.protocols.driver import largest_held
-from dkl.registry import learner_entry
-from dkl.solvers.losses import LOG_LINK
+from dkl.registry import learner_entry, learner_keys
+from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.solvers.round_losses import ROUND_LOSSES
 from dkl.uncertainty.conformal import ConformalMixin
 
-# A pilot judges a penalty for the features; with so many it ranks penalties as all of them do.
+# Features of a pilot, with which penalties rank as with all features.
 _PILOT_FEATURES = 500
 # The parameters that make a searching learner draw all of its features.
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator):
-    """What the classifier and the regressor share: features, then a linear model on them."""
+class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator):
+    """The base of the classifier and the regressor: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
     _task: ClassVar[Any]
@@ -84,6 +97,12 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     features: Any
     features_: FeatureLearner
     linear: Any
+    n_features: int | str
+    scaling: str | None
+    sigma: float | str
+    effort: str
+    time_limit: float | None
+    trials: Sequence[int] | None
     loss: str | None
     alpha: float | str | None
     epochs: int | None
@@ -103,6 +122,11 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     checkpoint: Any
     progress: Any
     memory_limit: Any
+    seed_: int
+    reasons_: tuple[str, ...]
+    summary_: str
+    # Temperature, and shift of intercepts, that the choice of the fit has found on held-out rows; `update` keeps them.
+    _calibration: tuple[float | None, np.ndarray | None] = (None, None)
 
     @recorded
     @calls_back
@@ -152,33 +176,39 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         if not (goes_on := has_begun(self.features, getattr(self, "features_", None))):
             forget_fit(self)
         dataset = self._begun(X, y, sample_weight, groups, times, exposure)
-        # going on, the rows held out stay the same, and a checkpoint of the last fit does not hold this one
+        # a warm start holds out the same rows, and has checkpoints of its own
         fingerprint = run_fingerprint(self, dataset) + (" after a fit" if goes_on else "")
         if not goes_on:
             self.seed_ = stored_seed(self.random_state, self.checkpoint, fingerprint)
         run = self._run(fingerprint)
         dataset, held_out = self._hold_out(dataset)
-        # rows that are held out keep their counts, which intervals are of
+        # rows held out for intervals keep their counts
         dataset = with_rates(self, dataset)
         if self.features is not None:
             check_plan(self, dataset, run.device, run.publish)
         weights = self._class_weights(dataset)
-        dataset = self._with_chosen_columns(dataset, weights, run)
         choice: PenaltyChoice | None = None
         changes: dict[str, Any] = {}
+        advised: FeatureLearner | None = None
+        if self._chooses:
+            chosen = choose(self._terms, dataset, weights, run, clock)
+            dataset, judging_seed = self._taken(chosen), chosen.columns.judging_seed
+            advised, choice = chosen.features, chosen.penalty
+        else:
+            dataset, judging_seed = self._numbered(dataset, run)
         if self.features is None:
-            # One pass and a sample decide on the features; machine parameters stay as they are given.
+            # one pass and a sample decide on the features; the machine keeps its own parameters
             advice = advise(dataset, run, self.seed_)
-            self._advised, self.reasons_ = advice.features, advice.reasons_for(self)
-        elif self._chooses:
-            choice = self._choose_features(dataset, weights, run, clock)
-        folds = self._judging_folds(dataset) if choice is None else []
+            advised, self.reasons_ = advice.features, advice.reasons_for(self)
+        template = self._template(advised)
+        folds = self._judging_folds(template, dataset) if choice is None else []
         if choice is None:
-            choice, changes = self._piloted_choice(folds, dataset, weights, run)
+            choice, changes = self._piloted_choice(template, folds, dataset, weights, run, judging_seed=judging_seed)
         # With several folds the penalty has been agreed on by pilots, and the features may see all rows.
         withheld = folds[0] if len(folds) == 1 else None
-        learner = self._learner("features", self.features_ if goes_on and not changes else None).set_params(**changes)
-        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=self._judging_seed)
+        last = self.features_ if goes_on and not changes else None
+        learner = self._staged(template, "features", last).set_params(**changes)
+        context = FitContext(withheld, for_machine=True, hints=not self._chooses, judging_seed=judging_seed)
         self.features_ = learner.fit_within(dataset, context)
         made = self.features_.feature_map_.n_features
         if self._chooses and isinstance(self.n_features, Integral) and made < self.n_features:
@@ -221,29 +251,68 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         self._settle(dataset)
         dataset = exposed.beside(dataset, self._exposure_weighs is not None, sample_weight)
         exposed.remember(self)
-        self._pilot_temperature = self._pilot_shift = None
+        self._calibration = (None, None)
         self._check_targets(dataset)
         self.encoding_ = dataset.encoding
         return dataset
 
-    def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[FeatureLearner, dict[str, Any]]:
-        """Choose as `fit` does before it learns from all rows: the features, not fitted, and parameters that pin all.
-
-        `reasons_` and the table of what was tried are the machine's from then on.
-        """
+    def _chosen_on(self, X: object, y: object, groups: object, times: object) -> tuple[Chosen, dict[str, Any]]:
+        """Choose as `fit` does before it learns from all rows: the choice, and parameters that pin it."""
         dataset = self._begun(X, y, groups=groups, times=times)
-        # of these rows: a date of their own may already hold them out
+        # after the rows have been read: a date of their own may already hold them out
         warn_of_random_folds(dataset, "suggest")
         self.seed_ = stored_seed(self.random_state, None, "")
         run, weights = self._run(""), self._class_weights(dataset)
-        dataset = self._with_chosen_columns(dataset, weights, run)
-        choice, settings = self._choose_features(dataset, weights, run, Clock(self.time_limit)), self._settings
-        alpha = settings.alpha if choice is None else choice.alpha
-        pinned: dict[str, Any] = {"solver": settings.solver, "loss": settings.loss, "alpha": alpha}
-        # a Dataset that is given holds them as numbers, and no parameter changes that
-        if (taken := getattr(dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
+        chosen = choose(self._terms, dataset, weights, run, Clock(self.time_limit))
+        settings = self._settings
+        alpha = settings.alpha if chosen.penalty is None else chosen.penalty.alpha
+        pinned: dict[str, Any] = {"solver": settings.solver, "loss": chosen.loss, "alpha": alpha}
+        # the columns of a Dataset stay numbers, whatever the parameter says
+        if (taken := getattr(chosen.columns.dataset.encoding, "taken", ())) and not isinstance(X, Dataset):
             pinned["categorical"] = list(taken)
-        return clone(self._advised), pinned
+        return chosen, pinned
+
+    @property
+    def _terms(self) -> Terms:
+        """What the parameters fix for the choice of features, on rows that open parameters were settled for."""
+        settings = self._settings
+        loss_is_open = self.loss is None and self.alpha in (None, "auto")
+        return Terms(
+            type(self).__name__,
+            self.effort,
+            self._knobs,
+            settings,
+            loss_is_open and settings.solver == "newton" and settings.calibrate,
+            self.categorical is None,
+            self.validation_fraction,
+            self.seed_,
+            self.time_limit,
+            self.trials,
+            self.checkpoint,
+            new_learner=lambda advised, stage: self._staged(self._template(advised), stage),
+            new_problem=self._problem_on,
+            planned_problem=self._planned_problem,
+        )
+
+    def _taken(self, chosen: Chosen) -> Dataset:
+        """Leave what was chosen in the fitted attributes; the rows with the columns that were chosen."""
+        dataset = chosen.columns.dataset
+        self.encoding_ = dataset.encoding
+        record_columns(self, dataset)
+        self.reasons_, self.summary_, self.loss_ = chosen.reasons, chosen.summary, chosen.loss
+        self._calibration = (chosen.temperature, chosen.shift)
+        return dataset
+
+    def _numbered(self, dataset: Dataset, run: Run) -> tuple[Dataset, int | None]:
+        """The rows with numbers in place of categories, and the seed of the rows that judge if there were any.
+
+        Target means leave out the rows that judge, so that no other rows may judge then.
+        """
+        numbered = numbered_rows(self, dataset, self._judging_rows(dataset), run)
+        is_numbered = numbered is not dataset or has_scores(numbered.encoding)
+        self.encoding_ = numbered.encoding
+        record_columns(self, numbered)
+        return numbered, self.seed_ if is_numbered else None
 
     @available_if(lambda self: self._settings.solver == "sgd")
     @atomic
@@ -336,63 +405,115 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         tags.target_tags.required = True
         return tags
 
-    def planned_passes(self, dataset: Dataset) -> Passes:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up."""
+    def planned_stages(self, dataset: Dataset) -> list[tuple[Passes, dict[str, int]]]:
+        """The stages of a fit on `dataset`, none of which holds what another does: what `dkl.plan` adds up.
+
+        Returns
+        -------
+        list of (passes, held)
+            The records of each kind of pass and how often it runs at most, and the bytes that the driver holds at most
+            beside them, item by item. The features are chosen, then found, then the linear model is fitted.
+        """
         check_constraints(self)
         self._check_features()
         self._check_solver()
         unfitted = self._unfitted()
         weights = unfitted._class_weights(dataset)
-        unfitted._settle(dataset)
-        passes: list[Any] = unfitted._planned_choice(dataset, weights) if self._chooses else []
-        folds = unfitted._judging_folds(dataset)
-        for changes in unfitted._rivals() if len(folds) > 1 else ():
-            # each rival is searched for and judged on each fold by itself
-            pilot = unfitted._pilot(str(folds[0]), changes)
+        loss = unfitted._settle(dataset).loss
+        stages: list[tuple[Passes, dict[str, int]]] = []
+        rows: dict[str, int] = {}
+        advised: FeatureLearner | None = None
+        if self._chooses:
+            planned = PlannedChoice(unfitted._terms, dataset)
+            stages, rows, unfitted.loss_ = planned.stages(weights), planned.rows_in_memory, planned.loss
+            *others, advised = planned.may_win()
+            # features that win in place of the costliest take no further time, but must have room
+            for other in others:
+                learner = unfitted._staged(unfitted._template(other), "features")
+                records = [(of_pass, 0) for of_pass, _ in learner.planned_passes(dataset)]
+                stages.append((records, {**learner.planned_memory(dataset), **rows}))
+        template = unfitted._template(advised)
+        learner = unfitted._staged(template, "features")
+        passes, held = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
+        folds = unfitted._judging_folds(template, dataset)
+        for changes in unfitted._rivals(template) if len(folds) > 1 else ():
+            # each rival is learned and judged on each fold
+            pilot = unfitted._pilot(template, str(folds[0]), changes)
             judging = chosen_penalty_passes(unfitted._planned_problem(pilot, dataset, weights), dataset.n_rows)
             passes += [(records, calls * len(folds)) for records, calls in (*pilot.planned_passes(dataset), *judging)]
-        learner = unfitted._new_features("features")
-        passes.extend(learner.planned_passes(dataset))
-        problem = unfitted._planned_last(unfitted._planned_problem(learner, dataset, weights), dataset)
+        problem = unfitted._planned_problem(learner, dataset, weights)
+        if self._chooses and dataset.total_weight >= FEWEST_ROWS:
+            # the choice settles the penalty; for a plan any will do
+            problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
+        # features and linear models are fitted one after the other
+        linear = unfitted._planned_linear(problem, dataset)
+        # the log loss, of which there are most passes, is taken for features only that have room for its Hessians
+        memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if unfitted._is_exact else {}
+        return [*stages, (passes, held), (linear, {**memory, **rows})]
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the linear model is fitted by Newton steps."""
+        return self.linear is None and self._settings.solver == "newton"
+
+    def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
+        """The passes of the linear model, and of what follows it."""
+        calibration = calibration_passes(problem) if self._settings.calibrate else ()
+        last = [*calibration, *self._planned_scores(problem)]
+        n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
         if self.linear is not None:
-            passes += given_passes(problem, self.linear, dataset.source.n_blocks, epochs=self.epochs)
-        elif unfitted._settings.solver == "newton":
-            passes.extend(newton_passes(problem, dataset.n_rows))
-        else:
-            patience, _ = unfitted._stopping(dataset.n_rows)
-            n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
-            passes += epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        passes += calibration_passes(problem) if unfitted._settings.calibrate else ()
-        return [*passes, *self._planned_scores(problem)]
+            return [*given_passes(problem, self.linear, n_blocks, epochs=self.epochs), *last]
+        if self._is_exact:
+            return [*newton_passes(problem, n_rows), *last]
+        patience, _ = self._stopping(n_rows)
+        epochs = epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
+        return [*epochs, *last]
+
+    def planned_passes(self, dataset: Dataset) -> Passes:
+        """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
+        return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes: of the features, or of the linear model's steps."""
-        unfitted = self._unfitted()
-        unfitted._settle(dataset)
-        rows: dict[str, int] = {}
-        if self._chooses:
-            sample, tried = unfitted._planned_trials(dataset)
-            unfitted._advised = unfitted._costliest(dataset, sample, tried)
-            if nbytes := gathered_bytes(sample):
-                rows = {"rows to try features on": nbytes}
-        learner = unfitted._new_features("features")
-        features = {**learner.planned_memory(dataset), **rows}
-        if unfitted._settings.solver != "newton":
-            return features
-        problem = unfitted._planned_problem(learner, dataset, unfitted._class_weights(dataset))
-        problem = unfitted._planned_last(problem, dataset)
-        # features and linear models are fitted one after the other: the largest counts
-        judging = unfitted._planned_judging(dataset, sample, tried) if self._chooses else {}
-        held = [features, head_memory(problem, dataset.n_rows), {**judging, **rows}]
-        return largest_held(held)
+        """The largest bytes of the driver between the passes of a stage."""
+        return largest_held([held for _, held in self.planned_stages(dataset)])
 
     def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of a product of matrices that the driver takes as long as, beside the passes of its features."""
+        """Work of the driver between the passes of its features, in operations of a matrix product."""
         if self._chooses:
             return 0.0
         unfitted = self._unfitted()
         unfitted._settle(dataset)
-        return planned_driving(unfitted._new_features("features"), dataset)
+        return planned_driving(unfitted._staged(unfitted._template(), "features"), dataset)
+
+    def usual_time(
+        self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float
+    ) -> UsualTime | None:
+        """The usual time of a fit on these rows, from their number and one block; None for given features.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        block : Block or None
+            None where none was read: more than lines is expected then.
+        slots : int
+            Blocks that are computed on at once.
+        flops_per_second : float
+            Of a product of matrices, on one thread.
+        """
+        if not self._chooses or dataset.total_weight < FEWEST_ROWS:
+            return None
+        unfitted, has_codes = self._unfitted(), dataset.schema.has_codes
+        unfitted._settle(dataset)
+        is_curved = block is None or has_codes or looks_curved(block, dataset.schema.n_classes)
+        usual = usual_time(
+            self.effort,
+            unfitted._terms.shape(dataset),
+            has_codes=has_codes,
+            is_curved=is_curved,
+            slots=slots,
+            flops_per_second=flops_per_second,
+        )
+        return usual if self.time_limit is None else replace(usual, seconds=min(usual.seconds, self.time_limit))
 
     def _unfitted(self) -> Self:
         """An unfitted copy with some seed, which plans ask for problems; the machine itself stays as it is."""
@@ -417,7 +538,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
             self.alphas_, self.validation_scores_ = fit.choice.alphas, fit.choice.scores
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
-        """What is left to do after the linear model is fitted."""
+        """Steps after the linear model is fitted, such as calibration."""
 
     def _as_fitted(self, fit: LinearFit) -> Self:
         """This machine as it would be with a linear fit that is under way."""
@@ -437,7 +558,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         return fit_by_epochs(problem, dataset.source, run, epochs=self.epochs, patience=patience)
 
     def _stopping(self, n_rows: int) -> tuple[int | None, float]:
-        """The patience of stochastic epochs with held-out rows, None to go through all, and the share of these rows."""
+        """The patience of stochastic epochs, None to run all of them, and the share of rows held out for it."""
         if self.linear is not None:
             return None, 0.0
         if self.early_stopping:
@@ -445,37 +566,46 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         return default_stopping(n_rows) if self._settings.solver == "sgd" and self.epochs is None else (None, 0.0)
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
-        """All rows that judge anything in this fit, here or in the features: a share that holds both of theirs."""
+        """All rows that judge anything in this fit: the larger of the shares of the machine and its features."""
         shares = [self.validation_fraction, JUDGING_SHARE if self._chooses else 0.0]
         if self.features is not None and not self._chooses:
-            shares.append(judging_share(self._new_features("features"), dataset.source))
+            shares.append(judging_share(self._staged(self._template(), "features"), dataset.source))
         return HeldOut(max(shares), self.seed_)
 
-    def _judging_folds(self, dataset: Dataset) -> list[HeldOut]:
-        """The rows that the penalty of searched features is judged on: a share of many rows, five folds of few.
+    def _judging_folds(self, template: FeatureLearner, dataset: Dataset) -> list[HeldOut]:
+        """The rows that judge the penalty of searched features: a share of many rows, five folds of few.
 
         Features that were searched for on all rows look too good on each of them, and a penalty chosen there is too
-        light: those that judge are kept out of the search.
+        small: the rows that judge are kept out of the search.
         """
         settings = self._settings
-        if settings.alpha != "auto" or settings.solver != "newton" or not self._new_features("features")._searches:
+        if settings.alpha != "auto" or settings.solver != "newton" or not template._searches:
             return []
         held_out, most = HeldOut(self.validation_fraction, self.seed_), dataset.source.most_folds
         return judging_folds(held_out, dataset.total_weight, most)
 
     def _piloted_choice(
-        self, folds: list[HeldOut], dataset: Dataset, weights: np.ndarray | None, run: Run
+        self,
+        template: FeatureLearner,
+        folds: list[HeldOut],
+        dataset: Dataset,
+        weights: np.ndarray | None,
+        run: Run,
+        *,
+        judging_seed: int | None,
     ) -> tuple[PenaltyChoice | None, dict[str, Any]]:
-        """The penalty that the folds agree on, each with a search of its own, and what was changed of the features.
+        """The penalty that the folds agree on, each with a search of its own, and changes of the features' parameters.
 
-        On few rows a search may follow the noise: random draws of the same number take its place unless it gains
-        something on the rows held out, and not by chance. (None, {}) for a single fold.
+        On few rows a search may follow the noise: random features of the same number take its place unless it gains
+        clearly on held-out rows. (None, {}) for a single fold.
         """
         if len(folds) < 2:
             return None, {}
-        # Each rival is searched for once a fold, without that fold's rows.
+        # each rival is learned once a fold, without the rows of the fold
+        context = FitContext(for_machine=True, is_pilot=True, judging_seed=judging_seed)
         choices, *rivals = (
-            [self._judged(fold, changes, dataset, weights, run) for fold in folds] for changes in self._rivals()
+            [self._judged(template, replace(context, withheld=fold), changes, dataset, weights, run) for fold in folds]
+            for changes in self._rivals(template)
         )
         if not rivals or clear_gain(choices, rivals[0]):
             return agreed(choices), {}
@@ -490,63 +620,84 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     def _judged(
         self,
-        fold: HeldOut,
+        template: FeatureLearner,
+        context: FitContext,
         changes: dict[str, Any],
         dataset: Dataset,
         weights: np.ndarray | None,
         run: Run,
-        prefix: str = "",
     ) -> PenaltyChoice:
-        """How the penalties do on a fold that the features do not see."""
+        """The scores of the penalties on a fold that the features do not see."""
+        fold: Any = context.withheld
         # the stage names the folder of a checkpoint
-        stage = prefix + (f"plain-{fold.first:g}" if changes else f"{fold.first:g}")
-        context = FitContext(fold, for_machine=True, is_pilot=True, judging_seed=self._judging_seed)
-        pilot = self._pilot(stage, changes).fit_within(dataset, context)
+        stage = f"plain-{fold.first:g}" if changes else f"{fold.first:g}"
+        pilot = self._pilot(template, stage, changes).fit_within(dataset, context)
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(replace(problem, validation=fold, **self._judging_loss()), dataset.source, own)
+        problem = replace(problem, validation=fold, loss=self._terms.judging_loss, alpha="auto")
+        return chosen_penalty(problem, dataset.source, own)
 
-    def _rivals(self) -> list[dict[str, Any]]:
-        """Changes of the features that few rows choose from: none, or all of them drawn, where a search draws some.
+    def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
+        """Changes of parameters that are compared: none, and all features drawn, where a search draws some.
 
-        Features of few columns alone are asked for to be read: no draw takes their place.
+        Features of few columns are wanted for being readable, so that random ones do not take their place.
         """
-        # Learners without a share of drawn features have nothing to compare a search with.
-        learner = self._new_features("features")
-        given = {"plain_share": 0.0, **learner.get_params(deep=False)}
+        # a learner without a share of random features has nothing to be compared with
+        given = {"plain_share": 0.0, **template.get_params(deep=False)}
         draws = given["plain_share"] is None and given["solver"] == "corrective" and given["sparse_share"] < 1.0
-        return [{}, _DRAWN] if draws and not isinstance(learner.family, FiniteFamily | list | tuple) else [{}]
+        return [{}, _DRAWN] if draws and not isinstance(template.family, FiniteFamily | list | tuple) else [{}]
 
-    def _pilot(self, stage: str, changes: dict[str, Any]) -> FeatureLearner:
+    def _pilot(self, template: FeatureLearner, stage: str, changes: dict[str, Any]) -> FeatureLearner:
         """A learner with fewer features and no refinement, which is enough to judge a choice."""
-        pilot = self._learner(f"pilot-{stage}").set_params(**changes)
+        pilot = self._staged(template, f"pilot-{stage}").set_params(**changes)
         most = pilot.n_features if isinstance(pilot.n_features, Integral) else _PILOT_FEATURES
         pilot.set_params(n_features=min(_PILOT_FEATURES, int(most)))
         if "refine" in pilot.get_params(deep=False):
             pilot.set_params(refine=0)
         return pilot
 
-    def _learner(self, stage: str, last: FeatureLearner | None = None) -> FeatureLearner:
-        """A new learner of the features, or one that goes on from the last fit."""
-        learner = self._new_features(stage)
+    def _staged(self, template: FeatureLearner, stage: str, last: FeatureLearner | None = None) -> FeatureLearner:
+        """A copy of the features for one stage of the fit, or one that goes on from the last fit.
+
+        Features without a checkpoint of their own keep it in a folder of the machine's, named by the stage.
+        """
+        learner = clone(template)
+        if self.checkpoint is not None and learner.get_params(deep=False).get("checkpoint") is None:
+            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
         return learner if last is None else copy.copy(last).set_params(**learner.get_params(deep=False))
 
-    def _new_features(self, stage: str) -> FeatureLearner:
-        """An unfitted learner of the features, with the machine's own seed and checkpoint where it has none."""
+    def _template(self, advised: FeatureLearner | None = None) -> FeatureLearner:
+        """The features that are fitted, with the machine's own seed where they have none.
+
+        Parameters
+        ----------
+        advised : FeatureLearner or None
+            Those that were chosen, or that the rows ask for, with ``features="auto"`` and None.
+
+        Raises
+        ------
+        ValueError
+            If features are to be chosen, and none were.
+        """
         options = {name: getattr(self, name) for name in ("device", "progress", "memory_limit")}
         if isinstance(self.features, str) and not self._chooses:
             learner = learner_entry(self.features).learner_class(**options)
             if "scaling" in learner.get_params(deep=False):
-                # a learner of one's own has the scaling that it says; of one by name nothing is said
+                # a learner by its name has the scaling that suits the rows
                 learner.set_params(scaling="auto")
         elif self.features is None or isinstance(self.features, str):
-            learner = clone(self._advised_features()).set_params(**options)
+            if advised is None:
+                raise ValueError(
+                    f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
+                    "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
+                )
+            learner = clone(advised).set_params(**options)
         else:
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
         given = learner.get_params(deep=False)
         if self._settings.loss in ROUND_LOSSES:
-            # rounds that nobody has given a loss look for waves and steps of the machine's own
+            # rounds without a loss of their own minimise that of the machine
             parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
             if not hasattr(self.features, "fit"):
                 parts = [learner, *getattr(learner, "features", ())]
@@ -555,8 +706,6 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
                     rounds.set_params(loss=self._settings.loss, epsilon=self.epsilon, quantiles=self.quantiles)
         if given.get("random_state") is None:
             learner.set_params(random_state=self.seed_)
-        if self.checkpoint is not None and given.get("checkpoint") is None:
-            learner.set_params(checkpoint=f"{str(self.checkpoint).rstrip('/')}/{stage}")
         return learner
 
     def _problem(
@@ -564,7 +713,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
     ) -> LinearProblem:
         """The linear model to be fitted on the rows of a dataset, mapped by `feature_map`."""
         settings = self._settings
-        calibrates = settings.calibrate and self._pilot_temperature is None
+        calibrates = settings.calibrate and self._calibration[0] is None
         _, share = self._stopping(dataset.n_rows)
         loss = joint_name(settings.loss, settings.solver, dataset.schema.n_classes)
         return LinearProblem(
@@ -604,7 +753,7 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
 
     @property
     def _scorer(self) -> Scorer:
-        """What answers rows: the linear model with the feature map before it."""
+        """The linear model with the feature map before it, which predicts rows."""
         if not hasattr(self.linear_, "coef_"):
             n_outputs = (
                 1 if len(getattr(self, "classes_", ())) == 2 else len(getattr(self, "classes_", self.target_center_))
@@ -633,14 +782,120 @@ class KernelMachine(ChoosingMixin, ConformalMixin, SavingMixin, DocumentedMixin,
         check_columns(self, dataset)
         return dataset
 
-    def _advised_features(self) -> FeatureLearner:
-        """The features that the rows have asked for, with ``features=None``."""
-        if not hasattr(self, "_advised"):
-            raise ValueError(
-                f"features={self.features!r} asks the rows, which have not been read: ask dkl.suggest first, as in "
-                "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
-            )
-        return self._advised
-
     def _check_targets(self, dataset: Dataset) -> None:
         """Raise ValueError where the targets do not suit the loss."""
+
+    @property
+    def _settings(self) -> Settings:
+        """The values of open parameters; for a fitted machine, those of its fit."""
+        settings = settled(self._open_parameters(), self._task)
+        if not hasattr(self, "solver_") or None not in (self.solver, self.loss):
+            return settings
+        solver = self.solver or self.solver_
+        loss = joint_name(self.loss or self.loss_, solver)
+        # stochastic steps choose no penalty, and have a small one
+        alpha = LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
+        return replace(settings, solver=solver, loss=loss, alpha=alpha)
+
+    @property
+    def _calibrates_by_penalty(self) -> bool:
+        """Whether the rows that judge the penalty of given features also find the temperature."""
+        settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
+        by_penalty = settings.alpha == "auto" and settings.solver == "newton" and settings.loss not in PROBABLE
+        return self._task == "classification" and is_open and by_penalty
+
+    @property
+    def _knobs(self) -> Knobs:
+        """The parameters of the features that the user has pinned on the machine."""
+        return Knobs(self.n_features, self.scaling, self.sigma)
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether the machine chooses its features."""
+        return isinstance(self.features, str) and self.features == "auto"
+
+    def _open_parameters(self) -> OpenParameters:
+        if self.linear is not None:
+            # its steps are stochastic ones, of a loss and a penalty of its own
+            loss, calibrate = loss_of_given(self.linear, self._task), bool(getattr(self, "calibrate", None))
+            return OpenParameters(loss, LIGHT, "sgd", calibrate, chooses=self._chooses, stops_early=True)
+        return OpenParameters(
+            self.loss,
+            self.alpha,
+            self.solver,
+            getattr(self, "calibrate", False),
+            chooses=self._chooses,
+            stops_early=self.early_stopping or self.epochs is not None,
+        )
+
+    def _settle(self, dataset: Dataset) -> Settings:
+        """Settle open parameters for these rows; `loss_` and `solver_` keep them."""
+        n_classes = dataset.schema.n_classes or 1
+        settings = settled(self._open_parameters(), self._task, dataset.n_rows, 1 if n_classes == 2 else n_classes)
+        self.loss_, self.solver_ = settings.loss, settings.solver
+        return settings
+
+    @property
+    def _exposure_weighs(self) -> bool | None:
+        """Whether a row of twice the exposure counts twice, as for counts; None for losses without exposure."""
+        loss = LOG_LINK.get(self._settings.loss)
+        return None if loss is None else loss.counts_exposure
+
+    def _check_solver(self) -> None:
+        """Raise ValueError for solver, loss, alpha and early stopping that do not go together."""
+        if self.linear is not None:
+            name = type(self).__name__
+            check_given(name, self.linear, self._task)
+            own = {"loss": None, "alpha": None, "solver": None, "early_stopping": False}
+            if pinned := [known for known, default in own.items() if getattr(self, known) != default]:
+                raise ValueError(
+                    f"{pinned[0]}={getattr(self, pinned[0])!r} is of the linear model that {name} fits by itself, and "
+                    f"linear={self.linear!r} has its own; set it there, or leave {pinned[0]} out"
+                )
+            return
+        # those before any row was seen: an earlier fit decides on nothing
+        settings = settled(self._open_parameters(), self._task)
+        if settings.solver == "sgd" and settings.loss == "squared_error" and self._task == "classification":
+            raise ValueError(
+                "loss='squared_error' of classes has exact steps only: set solver='newton', or leave it out"
+            )
+        if settings.solver == "newton" and settings.loss not in NEWTON_LOSSES:
+            raise ValueError(
+                f"solver='newton' needs a loss with a Hessian: loss={squared_loss(self._task)!r}, got "
+                f"loss={settings.loss!r}; or use solver='sgd'"
+            )
+        is_unlikely = settings.alpha == "evidence" and settings.loss != "squared_error"
+        if isinstance(settings.alpha, str) and (settings.solver != "newton" or is_unlikely):
+            raise ValueError(
+                f"alpha={settings.alpha!r} is chosen by Newton steps: set solver='newton' and "
+                f"loss={squared_loss(self._task)!r}, got solver={settings.solver!r} and loss={settings.loss!r}; or "
+                "give alpha a number"
+            )
+        if settings.solver == "newton" and self.early_stopping:
+            raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
+
+    def _check_features(self) -> None:
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
+        if not isinstance(self.features, str | FeatureLearner | None):
+            raise ValueError(
+                f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
+                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
+                "transformers go before the machine, in a pipeline"
+            )
+        if isinstance(self.features, FeatureLearner):
+            self._knobs.check(self.features)
+            own, of_learner = self.checkpoint, self.features.get_params(deep=False).get("checkpoint")
+            if own is not None and of_learner is not None and str(own).rstrip("/") == str(of_learner).rstrip("/"):
+                raise ValueError(
+                    f"checkpoint={str(own)!r} is the folder of {type(self).__name__} and of its "
+                    f"{type(self.features).__name__}, whose states would take each other's places; leave the "
+                    "learner's out: it has a part of the machine's folder then"
+                )
+        elif isinstance(self.features, str) and not self._chooses:
+            self._knobs.check(learner_entry(self.features).learner_class())
+        if getattr(self.features, "monotone", None):
+            name = type(self.features).__name__
+            raise ValueError(
+                f"the coefficients of {type(self).__name__} are fitted without signs, and {name}(monotone=...) would "
+                f"not keep its word; fit {name} itself and take its machine_"
+            )

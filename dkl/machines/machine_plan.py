@@ -1,4 +1,4 @@
-"""The passes that fitting the linear model of a kernel machine takes, with their shapes, before any of them ran."""
+"""The planned passes of the linear model of a kernel machine: their records, and how often each runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Passes = Sequence[tuple[Sequence[Record], int]]
 def epoch_passes(
     problem: LinearProblem, *, n_rows: int, n_blocks: int, epochs: int | None, patience: int | None
 ) -> Passes:
-    """The passes of stochastic steps: one for what they must know of the rows, then the epochs.
+    """The passes of stochastic steps: one for means and lengths of the mapped rows, then the epochs.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def epoch_passes(
     n_classes = None if problem.classes is None else len(problem.classes)
     columns = n_classes or problem.n_targets
     summary = summary_records(columns, n_classes, problem.class_weight, problem.held_out, problem.seed)
-    # the lengths of rows set the steps, not what a step costs: any will do
+    # the lengths of rows set the step lengths, not their cost: any will do
     schedule = step_schedule(problem.loss, alpha=problem.alpha, square_length=1.0, largest=2.0)
     estimator = problem.estimator(schedule)
     # Centre, coefficients and labels have the shapes of a fit, with zeros in them.

@@ -1,4 +1,4 @@
-"""What rows ask for, from one pass and a sample: scaling, kernel, bandwidth, learner and size, each with its reason."""
+"""Advice from one pass and a sample of the rows: scaling, kernel, bandwidth, learner and size, each with its reason."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from dkl.protocols.records import RowSample
 from dkl.registry import learner_entry
 from dkl.solvers.leave_one_out import left_out_ridge
 
-# Each of so many sampled rows is predicted by a kernel machine on all others, which takes 0.3 s a kernel on one core.
+# Sampled rows that are each predicted by a kernel machine on all others: 0.3 s a kernel on one core.
 JUDGED_ROWS = 1_000
 PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])
 # Bandwidths in units of the median distance between the scaled rows.
 _BANDWIDTHS = (0.35, 1.0, 2.5)
-# Numbers of features that are suggested; a person remembers them, and the best one is flat.
+# Numbers of features that are advised: round ones, since the loss is flat near the best.
 _SIZES = (100, 200, 300, 500, 1_000)
-# With more classes Newton steps, which form a Hessian a class, take too long; in sparse rows with more columns a search
-# over directions finds little.
+# Classes above which Newton steps, which form a Hessian for each, take too long, and sparse columns above which a
+# search over directions finds little.
 _MOST_CLASSES, _WIDE = 30, 5_000
 
 
@@ -65,7 +65,7 @@ class TriedKernel:
     score : float
         Accuracy, or R^2.
     degrees_of_freedom : float
-        Effective degrees of freedom at the heaviest penalty that is not clearly worse.
+        Effective degrees of freedom at the largest penalty that is not clearly worse.
     """
 
     scaling: ScalingKind | None
@@ -87,7 +87,7 @@ class TriedKernel:
 
 @dataclass(frozen=True)
 class Advice:
-    """What rows ask for.
+    """Features and parameters that suit the rows.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Advice:
 
 
 def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS) -> Advice:
-    """What these rows ask for, by kernel machines on so many of them; reads them once."""
+    """Advice for these rows, by kernel machines on a number of them; one pass reads the rows."""
     sample, scalers = _read(dataset, run, seed)
     if dataset.task is None:
         scaling: ScalingKind | None = None if dataset.source.is_sparse else "standard"
@@ -132,7 +132,7 @@ def advise(dataset: Dataset, run: Run, seed: int, judged_rows: int = JUDGED_ROWS
 
 
 def advice_memory(n_rows: int) -> dict[str, int]:
-    """What the kernel machines on so many rows take between two passes: six matrices of all pairs, as measured."""
+    """Bytes of the kernel machines on a number of rows, between two passes: six matrices of all pairs, as measured."""
     return {BETWEEN_PASSES: 6 * 8 * n_rows**2}
 
 
@@ -171,7 +171,7 @@ class _Judge:
         self._targets = (self._outputs - self._mean) / np.where(deviation > 0.0, deviation, 1.0)
 
     def trials(self) -> list[TriedKernel]:
-        """The usual kernel first, then what may beat it: other scalings, then other bandwidths and kernels."""
+        """The usual kernel first, then its rivals: other scalings, then other bandwidths and kernels."""
         in_scalings = list(self._of_kernel("gaussian", 1.0))
         if not in_scalings:
             raise RowsAlikeError(
@@ -201,12 +201,12 @@ class _Judge:
     def _judged(
         self, scaling: ScalingKind | None, kernel: str, factor: float, matrix: np.ndarray, sigma: float
     ) -> TriedKernel:
-        """What ridge regression by a kernel matrix says of each row, left out, at the best of the penalties."""
+        """Kernel ridge regression of each row on all others, at the best of the penalties."""
         # adding a constant to the kernel gives the machine an intercept
         ridge = left_out_ridge(matrix + 1.0, self._targets, PENALTIES)
         errors = ((ridge.predictions - self._targets) ** 2).sum(axis=2)
         best = int(np.argmin(errors.mean(axis=1)))
-        # the heaviest penalty that does about as well says how many degrees of freedom are needed
+        # the largest penalty that is not clearly worse gives the degrees of freedom that are needed
         enough = max(at for at in range(len(errors)) if not is_clear(errors[at] - errors[best]))
         if self._classes is None:
             variance = max((self._targets**2).sum(axis=1).mean(), np.finfo(float).tiny)
@@ -240,10 +240,9 @@ def _kernel_matrix(rows: np.ndarray | sparse.csr_array, kernel: str, factor: flo
 
 
 def _decided(dataset: Dataset, sample: Block, trials: list[TriedKernel], judged_rows: int) -> Advice:
-    """Scaling, kernel, learner, size and machine that the trials speak for, the usual one unless another clearly wins.
+    """Scaling, kernel, learner, size and machine after the trials: the usual ones unless others are clearly better.
 
-    The first trial is the usual kernel in the usual scaling; a choice leaves it only where the errors of its rows fall
-    clearly.
+    The first trial is the usual kernel in the usual scaling.
     """
     waves = [trial for trial in trials if trial.kernel != "linear"]
     linear = next((trial for trial in trials if trial.kernel == "linear"), None)

@@ -1,4 +1,4 @@
-"""How long a machine without settings takes as a rule: by its effort, the size of the rows, and one look at a block."""
+"""The usual time of a machine without settings, from its effort, the size of the rows, and one block of them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import numpy as np
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.protocols.block import Block
 
-# Counted in 30 fits of 150 to 1,000,000 rows on a machine whose products of matrices run at so many operations a second
-# on each of two cores: the trials take longer than counted, the last fit and what it was chosen by less, and reading
-# and mapping all rows so many seconds for each number of them.
+# Measured in 30 fits of 150 to 1,000,000 rows: operations a second of a matrix product on each core, and cores, of that
+# machine; seconds of trials, and of the last fit, over their counted work; seconds to read and map one number.
 _REFERENCE, _CORES = 1e11, 2
 _TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.45, 1.6e-7
-# Trials on fewer rows end sooner; target means and crosses of categories take further trials.
+# Rows below which trials end sooner, and the factor on the time where categories take further trials.
 _FULL_TRIALS, _OF_CATEGORIES = 600, 1.5
-# Passes, as a rule: most of them over the rows that kinds are tried on.
+# Usual passes, most of them over the sample.
 _PASSES = {"fast": 90, "balanced": 110, "best": 200}
-# What the choice takes at most, over what it takes as a rule: the work is counted, and no clock ends it.
+# The longest time over the usual one.
 _AT_MOST = 3.0
-# The look: rows at most and at least, outputs and columns at most, and the gain in R2 that says that lines are too few.
+# The block that is looked at: rows at most and at least, outputs and columns at most, and the gain in R^2 above which
+# more than straight lines is expected.
 _LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN = 20_000, 1_000, 20, 60, 3e-3
 
 
 @dataclass(frozen=True)
 class UsualTime:
-    """What choosing features and fitting on them takes.
+    """The time of choosing features and fitting on them.
 
     Parameters
     ----------
     seconds, at_most : float
-        As a rule, and at most.
+        Usually, and at most.
     passes : int
-        As a rule.
+        Usually.
     fixed : float
-        Of `seconds`, those of trials, which take as long of more rows and on more slots.
+        The part of `seconds` that trials take, whatever the number of rows and slots.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class UsualTime:
     fixed: float
 
     def at(self, longer: float) -> UsualTime:
-        """The same where all but the trials takes so many times as long."""
+        """The same where everything but the trials takes longer by a factor."""
         seconds = self.fixed + (self.seconds - self.fixed) * longer
         return replace(self, seconds=seconds, at_most=self.fixed + (self.at_most - self.fixed) * longer)
 
@@ -52,7 +52,7 @@ class UsualTime:
 def usual_time(
     effort: str, shape: Shape, *, has_codes: bool, is_curved: bool, slots: int, flops_per_second: float
 ) -> UsualTime:
-    """The time of a machine without settings, as fits of its kind have taken.
+    """The usual time of a machine without settings.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def usual_time(
     has_codes : bool
         Whether there are categories.
     is_curved : bool
-        Whether more than lines has to be learned: where not, the trials end with the columns themselves.
+        Whether more than straight lines is expected; if not, the trials end with the columns themselves.
     slots : int
         Blocks that are computed on at once.
     flops_per_second : float
@@ -80,10 +80,10 @@ def usual_time(
 
 
 def looks_curved(block: Block, n_classes: int | None) -> bool:
-    """Whether waves or thresholds tell held-out rows of a block better than the columns themselves do.
+    """Whether waves or thresholds predict held-out rows of a block better than the columns themselves do.
 
-    Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and judged on the
-    other. True where that cannot be told: for few rows, sparse rows, many columns or classes, and rows of one class.
+    Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and compared on the
+    other. True where that is not possible: for few rows, sparse rows, many columns or classes, and rows of one class.
     """
     # a plan needs them, and no fit
     from sklearn.isotonic import IsotonicRegression
@@ -115,7 +115,7 @@ def looks_curved(block: Block, n_classes: int | None) -> bool:
         columns = make_union(FunctionTransformer(), *further)
         model = make_pipeline(columns, StandardScaler(), RidgeCV(np.logspace(0, 4, 5))).fit(X[:half], Y[:half])
         scores = model.predict(X).reshape(Y.shape)
-        # through a curve of their own, as those of a line are that tells classes well
+        # a rising curve, so that a line which separates classes well is not called curved
         fitted = [
             IsotonicRegression(out_of_bounds="clip").fit(score[:half], y[:half]).predict(score[half:])
             for score, y in zip(scores.T, Y.T, strict=True)

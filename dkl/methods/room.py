@@ -28,7 +28,7 @@ from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, pass_name, refusal
-from dkl.passes.room import Room, modules_of, own_room, room_of, room_to_grow
+from dkl.passes.room import Room, load, modules_of, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import Record
@@ -106,8 +106,9 @@ class PlannedLearner(Protocol):
     """A learner that can be planned.
 
     One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
-    so many bytes, item by item. One whose driver takes long has ``planned_driving(dataset) -> float``: the operations
-    of a product of matrices on one thread that take as long.
+    so many bytes, item by item. One that fits in stages, of which none holds what another does, has
+    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One whose driver takes long has
+    ``planned_driving(dataset) -> float``: the operations of a product of matrices on one thread that take as long.
     """
 
     memory_limit: int | str | None
@@ -118,6 +119,24 @@ class PlannedLearner(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class PlannedKind:
+    """One kind of pass of a fit.
+
+    Parameters
+    ----------
+    records : sequence of Record
+    calls : int
+        How often it runs at most; 0 where it stands for what might run in place of others, and has to have room.
+    held : mapping of str to int
+        Bytes that the driver holds at most beside it, item by item.
+    """
+
+    records: Sequence[Record]
+    calls: int
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
 class PlannedWork:
     """The passes of a fit and the memory that they take, before any of them ran.
 
@@ -125,8 +144,8 @@ class PlannedWork:
     ----------
     rows : Dataset
         As the learner's own passes see them: with numbers in place of codes.
-    kinds : sequence of (records, calls)
-        Each kind of pass, and how often it runs at most.
+    kinds : sequence of PlannedKind
+        Each kind of pass.
     memories : sequence of MemoryProjection
         Of one process in a pass of each kind.
     room : Room
@@ -135,8 +154,6 @@ class PlannedWork:
         Tasks that run at once in each process.
     cores : int
         Of them those that have a core of their own: processes of this machine share its cores.
-    held : mapping of str to int
-        Bytes that the driver holds at most beside the passes, item by item.
     in_files : int
         Bytes at most in Dask's `temporary_directory`.
     is_cluster : bool
@@ -144,20 +161,21 @@ class PlannedWork:
     """
 
     rows: Dataset
-    kinds: Sequence[tuple[Sequence[Record], int]]
+    kinds: Sequence[PlannedKind]
     memories: Sequence[MemoryProjection]
     room: Room
     slots: Counter[str]
     cores: int
-    held: Mapping[str, int]
     in_files: int
     is_cluster: bool
 
     @property
     def added(self) -> int:
         """Bytes that the fit adds at most to a process that runs passes."""
-        passes = max((memory.total for memory in self.memories), default=0)
-        return passes if self.is_cluster else with_passes(self.held, passes)
+        if self.is_cluster:
+            return max((memory.total for memory in self.memories), default=0)
+        of_kinds = zip(self.kinds, self.memories, strict=True)
+        return max((with_passes(kind.held, memory.total) for kind, memory in of_kinds), default=0)
 
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
@@ -177,21 +195,22 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         block and number of features that would do.
     """
 
-    def of_process(nbytes: int) -> tuple[Dataset, list[tuple[Sequence[Record], int]], dict[str, int], int]:
+    def of_process(nbytes: int) -> tuple[Dataset, list[PlannedKind], int]:
         # Columns of codes become numbers by further passes; their tables stay in memory, or in files, for the others.
         whole, sums, tables, in_files = planned_categories(without_splits(rows), nbytes)
-        kinds = [*(([record], 1) for record in sums), *learner.planned_passes(whole)]
-        return whole, kinds, tables | _held_by_driver(learner, whole), in_files
+        kinds = [PlannedKind([record], 1, tables) for record in sums]
+        return whole, [*kinds, *planned_kinds(learner, whole, tables)], in_files
 
     _check_coefficients(learner)
-    whole, kinds, held, in_files = of_process(sys.maxsize)
+    whole, kinds, in_files = of_process(sys.maxsize)
     has_codes = rows.schema.has_codes
-    backend = backend_for(whole.source, [records for records, _ in kinds], device, learner.memory_limit)
+    backend = backend_for(whole.source, [kind.records for kind in kinds], device, learner.memory_limit)
     try:
         slots, reader = Counter(backend.slots()), whole.source.reader()
         # Once processes have loaded what the passes need, they hold what they will hold in the fit.
-        modules = {name for records, _ in kinds for name in modules_of(records, reader)}
-        in_driver = not backend.is_cluster
+        modules = {name for kind in kinds for name in modules_of(kind.records, reader)}
+        if in_driver := not backend.is_cluster:
+            load(modules)
         for gives_up in (False, True):
             if gives_up:
                 # what processes have freed may still be theirs, and what this plan has drawn is none of the fit's
@@ -201,8 +220,8 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
             room = room_of(processes, learner.memory_limit)
             room = room_to_grow(room) if backend.is_cluster else room
             if gives_up or has_codes:
-                whole, kinds, held, in_files = of_process(room.nbytes)
-            error = _too_large(kinds, held, whole, room, own, in_driver=in_driver)
+                whole, kinds, in_files = of_process(room.nbytes)
+            error = _too_large(kinds, whole, room, own, in_driver=in_driver)
             if error is None:
                 break
     finally:
@@ -210,22 +229,21 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     if error is not None:
         most = _features_that_fit(learner, whole, room, own, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
-    beside = room.beside(bytes_beside(held)) if in_driver else room
     memories = [
         fit_limits(
-            source_of(whole.source, records),
-            records,
+            source_of(whole.source, kind.records),
+            kind.records,
             n_threads=max(slots.values()),
-            room=beside,
+            room=room.beside(bytes_beside(kind.held)) if in_driver else room,
             cached=bool(whole.source.stored_nbytes),
             in_driver=in_driver,
             ahead=blocks_ahead(device, is_inline=backend.is_inline),
         )
-        for records, _ in kinds
+        for kind in kinds
     ]
     here = all(process.host == socket.gethostname() for process in processes)
     cores = min(slots.total(), usable_cores()) if here else slots.total()
-    return PlannedWork(whole, kinds, memories, room, slots, cores, held, in_files, backend.is_cluster)
+    return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster)
 
 
 def _check_coefficients(learner: PlannedLearner) -> None:
@@ -260,7 +278,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
         return
     work = planned_work(learner, dataset, device)
     message = work.room.adding(work.added)
-    expected = sum(usual_calls(records, calls, work.rows) for records, calls in work.kinds)
+    expected = sum(usual_calls(kind.records, kind.calls, work.rows) for kind in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 
 
@@ -272,8 +290,21 @@ def usual_calls(records: Sequence[Record], calls: int, rows: Dataset) -> int:
     return min(calls, _USUAL_CALLS.get(kind, calls) * (_OF_CLASSES if several else 1))
 
 
-def _held_by_driver(learner: PlannedLearner, rows: Dataset) -> dict[str, int]:
-    return dict(learner.planned_memory(rows)) if hasattr(learner, "planned_memory") else {}
+def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, int]) -> list[PlannedKind]:
+    """Each kind of pass of a fit, with what the driver holds beside it and the tables of codes.
+
+    A stage without passes stands as one of no records, for what the driver holds in it.
+    """
+    if hasattr(learner, "planned_stages"):
+        stages = learner.planned_stages(rows)
+    else:
+        held = dict(learner.planned_memory(rows)) if hasattr(learner, "planned_memory") else {}
+        stages = [(learner.planned_passes(rows), held)]
+    return [
+        PlannedKind(records, calls, {**tables, **held})
+        for passes, held in stages
+        for records, calls in (passes or [((), 0)])
+    ]
 
 
 def planned_driving(learner: PlannedLearner, rows: Dataset) -> float:
@@ -282,26 +313,22 @@ def planned_driving(learner: PlannedLearner, rows: Dataset) -> float:
 
 
 def _too_large(
-    kinds: Sequence[tuple[Sequence[Record], int]],
-    held: Mapping[str, int],
-    rows: Dataset,
-    room: Room,
-    own: Room,
-    *,
-    in_driver: bool,
+    kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
 ) -> MemoryLimitError | None:
     """Why the passes, or what the driver holds beside them, do not fit; None where they do."""
+    sources = [source_of(rows.source, kind.records) for kind in kinds]
     least = [
-        (least_memory(source_of(rows.source, records), records, room, in_driver=in_driver), records)
-        for records, _ in kinds
+        least_memory(source, kind.records, room, in_driver=in_driver)
+        for source, kind in zip(sources, kinds, strict=True)
     ]
     # The pass that needs most says which limit would do for all.
-    worst, records = max(least, key=lambda one: one[0].total, default=(MemoryProjection(), ()))
-    if not worst.fits:
-        return refusal(source_of(rows.source, records), records, worst)
-    needed = with_passes(held, worst.total if in_driver else 0)
-    if needed <= own.nbytes:
+    totals = [memory.total for memory in least]
+    if totals and not least[worst := int(np.argmax(totals))].fits:
+        return refusal(sources[worst], kinds[worst].records, least[worst])
+    in_all = [with_passes(kind.held, total if in_driver else 0) for kind, total in zip(kinds, totals, strict=True)]
+    if not in_all or (needed := max(in_all)) <= own.nbytes:
         return None
+    held = kinds[int(np.argmax(in_all))].held
     items = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in held.items())
     return MemoryLimitError(
         f"the process that drives the fit needs {format_bytes(needed)} ({items}, and its passes), and may take "
@@ -322,10 +349,10 @@ def _features_that_fit(learner: PlannedLearner, rows: Dataset, room: Room, own: 
     def fits(size: int) -> bool:
         smaller = clone(given).set_params(n_features=size)
         try:
-            kinds, held = smaller.planned_passes(rows), _held_by_driver(smaller, rows)
+            kinds = planned_kinds(smaller, rows, {})
         except (MemoryError, ValueError):
             return False
-        return _too_large(kinds, held, rows, room, own, in_driver=in_driver) is None
+        return _too_large(kinds, rows, room, own, in_driver=in_driver) is None
 
     low, high = 0, len(sizes)
     # sizes[:low] fit, sizes[high:] do not

@@ -7,6 +7,7 @@ import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,20 +133,22 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
         # A driver without a GPU does not know what those of its workers have left: they keep all rows at most.
         kept, there = whole_bytes(source), replace(limits, gpu_rows=gpu_rows_setting())
         items["rows kept for the next pass"] = kept if why_no_gpu() else min(kept, gpu_row_bytes(there))
-    if isinstance(records[0], Fold):
+    if records and isinstance(records[0], Fold):
         items["pieces"] = 3 * limits.tasks * records[0].piece_bytes
     return items
 
 
 def _tree_bytes(source: BlockSource, record: Record, low: int, top: int) -> int:
-    """Bytes of one record's values in a tree from the nodes of one level up to those of another."""
+    """Bytes of one record's values in a tree from the nodes of one level up to those of another, at its peak."""
     if low == top and isinstance(record, BlockSum):
         # a single sum, which nothing is merged with, and a copy of it on its way
         return 2 * record.result_bytes
-    levels = sum(result_bytes(source, record, level) for level in range(low, top + 1))
-    # Two samples merge by way of all their rows below each other; two sums go into a new one.
-    merging = 3 if isinstance(record, RowSample) else 1
-    return levels + (1 + merging) * result_bytes(source, record, top)
+    sizes = [result_bytes(source, record, level) for level in range(low, top + 1)]
+    # While two nodes are merged, one of each higher level waits for its sibling.
+    merging = [2 * below + above + sum(sizes[at + 1 : -1]) for at, (below, above) in enumerate(pairwise(sizes))]
+    # In the end a sample is put in order, and copied into memory that is aligned.
+    last = 3 if isinstance(record, RowSample) else 2
+    return max([*merging, last * sizes[-1]])
 
 
 def result_bytes(source: BlockSource, record: Record, level: int) -> int:

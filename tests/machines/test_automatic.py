@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,18 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.errors import without_hints
 from dkl.events import Event
+from dkl.linear.fitting import Run
 from dkl.linear.incremental import BlockIncremental
 from dkl.linear.judge import PenaltyChoice
 from dkl.linear.minibatches import HeldOut
 from dkl.machines import effort as counting
+from dkl.machines.choice import LogLoss
+from dkl.machines.columns import ColumnChoice, Columns
 from dkl.machines.contenders import Contender
-from dkl.machines.contest import FEWEST_ROWS
+from dkl.machines.contest import FEWEST_ROWS, Race
 from dkl.machines.effort import EFFORTS, Clock, Shape
 from dkl.machines.settings import OpenParameters, Settings, settled
+from dkl.machines.trials import Bench, Sample
 from dkl.planning import plan
 
 OPEN = {"loss": None, "alpha": None, "solver": None, "calibrate": None, "chooses": True, "stops_early": False}
@@ -228,8 +231,10 @@ def test_above_the_size_of_newton_the_default_runs_on_a_store_in_passes_and_goes
         return fit_epochs(runner, *given, **named)
 
     monkeypatch.setattr(BlockIncremental, "fit_epochs", told)
-    model = dkl.KernelClassifier(random_state=0, effort="fast").fit(dataset)
-    assert (model.solver_, model.loss_) == ("sgd", "hinge")
+    # of other losses: the squared error needs one pass, however many rows there are
+    assert dkl.KernelClassifier(random_state=0, effort="fast").fit(dataset).solver_ == "newton"
+    model = dkl.KernelClassifier(random_state=0, effort="fast", loss="log_loss").fit(dataset)
+    assert (model.solver_, model.loss_) == ("sgd", "log_loss")
     # through dask-ml's interface, block by block from the store
     assert issubclass(BlockIncremental, Incremental)
     assert [Path(place.strip("'")).name for place in epochs] == ["rows.zarr"]
@@ -275,7 +280,7 @@ def interrupting(model: Any, n_trials: int, again: bool = False) -> Any:
 @pytest.fixture
 def looked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person looks on in a terminal."""
-    monkeypatch.setattr("dkl.machines.stopping._in_terminal", lambda: True)
+    monkeypatch.setattr("dkl.machines.choice._in_terminal", lambda: True)
 
 
 @pytest.mark.parametrize("n_trials", [1, 4, 6])
@@ -298,12 +303,11 @@ def test_ctrl_c_while_losses_are_compared_ends_the_trials_as_well(
     X, y = load_breast_cancer(return_X_y=True)
     settings = {"random_state": 0, "effort": "fast"}
 
-    def interrupted(self: Any, *given: Any) -> float:
-        self.loss_ = "log_loss"
+    def interrupted(*given: Any) -> float:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(dkl.KernelClassifier, "_ask_log_loss", interrupted)
+        patched.setattr(LogLoss, "ask", interrupted)
         short = dkl.KernelClassifier(**settings).fit(X, y)
     assert "Ctrl-C ended the trials" in short.summary_
     trials = [int(number) for number in short.reasons_[1].partition("trials=[")[2].partition("]")[0].split(",")]
@@ -413,10 +417,14 @@ def test_a_plan_counts_all_that_may_be_tried() -> None:
     assert 10 < sum(event.kind == "started" for event in begun) <= whole.n_passes
 
 
-def test_many_rows_are_fitted_stochastically_and_judged_on_a_sample() -> None:
+def test_many_rows_are_fitted_by_one_pass_or_stochastically_and_judged_on_a_sample() -> None:
     given = OpenParameters(**OPEN)
-    assert settled(given, "classification", 10_000) == Settings("squared_error", "auto", "newton", True)
-    assert settled(given, "classification", 10_000_000) == Settings("hinge", 1e-5, "sgd", True)
+    for n_rows in (10_000, 10_000_000):
+        assert settled(given, "classification", n_rows) == Settings("squared_error", "auto", "newton", True)
+    # each step of the log loss has a Hessian of its own
+    log_loss = OpenParameters(**{**OPEN, "loss": "log_loss"})
+    assert settled(log_loss, "classification", 10_000) == Settings("log_loss", "auto", "newton", True)
+    assert settled(log_loss, "classification", 10_000_000) == Settings("log_loss", 1e-5, "sgd", True)
     # all classes share the Hessian of the squared error
     assert settled(given, "classification", 10_000, n_models=100) == Settings("squared_error", "auto", "newton", True)
     assert settled(given, "regression", 10_000) == Settings("squared_error", "auto", "newton", True)
@@ -483,79 +491,84 @@ def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
     squares = dkl.KernelClassifier(loss="squared_error", random_state=0).fit(X, y)
     # the shell in the middle is hardly ever ahead of both others by the squared error
-    assert (model._log_loss, model.loss_) == ("clearly better", "log_loss")
+    assert model.loss_ == "log_loss"
     assert model.score(new_X, new_y) > SVC().fit(X, y).score(new_X, new_y) - 0.03
     assert model.score(new_X, new_y) > squares.score(new_X, new_y) + 0.05
+
+
+def losses_on(n_rows: int, n_columns: int, n_classes: int, effort: str = "balanced") -> LogLoss:
+    """The comparison of losses of a machine on rows that all judge."""
+    X = np.random.default_rng(0).normal(size=(n_rows, n_columns))
+    machine, dataset = dkl.KernelClassifier(effort=effort)._unfitted(), as_dataset(X, np.arange(n_rows) % n_classes)
+    machine._settle(dataset)
+    bench = Bench(machine._terms, None, Run())
+    return LogLoss(bench, Sample(dataset, (HeldOut(0.2, 0),)), dataset)
 
 
 def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    X, y = make_gaussian_quantiles(n_samples=600, n_features=3, n_classes=3, random_state=0)
-    machine, dataset = dkl.KernelClassifier(effort="best")._unfitted(), as_dataset(X, y)
-    machine._settle(dataset)
+    log_loss = losses_on(600, 3, 3, "best")
     sizes = (20, 40, 60, 80)
     contenders = [Contender(str(size), dkl.RandomFeatures(n_features=size)) for size in sizes]
-    race = machine._race(contenders, dataset, dataset, [])
+    shape = Shape(600, 3, 3, "squared_error")
+    allowed = EFFORTS["best"].allowed(shape)
+    race = Race(contenders, 1, allowed, lambda one: 1.0, lambda one: shape.fitting(one.learner), lambda *_: [])
     # of the squared error the first has the least, the second and third are near
     for number, loss in enumerate((0.1, 0.11, 0.105, 0.3)):
         race.choices[number] = [PenaltyChoice(np.ones(1), np.array([1.0 - loss]), np.zeros((3, 1)), np.ones(1))]
     race.rounds = 1
     assert race.rivals(0) == [2, 1]
-    losses, told = {20: 0.5, 40: 0.4, 60: 0.45, 80: 0.1}, list[int]()
+    losses, heard = {20: 0.5, 40: 0.4, 60: 0.45, 80: 0.1}, list[int]()
 
-    def by_log_loss(machine: Any, pilots: Any, folds: Any, on: Any, stage: str) -> tuple[list[Any], float]:
-        told.append(pilots[0][0])
-        return [], losses[pilots[0][0]]
+    def compared(_: LogLoss, judged: Any, stage: str) -> tuple[list[Any], float]:
+        heard.append(judged[0][0])
+        return [], losses[judged[0][0]]
 
-    monkeypatch.setattr(dkl.KernelClassifier, "_told", by_log_loss)
-    pilots = {(number, 0): (size, None) for number, size in enumerate(sizes)}
-    held_out = HeldOut(0.2, 0)
-    race.spent = 0.0
-    found = partial(machine._ahead_by_log_loss, race, 0, pilots, held_out, (dataset, None, None), dataset)
-    for state, ahead, asked in (("promising", (0, None), []), ("clearly better", (1, ([], 0.4)), [20, 60, 40])):
-        machine._log_loss = state
-        assert found() == ahead
-        assert told == asked
-    telling = [machine._work_of_telling(contender.learner, 1, dataset) for contender in contenders]
-    assert race.spent == pytest.approx(telling[0] + telling[2] + telling[1])
-    # of a rival it has to be cheap, which of the one that won is told in any case
-    found_beside_largest = partial(
-        machine._ahead_by_log_loss, race, 3, pilots, held_out, (dataset, None, None), dataset
-    )
-    for share, asked in ((telling[2] / race.allowed, [80, 20, 60, 40]), (0.0, [80])):
-        monkeypatch.setattr("dkl.machines.loss_choice._SHARE_OF_A_RIVAL", share)
-        told.clear()
-        assert found_beside_largest() == (3, ([], 0.1))
-        assert told == asked
-    # what there is no work for is not told; nor is any other, where the one that won is not
-    told.clear()
-    race.spent, race.allowed = 0.0, telling[1] + 1.0
-    assert found() == (0, None)
-    assert (told, race.spent) == ([], 0.0)
+    monkeypatch.setattr(LogLoss, "compared", compared)
+    pilots: Any = {(number, 0): (size, None) for number, size in enumerate(sizes)}
+    for verdict, ahead, asked in (("promising", (0, None), []), ("clearly better", (1, ([], 0.4)), [20, 60, 40])):
+        log_loss.verdict = verdict
+        assert log_loss.ahead(race, 0, pilots) == ahead
+        assert heard == asked
+    work = [log_loss.comparing(contender.learner, 1) for contender in contenders]
+    assert race.spent == pytest.approx(work[0] + work[2] + work[1])
+    # of a rival it has to be cheap; the one that won is compared in any case
+    for share, asked in ((work[2] / race.allowed, [80, 20, 60, 40]), (0.0, [80])):
+        monkeypatch.setattr("dkl.machines.choice._OF_A_RIVAL", share)
+        heard.clear()
+        assert log_loss.ahead(race, 3, pilots) == (3, ([], 0.1))
+        assert heard == asked
+    # where there is no work for the one that won, no other is compared
+    heard.clear()
+    race.spent, race.allowed = 0.0, work[1] + 1.0
+    assert log_loss.ahead(race, 0, pilots) == (0, None)
+    assert (heard, race.spent) == ([], 0.0)
 
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """When the log loss was told, in order."""
+    """When the log loss was compared, in order."""
     stages = list[str]()
-    told = dkl.KernelClassifier._told
+    compared = LogLoss.compared
 
-    def counted(machine: Any, pilots: Any, folds: Any, on: Any, stage: str) -> Any:
+    def counted(log_loss: LogLoss, judged: Any, stage: str) -> Any:
         stages.append(stage)
-        return told(machine, pilots, folds, on, stage)
+        return compared(log_loss, judged, stage)
 
-    monkeypatch.setattr(dkl.KernelClassifier, "_told", counted)
+    monkeypatch.setattr(LogLoss, "compared", counted)
     return stages
 
 
 def test_what_was_told_of_the_one_that_is_ahead_is_not_told_again(stages: list[str]) -> None:
     X, y = make_gaussian_quantiles(n_samples=400, n_features=3, n_classes=3, random_state=0)
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
-    assert (model._log_loss, model.loss_) == ("clearly better", "log_loss")
+    assert model.loss_ == "log_loss"
     assert stages[0] == "asked"
     assert len(stages) > 2
     assert all(stage.startswith("rival-") for stage in stages[1:])
+    # candidates are compared by squares, whatever the loss of the last fit is
+    assert "R^2 of the scores, not the share of right rows" in model.reasons_[0]
 
 
 def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(stages: list[str]) -> None:
@@ -564,7 +577,7 @@ def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(s
     X = angles[:, None] * np.stack([np.cos(angles + np.pi * side), np.sin(angles + np.pi * side)], axis=1)
     # two spirals without noise: scores are far from 0 where squares are small
     model = dkl.KernelClassifier(random_state=0).fit(X, side)
-    assert (model._log_loss, model.loss_, stages) == ("declined", "squared_error", ["asked"])
+    assert (model.loss_, stages) == ("squared_error", ["asked"])
     assert model.score(X, side) > 0.99
 
 
@@ -578,23 +591,20 @@ def test_the_log_loss_is_asked_for_where_the_effort_can_afford_it_on_more_featur
 ) -> None:
     heard = list[str]()
 
-    def told(machine: Any, pilots: Any, folds: Any, on: Any, stage: str) -> tuple[list[Any], float]:
+    def compared(_: LogLoss, judged: Any, stage: str) -> tuple[list[Any], float]:
         heard.append(stage)
         return [], 0.5
 
-    monkeypatch.setattr(dkl.KernelClassifier, "_told", told)
-    monkeypatch.setattr(dkl.KernelClassifier, "_probabilities", lambda machine, *rest: 1.0)
-    X, y = np.random.default_rng(0).normal(size=(2_000, 6)), np.arange(2_000) % n_classes
-    machine, dataset = dkl.KernelClassifier()._unfitted(), as_dataset(X, y)
-    machine._settle(dataset)
-    learner = dkl.RandomFeatures(n_features=n_features)
-    work = machine._ask_log_loss(learner, [None], [None], (dataset, None, None), dataset)
+    monkeypatch.setattr(LogLoss, "compared", compared)
+    monkeypatch.setattr(Bench, "log_loss", lambda *_: 1.0)
+    log_loss = losses_on(2_000, 6, n_classes)
+    work = log_loss.ask(dkl.RandomFeatures(n_features=n_features), [None])
     assert (heard == ["asked"]) == is_asked == (work > 0.0)
-    assert machine._log_loss == ("clearly better" if is_asked else "open")
+    assert log_loss.verdict == ("clearly better" if is_asked else "open")
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "least", "state"),
+    ("n_classes", "least", "verdict"),
     [
         (2, 0.9, "clearly better"),
         (3, 0.9, "promising"),
@@ -604,22 +614,20 @@ def test_the_log_loss_is_asked_for_where_the_effort_can_afford_it_on_more_featur
     ],
 )
 def test_how_much_better_the_log_loss_is_says_how_much_work_is_kept_for_it(
-    monkeypatch: pytest.MonkeyPatch, n_classes: int, least: float, state: str
+    monkeypatch: pytest.MonkeyPatch, n_classes: int, least: float, verdict: str
 ) -> None:
-    monkeypatch.setattr(dkl.KernelClassifier, "_told", lambda machine, *rest: ([], least))
-    monkeypatch.setattr(dkl.KernelClassifier, "_probabilities", lambda machine, *rest: 1.0)
-    X, y = np.random.default_rng(0).normal(size=(2_000, 6)), np.arange(2_000) % n_classes
-    machine, dataset = dkl.KernelClassifier()._unfitted(), as_dataset(X, y)
-    machine._settle(dataset)
-    learner = dkl.RandomFeatures(n_features=300)
-    machine._ask_log_loss(learner, [None], [None], (dataset, None, None), dataset)
-    assert machine._log_loss == state
-    # what is clearly better is worth whatever it takes
-    kept = machine._work_of_losses(learner, 1, dataset, dataset)
-    monkeypatch.setattr("dkl.machines.loss_choice._OF_TWO", 0.0)
-    monkeypatch.setattr("dkl.machines.loss_choice._OF_SEVERAL", 0.0)
-    never = machine._work_of_losses(learner, 1, dataset, dataset)
-    assert (kept > 0.0, never > 0.0) == (state != "declined", state == "clearly better")
+    monkeypatch.setattr(LogLoss, "compared", lambda *_: ([], least))
+    monkeypatch.setattr(Bench, "log_loss", lambda *_: 1.0)
+    log_loss = losses_on(2_000, 6, n_classes)
+    contender = Contender("", dkl.RandomFeatures(n_features=300))
+    log_loss.ask(contender.learner, [None])
+    assert log_loss.verdict == verdict
+    # a clear gain is worth whatever it takes
+    kept = log_loss.kept_work(contender, 1)
+    monkeypatch.setattr("dkl.machines.choice._OF_TWO", 0.0)
+    monkeypatch.setattr("dkl.machines.choice._OF_SEVERAL", 0.0)
+    never = log_loss.kept_work(contender, 1)
+    assert (kept > 0.0, never > 0.0) == (verdict != "declined", verdict == "clearly better")
 
 
 @pytest.mark.parametrize(
@@ -640,7 +648,7 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
         machine = dkl.KernelRegressor(effort=effort, random_state=0)._unfitted()
         dataset = as_dataset(X, X[:, 0])
         machine._settle(dataset)
-        return machine._judged_sample(dataset, EFFORTS[effort])[0].n_rows
+        return machine._terms.sample(dataset).rows.n_rows
 
     usual = EFFORTS["balanced"].judged_rows
     assert judged(usual, 5, "balanced") == usual
@@ -649,7 +657,9 @@ def test_many_rows_are_judged_on_more_of_them_where_that_is_cheap() -> None:
     assert judged(30_000, 300, "fast") == EFFORTS["fast"].judged_rows
 
 
-def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_columns_allow_no_more() -> None:
+def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_columns_allow_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"person": generator.integers(0, 400, 4_000), "x": generator.normal(size=4_000)})
     y = generator.normal(size=400)[frame["person"]] + 0.1 * generator.normal(size=4_000)
@@ -658,11 +668,17 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     declared = [one.name for one in plan(machine.set_params(categorical=[]), frame, y).passes]
     assert "rows to look for names in" in names
     assert "rows to look for names in" not in declared
-    machine.set_params(categorical=None).fit(frame, y)
+    machine.set_params(categorical=None)
+    columns = list[Columns]()
+    chosen = ColumnChoice.chosen
+    monkeypatch.setattr(ColumnChoice, "chosen", lambda *given: columns.append(chosen(*given)) or columns[0])
+    machine.fit(frame, y)
     assert "mean targets of the values of ['person'] are columns beside the numbers" in " ".join(machine.reasons_)
     assert machine.score(frame, y) > 0.9
-    assert machine._spent_before > 0.0
+    assert columns[0].spent > 0.0
     wide = as_dataset(generator.normal(size=(4_000, 30)), y)
-    assert machine._allowed(wide) == EFFORTS["balanced"].allowed(Shape(4_000, 2, 1, "squared_error"))
+    assert machine._terms.allowed(wide, columns[0].own_columns) == EFFORTS["balanced"].allowed(
+        Shape(4_000, 2, 1, "squared_error")
+    )
     quick = dkl.KernelRegressor(effort="fast", random_state=0)
     assert "rows to look for names in" not in [one.name for one in plan(quick, frame, y).passes]

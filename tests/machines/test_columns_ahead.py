@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import log_loss
 
 import dkl
-from dkl.machines import feature_choice
+from dkl.machines import columns
 from dkl.machines.kernel_machines import KernelClassifier
 
 N = 3_000
@@ -49,7 +49,7 @@ def test_columns_that_no_older_row_knows_are_left_out_and_named(
     assert list(model.feature_names_in_) == ["x", "when"]
     assert model.n_features_in_ == 2
     with monkeypatch.context() as patched:
-        patched.setattr(feature_choice, "columns_ahead", lambda *rows: [])
+        patched.setattr(columns, "columns_ahead", lambda *rows: [])
         kept = machine().fit(older, labels[:2_400])
     assert not any("left out" in reason for reason in kept.reasons_)
     ours, theirs = (log_loss(labels[2_400:], each.predict_proba(newer)) for each in (model, kept))
@@ -124,4 +124,4 @@ def test_rows_in_no_order_have_the_bits_of_before() -> None:
     drawn = np.random.default_rng(0).permutation(N)
     model = machine().fit(frame.iloc[drawn], labels[drawn])
     # the intercept is that of the linear model: nothing was added to it
-    assert model._pilot_shift is None
+    assert model._calibration[1] is None

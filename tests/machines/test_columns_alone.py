@@ -10,7 +10,7 @@ import pytest
 
 import dkl
 from dkl.linear.fitting import Run
-from dkl.machines.columns_alone import perfect_columns
+from dkl.machines.columns import perfect_columns
 
 N = 400
 RNG = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.linear.judge import PenaltyChoice
-from dkl.machines.contenders import Contender, contenders, joined, shares_metric, usual_advice, variants
-from dkl.machines.contest import Race
+from dkl.machines.contenders import GROWTH, Contender, contenders, joined, shares_metric, usual_advice, variants
+from dkl.machines.contest import BEHIND, ENOUGH_ROWS, Race
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.machines.settings import Knobs
 from dkl.machines.suggest import Advice
@@ -113,7 +114,7 @@ def run(race: Race, scores: Any) -> list[tuple[int, int]]:
     while (trial := race.next()) is not None:
         trials.append(trial)
         score = scores(*trial)
-        race.tell(trial[0], None if score is None else judged(score))
+        race.record(trial[0], None if score is None else judged(score))
     return trials
 
 
@@ -262,7 +263,7 @@ def test_a_kernel_that_gains_wins_over_what_is_a_little_better_and_cannot_grow()
     race.contenders[0], race.fitting = kernels(200), lambda contender: contender.learner.n_features / 100.0
     scores = {0: 0.5, 1: 0.49, 2: 0.6}
     run(race, lambda number, fold: scores[number])
-    race.tell(1, None)
+    race.record(1, None)
     # from 200 to 400 landmarks the loss fell from .5 to .4; a rival came to .39
     race.choices[1], race.failed = [judged(0.61)], set()
     assert race.winner == 1
@@ -278,7 +279,7 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     race = race_of(4, allowed=30.0, most_landmarks=1_600)
     race.contenders = [few, waves, more, joined(waves, few), joined(waves, more)]
     race.choices = [[judged(score)] for score in (0.5, 0.78, 0.7, 0.79, 0.8)]
-    race._parents, race._joined = {2: (0,), 3: (1, 0), 4: (1, 2)}, {2: {0}, 3: {0, 1}, 4: {0, 1}}
+    race._parents = {2: (0,), 3: (1, 0), 4: (1, 2)}
     race.fitting = lambda contender: 0.0
     won, grown, stays = race.settled()
     assert won == 4
@@ -288,7 +289,7 @@ def test_what_landmarks_bring_beside_another_kind_is_told_by_the_same_with_fewer
     # of one that was tried with more landmarks these tell, not what came before
     race.contenders.append(joined(waves, kernels(800)))
     race.choices.append([judged(0.8001)])
-    race._parents[5], race._joined[5] = (1, 2), {0, 1}
+    race._parents[5] = (1, 2)
     assert race.settled() == (4, None, 1.0)
 
 
@@ -317,7 +318,7 @@ def test_features_that_are_more_than_a_search_found_are_not_tried() -> None:
         one = [Contender("0", dkl.RandomFeatures(n_features=2))]
         race = Race(one, 1, 90.0, lambda contender: contender.learner.n_features / 2.0, lambda _: 1.0, larger)
         while race.next() is not None:
-            race.tell(len(race.tried), judged(0.5), found)
+            race.record(len(race.tried), judged(0.5), found)
         assert race.tried == tried
         # what ended early took less work
         assert race.spent == (0.5 if found == 1 else 1.0 + 1.0)
@@ -328,7 +329,7 @@ def test_a_variant_knows_the_penalty_that_its_parent_preferred() -> None:
     race.contenders[0] = kernels(200)
     number, _ = race.next()
     assert race.preferred(number) is None
-    race.tell(number, judged(0.1, 0.3, 0.2))
+    race.record(number, judged(0.1, 0.3, 0.2))
     number, _ = race.next()
     assert race.preferred(number).alpha == 2.0
     # other folds of its parent change nothing: the penalties of all folds are averaged one by one
@@ -397,7 +398,7 @@ def test_what_a_race_has_tried_is_a_plan_of_the_same_race() -> None:
         if trial[0] in (2, 5):
             race.leave_out(trial[0])
         else:
-            race.tell(trial[0], judged(scores(*trial)))
+            race.record(trial[0], judged(scores(*trial)))
     assert set(race.tried) >= {0, 1, 3}
     assert not set(race.tried) & {2, 5}
     again = race_of(4, folds=3, vary=larger, plan=race.tried)
@@ -411,7 +412,7 @@ def test_a_contender_without_time_for_a_further_fold_keeps_its_place() -> None:
         if trial == (1, 1):
             race.leave_out(1)
         else:
-            race.tell(trial[0], judged((0.5, 0.52)[trial[0]]))
+            race.record(trial[0], judged((0.5, 0.52)[trial[0]]))
     assert (race.winner, race.rounds) == (1, 1)
 
 
@@ -461,7 +462,7 @@ def test_what_both_found_on_a_fold_is_not_learned_again_where_they_are_joined() 
         number, fold = trial
         parts.append((number, fold, race.joined_of(number, fold)))
         # the second kind is given up after the first fold
-        race.tell(number, judged((0.8, 0.72, 0.9)[number]))
+        race.record(number, judged((0.8, 0.72, 0.9)[number]))
     assert parts == [(0, 0, ()), (1, 0, ()), (2, 0, (0, 1))]
     assert race.spent == 2.25
     # of a fold that one of them has not seen both are learned
@@ -524,3 +525,14 @@ def test_waves_of_another_kernel_than_the_usual_one_are_searched_for_where_its_r
     # the usual kernel is compared with no other
     usual = contenders(as_dataset(np.zeros((60, 3))), usual_advice(), EFFORTS["balanced"], Knobs())
     assert [kind.name for kind in usual if "waves" in kind.name] == [drawn[0], searched[0]]
+
+
+def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "examples" / "guide" / "choosing.md").read_text(encoding="utf-8")
+    for name, effort in EFFORTS.items():
+        budget = f"{effort.work / 1e9:g} s | {effort.work_a_value / 1e3:g} us"
+        sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.most_bags} |"
+        assert f'| `"{name}"` | {budget} | {effort.judged_rows:,} | {effort.folds} | {sizes}' in page
+    behind = "{:.0f} % after one fold, {:.0f} % after two, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
+    for said in (behind, f"until {ENOUGH_ROWS} rows have judged", f"up to {GROWTH:g} times the features"):
+        assert said in " ".join(page.split())

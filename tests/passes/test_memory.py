@@ -99,6 +99,7 @@ RECORDS = {
     "small sums": lambda: (moments(),),
     "large sums": lambda: (wide_sum(8000),),
     "sums and sample": lambda: (wide_sum(100), RowSample("sample", 3000, seed=1)),
+    "large sample": lambda: (RowSample("sample", 60_000, seed=1),),
     "fold": lambda: (
         Fold("fold", np.zeros((300, 1)), stepped, piece, n_pieces, piece_bytes=500 * WIDE * 4 * 4, state_bytes=2400),
     ),
@@ -107,7 +108,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
 @pytest.mark.parametrize("cache", [0, 6 * MIB])
-@pytest.mark.parametrize("kind", ["large sums", "sums and sample", "fold"])
+@pytest.mark.parametrize("kind", ["large sums", "sums and sample", "large sample", "fold"])
 def test_what_is_measured_stays_below_what_was_projected(kind, cache, n_threads):
     source = WideSource(150)
     with dask.config.set(

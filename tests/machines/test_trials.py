@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.data.together.rules import held_source
 from dkl.events import Event
 from dkl.linear.fitting import Run
-from dkl.machines import judged_rows
-from dkl.machines.judged_rows import GatheredSource, gathered, gathered_bytes, planned_gathering
+from dkl.machines import trials
+from dkl.machines.trials import GatheredSource, gathered, gathered_bytes, planned_gathering
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
@@ -76,7 +77,7 @@ def test_arrays_sparse_rows_and_too_many_bytes_stay_where_they_are(monkeypatch: 
     view = dataset.thin(400)
     assert gathered_bytes(view) == 400 * (4 * 4 + 32)
     assert len(planned_gathering(view, 0)) == 1
-    monkeypatch.setattr(judged_rows, "_MOST_BYTES", 1_000)
+    monkeypatch.setattr(trials, "_MOST_BYTES", 1_000)
     assert gathered(view, Run(), 0) is view
     assert planned_gathering(view, 0) == []
 
@@ -96,7 +97,7 @@ def test_a_store_is_read_by_few_passes_however_many_trials_there_are(tmp_path: P
     with dask.config.set({"dkl.cache-bytes": 0}):
         # the log loss takes more passes for the last linear model
         machine = dkl.KernelClassifier(loss="squared_error", random_state=0, progress=note).fit(stored)
-    trials = sum(kind.folds for kind in machine._tried_kinds)
+    trials = int(re.search(r"ended after (\d+) trials", " ".join(machine.reasons_))[1])
     # each trial judges penalties, on the rows that one pass has gathered; the last linear model is that of all rows
     assert trials <= passes["held-out scores"]
     assert reads["held-out scores"] == 0

@@ -1,0 +1,356 @@
+"""One trial of a candidate: its features are learned without the rows of a fold, and penalties compared on these rows.
+
+Trials run on a sample, which one pass reads into memory where that is worth its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.svm import LinearSVC
+
+from dkl.data.dataset import Dataset
+from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.rows import RowSource
+from dkl.data.store.blocking import memory_block_rows, row_bytes
+from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
+from dkl.linear.judge import PenaltyChoice, judging_folds
+from dkl.linear.minibatches import HeldOut
+from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty
+from dkl.linear.temperature import least_log_loss
+from dkl.machines.contenders import contenders, is_learned, usual_advice
+from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE
+from dkl.machines.effort import EFFORTS, Effort, Shape
+from dkl.machines.settings import Knobs, Settings
+from dkl.methods.base import FeatureLearner
+from dkl.methods.checkpoints import stage_checkpoint
+from dkl.methods.fit_context import FitContext
+from dkl.passes.engine import run_pass
+from dkl.protocols.block import Block
+from dkl.protocols.records import RowSample
+
+# Bytes of sampled rows up to which one pass reads them into memory; larger and sparse samples are read where they are.
+_MOST_BYTES = 1 << 26
+# Share of the work left after the last fit that trying all kinds once may take before the sample stops growing.
+_SHARE_OF_KINDS = 0.7
+
+Judged = tuple[FeatureLearner, PenaltyChoice]
+"""Features learned without the rows of a fold, and the held-out scores of each penalty on these rows."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The parameters of a machine that its choice goes by.
+
+    Parameters
+    ----------
+    name : str
+        The class of the machine, for messages.
+    effort : {"fast", "balanced", "best"}
+    knobs : Knobs
+        The size, scaling and bandwidth that the user has pinned.
+    settings : Settings
+        Loss, penalty, solver and calibration, as settled for these rows.
+    takes_log_loss : bool
+        The user has given neither loss nor penalty, so that the log loss may replace the squared error.
+    finds_categories : bool
+        The user has not said which columns are categorical, so that numbers and crosses may become categories.
+    validation_fraction : float
+    seed : int
+    time_limit : float or None
+    trials : sequence of int or None
+        The numbers of the candidates to try, in order; None for all that the budget allows.
+    checkpoint : str or None
+    new_learner : callable
+        A copy of a feature learner with the machine's seed, device, progress and memory limit; its second argument
+        names the stage, and so the folder of its checkpoint.
+    new_problem : callable
+        The linear problem of the machine on fitted features, a dataset and class weights.
+    planned_problem : callable
+        The same on features that are not fitted, at the largest size that they can have.
+    """
+
+    name: str
+    effort: str
+    knobs: Knobs
+    settings: Settings
+    takes_log_loss: bool
+    finds_categories: bool
+    validation_fraction: float
+    seed: int
+    time_limit: float | None
+    trials: Sequence[int] | None
+    checkpoint: Any
+    new_learner: Callable[[FeatureLearner, str], FeatureLearner]
+    new_problem: Callable[[FeatureLearner, Dataset, np.ndarray | None], LinearProblem]
+    planned_problem: Callable[[FeatureLearner, Dataset, np.ndarray | None], LinearProblem]
+
+    @property
+    def judging_loss(self) -> str:
+        """The loss that candidates are compared by: the machine's own where Newton steps fit it, else squares."""
+        return self.settings.loss if self.settings.loss in NEWTON_LOSSES else "squared_error"
+
+    @property
+    def budget(self) -> Effort:
+        """The work that the choice may take, and the sizes that it begins with."""
+        return EFFORTS[self.effort]
+
+    def shape(self, dataset: Dataset, loss: str | None = None) -> Shape:
+        """The numbers of rows, columns and linear models that work is counted from."""
+        n_classes = dataset.schema.n_classes
+        n_models = dataset.schema.n_targets or 1 if n_classes is None else 1 if n_classes == 2 else n_classes
+        return Shape(dataset.n_rows, dataset.n_columns, n_models, loss or self.judging_loss)
+
+    def allowed(self, dataset: Dataset, own_columns: int | None = None) -> float:
+        """Work that the whole fit may take; with `own_columns`, those made from categories allow no further work."""
+        shape = self.shape(dataset)
+        n_columns = shape.n_columns if own_columns is None else min(own_columns, shape.n_columns)
+        return self.budget.allowed(replace(shape, n_columns=n_columns))
+
+    def sample(self, dataset: Dataset, own_columns: int | None = None, effort: Effort | None = None) -> Sample:
+        """The rows that candidates are tried on, all of them where they are few, and the folds that judge."""
+        effort = effort or self.budget
+        n_rows = self._sampled_rows(dataset, effort, own_columns)
+        rows = dataset if dataset.n_rows <= n_rows else dataset.thin(n_rows, self.seed)
+        held_out = HeldOut(max(JUDGING_SHARE, self.validation_fraction), self.seed)
+        folds = judging_folds(held_out, rows.total_weight, rows.source.most_folds)
+        enough = int(np.ceil(ENOUGH_ROWS / (folds[0].share * rows.total_weight)))
+        return Sample(rows, tuple(folds[: min(effort.folds, enough)]))
+
+    def _sampled_rows(self, dataset: Dataset, effort: Effort, own_columns: int | None) -> int:
+        """Rows of the sample: doubled from `effort.judged_rows` while trying every kind once stays cheap.
+
+        A kind that gains most by further rows is not the best one on few.
+        """
+        shape, n_rows = self.shape(dataset), effort.judged_rows
+        kinds = [one.learner for one in contenders(dataset, usual_advice(), effort, self.knobs) if not is_learned(one)]
+        left = self.allowed(dataset, own_columns) - max(shape.fitting(learner) for learner in kinds)
+        most = min(dataset.n_rows, effort.most_judged(dataset.n_rows, most_gathered(dataset)))
+        while (more := min(2 * n_rows, most)) > n_rows:
+            if sum(replace(shape, n_rows=more).judging(learner) for learner in kinds) > _SHARE_OF_KINDS * left:
+                break
+            n_rows = more
+        return n_rows
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that candidates are tried on.
+
+    Parameters
+    ----------
+    rows : Dataset
+    folds : tuple of HeldOut
+        Each judges the candidates that were learned without its rows.
+    judging_seed : int or None
+        The seed of the folds where columns hold target means, which were taken without the rows of the folds: rounds
+        of a learner may then hold out no other rows.
+    """
+
+    rows: Dataset
+    folds: tuple[HeldOut, ...]
+    judging_seed: int | None = None
+
+
+class Bench:
+    """Runs trials: every pass over rows that compares candidates starts here; `weights` are factors of the classes."""
+
+    def __init__(self, terms: Terms, weights: np.ndarray | None, run: Run) -> None:
+        self.terms, self.weights, self.run = terms, weights, run
+
+    def sample(
+        self,
+        dataset: Dataset,
+        own_columns: int | None = None,
+        effort: Effort | None = None,
+        judging_seed: int | None = None,
+    ) -> Sample:
+        """`Terms.sample`, its rows in memory where that is worth their bytes."""
+        found = self.terms.sample(dataset, own_columns, effort)
+        return replace(found, rows=self.gathered(found.rows), judging_seed=judging_seed)
+
+    def gathered(self, rows: Dataset) -> Dataset:
+        """Sampled rows in memory, where that is worth their bytes."""
+        return gathered(rows, self.run, self.terms.seed)
+
+    def trial(
+        self,
+        learner: FeatureLearner,
+        sample: Sample,
+        fold: int,
+        stage: str,
+        *,
+        near: PenaltyChoice | None = None,
+        parts: Sequence[FeatureLearner] = (),
+        known: FeatureLearner | None = None,
+    ) -> Judged:
+        """Learn features without the rows of a fold, and compare penalties on these rows.
+
+        Parameters
+        ----------
+        learner : FeatureLearner
+            Not fitted.
+        sample : Sample
+        fold : int
+        stage : str
+            Names the folders of checkpoints.
+        near : PenaltyChoice or None
+            Only penalties near the best one of this choice are compared.
+        parts : sequence of FeatureLearner
+            Fitted features of this fold that are set side by side in place of learning them again.
+        known : FeatureLearner or None
+            Fitted features of this fold whose learned metric is used again.
+        """
+        pilot = self.terms.new_learner(learner, f"pilot-{stage}")
+        if parts:
+            pilot.put_together(parts)
+        else:
+            context = FitContext(
+                sample.folds[fold], for_machine=True, is_pilot=True, hints=False, judging_seed=sample.judging_seed
+            )
+            if known is not None and known.metric_ is not None:
+                context = replace(context, metric=(known.metric_, known.family_.sigma / known.sigma_factor))
+            pilot.fit_within(sample.rows, context)
+        return pilot, self.penalties(pilot, sample, fold, stage, self.terms.judging_loss, near)
+
+    def penalties(
+        self,
+        pilot: FeatureLearner,
+        sample: Sample,
+        fold: int,
+        stage: str,
+        loss: str,
+        near: PenaltyChoice | None = None,
+    ) -> PenaltyChoice:
+        """The scores of the penalties of a loss on a fold that the features have not seen."""
+        problem = self.terms.new_problem(pilot, sample.rows, self.weights)
+        problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha="auto")
+        own = replace(self.run, checkpoint=stage_checkpoint(self.terms.checkpoint, f"linear-{stage}"))
+        return chosen_penalty(problem, sample.rows.source, own)
+
+    def log_loss(self, judged: Sequence[Judged], sample: Sample) -> float:
+        """The log loss of calibrated probabilities on held-out rows, the mean of the first folds.
+
+        It is infinite where the best penalty of a fold has left no model.
+        """
+        losses = []
+        for (pilot, choice), fold in zip(judged, sample.folds, strict=False):
+            model = _model_of(pilot, choice)
+            problem = replace(self.terms.new_problem(pilot, sample.rows, self.weights), held_out=fold)
+            sums = None if model is None else calibration_sums(problem, model, sample.rows.source, self.run)
+            losses.append(np.inf if sums is None else least_log_loss(*sums))
+        return float(np.mean(losses))
+
+    def calibration(self, judged: Judged, sample: Sample) -> tuple[float | None, np.ndarray | None]:
+        """The temperature of probabilities on the first fold, which the features have not seen, and a shift.
+
+        The model itself may then be fitted to all rows. Where rows are held out by time, classes may have become rarer
+        or more frequent: the shift is what is added to the intercepts of the K models, where that is sure.
+
+        Returns
+        -------
+        temperature : float or None
+            None where the best penalty has left no model.
+        shift : ndarray of shape (K,) or None
+        """
+        pilot, rows = judged[0], sample.rows
+        if (model := _model_of(*judged)) is None:
+            return None, None
+        problem = replace(self.terms.new_problem(pilot, rows, self.weights), held_out=sample.folds[0])
+        if rows.schema.held_by == "time" and (found := calibrate_by_class(problem, model, rows.source, self.run)):
+            slope, shifts = found
+            # two classes have one model, whose score is the difference of their scores
+            shifts = shifts[1:] - shifts[:1] if len(shifts) == 2 else shifts
+            return 1.0 / slope, shifts / slope
+        return 1.0 / calibrate(problem, model, rows.source, self.run), None
+
+
+def _model_of(pilot: FeatureLearner, choice: PenaltyChoice) -> LinearSVC | None:
+    """The linear model of the best penalty on fitted features; None where comparing penalties left none."""
+    coefficients = choice.start
+    if coefficients.shape[1] != pilot.feature_map_.n_features + 1:
+        return None
+    model = LinearSVC()
+    model.coef_, model.intercept_ = coefficients[:, :-1], coefficients[:, -1]
+    return model
+
+
+def gathered_bytes(sample: Dataset) -> int:
+    """Bytes that sampled rows take in memory; 0 where each pass reads them where they are."""
+    # arrays are in memory already
+    stays = isinstance(sample.source, ArraySource) or sample.n_rows > most_gathered(sample)
+    return 0 if stays else sample.n_rows * _row_bytes(sample)
+
+
+def most_gathered(dataset: Dataset) -> int:
+    """Rows that one pass reads into memory at most, 0 of sparse ones; trials on more read the whole store each time."""
+    if isinstance(dataset.source, ArraySource):
+        return dataset.n_rows
+    return 0 if dataset.source.is_sparse else _MOST_BYTES // _row_bytes(dataset)
+
+
+def _row_bytes(dataset: Dataset) -> int:
+    """Bytes of a row in memory: its columns, target, weight, number, and the key that holds it out."""
+    return dataset.n_columns * dataset.source.dtype.itemsize + 32
+
+
+def gathered(sample: Dataset, run: Run, seed: int) -> Dataset:
+    """The same rows in memory, after one pass: trials go over them a hundred times without reading the store."""
+    if not gathered_bytes(sample):
+        return sample
+    result = run_pass(
+        sample.source,
+        [_record(sample, seed)],
+        publish=run.publish,
+        memory_limit=run.memory_limit,
+        device=run.device,
+    )
+    (rows,) = result.results
+    rows = rows.rows(np.argsort(rows.row_id, kind="stable"))
+    return sample.with_rows(GatheredSource(rows, sample.source, sample.schema.n_classes), sample.schema)
+
+
+def planned_gathering(sample: Dataset, seed: int) -> list[tuple[Any, int]]:
+    """The pass that reads the sample into memory; none where it stays where it is."""
+    return [([_record(sample, seed)], 1)] if gathered_bytes(sample) else []
+
+
+def _record(sample: Dataset, seed: int) -> RowSample:
+    return RowSample("rows to try features on", sample.n_rows, seed)
+
+
+class GatheredSource(ArraySource):
+    """Rows that a pass has read from a source, in the order of their numbers there.
+
+    Parameters
+    ----------
+    rows : Block
+    base : RowSource
+        The source they were read from: they are held out as there.
+    n_classes : int or None
+    """
+
+    def __init__(self, rows: Block, base: RowSource, n_classes: int | None) -> None:
+        # blocks are no larger than those of the source, which plans count by
+        fitting = memory_block_rows(row_bytes(rows.X), rows.n_rows)
+        most = min(fitting, int(base.block_rows.max(initial=1)))
+        super().__init__(rows.X, rows.y, rows.weight, n_classes=n_classes, row_id=rows.row_id, rows_a_block=most)
+        self._held, self.held_rule, self.most_folds = rows.held, base.held_rule, base.most_folds
+        self.place = base.place
+
+    def ticket(self, index: int) -> Block:
+        """The rows of block `index`, each with the key that holds it out."""
+        block = super().ticket(index)
+        if self._held is None:
+            return block
+        return replace(block, held=self._held[self._bounds[index] : self._bounds[index + 1]])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        held = b"" if self._held is None else np.ascontiguousarray(self._held).tobytes()
+        return hashlib.sha256(super().fingerprint.encode() + held).hexdigest()
