@@ -9,6 +9,7 @@ from pathlib import Path
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import check_folder, writing, written_whole
 from dkl.data.store.overwriting import check_output, what_is_at
+from dkl.plain_files import read_plain
 
 
 def check_before(
@@ -44,7 +45,7 @@ class OutputFolder:
     Raises
     ------
     FileExistsError
-        One of the names is there, and no command of dkl has made it in this folder.
+        One of the names is there, and no command of dkl has made it in this folder; or the list is a link or no file.
     ValueError, OSError
         An output is an input, or nothing can be written there.
     """
@@ -53,7 +54,13 @@ class OutputFolder:
 
     def __init__(self, path: Path, names: Sequence[str], inputs: Iterable[str | Path | None] = ()) -> None:
         location, read = Location.of(path), list(inputs)
-        known = self._known(path)
+        known, listed = self._known(path), path / self.LIST
+        if listed.is_symlink() or (listed.exists() and not listed.is_file()):
+            # what is written to a pipe waits for a reader, and through a link it replaces a file elsewhere
+            raise FileExistsError(
+                f"'{listed}' is no file of its own, in which commands of dkl list what they have written; remove it, "
+                "or give another folder with --output"
+            )
         for name in names:
             place = location.child(name)
             # The user's own file of the same name is never replaced, not even with an option.
@@ -67,7 +74,7 @@ class OutputFolder:
             check_output(place, kind, overwrite=is_there, inputs=read)
         with writing(location):
             path.mkdir(parents=True, exist_ok=True)
-        with written_whole(path / self.LIST) as hidden:
+        with written_whole(listed) as hidden:
             # Names of earlier commands stay in the list: `demo` and `compare` may share a folder.
             hidden.write_text(json.dumps(sorted(known | set(names))), encoding="utf-8")
 
@@ -75,7 +82,7 @@ class OutputFolder:
         """The names in the list of the folder; none where there is no list, or a strange one."""
         try:
             # A list that is damaged vouches for nothing, and nothing is replaced then.
-            listed = json.loads((path / self.LIST).read_text(encoding="utf-8"))
+            listed = json.loads(read_plain(path / self.LIST))
         except (OSError, ValueError):
             return set()
         return {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else set()

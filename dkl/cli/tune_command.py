@@ -141,6 +141,8 @@ def tune(
 
 def _is_table_of_trials(path: Path) -> bool:
     """Whether a file is a table that this command wrote."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.readline(len(_TABLE_HEAD)).startswith(_TABLE_HEAD)
 

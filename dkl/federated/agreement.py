@@ -16,8 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.checks import spoken_names, whole_number
 from dkl.data.dataset import Dataset
 from dkl.data.schema import Schema
+from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.data.store.location import Location
 from dkl.data.store.outputs import written_whole
+from dkl.data.store.overwriting import check_output
 from dkl.encodings.categories import refuse_codes
 from dkl.errors import StoreError
 from dkl.methods.fit_context import FitContext
@@ -37,6 +39,7 @@ CODES_DO_NOT_TRAVEL = (
 _ABOUT = {"kind": "dkl agreement", "format": 1}
 # Blocks of all sites: a trillion rows in blocks of 65,536. Whoever fits holds some counts for each of them.
 _MOST_BLOCKS = 1 << 24
+MOST_ROWS = _MOST_BLOCKS * MAX_BLOCK_ROWS
 # Settings that each site has for itself.
 _OF_THE_PLACE = ("sums", "checkpoint", "progress", "memory_limit", "device")
 # What the fit that an agreement is made by says of its own rows.
@@ -98,7 +101,7 @@ class Agreement:
         ValueError
             If there is no such site.
         """
-        if site not in self.sites:
+        if not isinstance(site, str) or site not in self.sites:
             raise ValueError(f"site is {site!r}; the agreement is between {spoken_names(list(self.sites))}")
         names = list(self.sites)
         first = sum(self.sites[name] for name in names[: names.index(site)])
@@ -151,9 +154,7 @@ class Agreement:
         if Path(store).suffix != ".json":
             save(self, store, overwrite=overwrite, **storage_options)
             return
-        if Path(store).exists() and not (overwrite and is_agreement_file(Path(store))):
-            what = "" if is_agreement_file(Path(store)) else ", which is no agreement"
-            raise FileExistsError(f"{str(store)!r} exists{what}; choose another name, or overwrite an agreement")
+        check_output(store, "agreement", overwrite=overwrite, is_own=is_agreement_file)
         facts = {**_ABOUT, "digest": self.digest, "agreed": self.summary(), **as_json(self)}
         with written_whole(store) as hidden:
             hidden.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
-from dkl.federated.agreement import Agreement, node_array
+from dkl.federated.agreement import MOST_ROWS, Agreement, node_array
 from dkl.federated.exporting import SiteSums
 from dkl.methods.potentials import PotentialProblem, joined_sums
 from dkl.protocols.records import BlockSum
@@ -23,22 +24,26 @@ def check_counts(agreement: Agreement, part: SiteSums) -> None:
     expected, n_classes = node_array(agreement.nodes(part.site)).tolist(), agreement.schema.n_classes
     nodes, k = part.nodes, len(np.atleast_1d(part.nodes))
     site = f"the sums of site {part.site!r}"
-    if not _is_array(nodes, "i", (k, 2)) or not all(node in expected for node in nodes.tolist()):
+    if not _is_array(nodes, np.int64, (k, 2)) or not all(node in expected for node in nodes.tolist()):
         raise ValueError(f"{site} are of other blocks than its own; export them anew")
-    if len(np.unique(nodes, axis=0)) < k:
-        raise ValueError(f"{site} name the same blocks more than once; export them anew")
-    if not _is_array(part.rows, "iu", (k,)) or not (part.rows > 0).all():
-        raise ValueError(f"{site} say of {part.rows!r} rows; each sum is of a whole number of rows, at least 1")
-    if not _is_array(part.weights, "f", (k,)) or not (np.isfinite(part.weights) & (part.weights > 0.0)).all():
-        raise ValueError(f"{site} have the weights {part.weights!r}; each sum has one that is finite and above 0")
+    if nodes.tolist() != [node for node in expected if node in nodes.tolist()]:
+        raise ValueError(f"{site} name blocks more than once, or not in their order; export them anew")
+    if not _is_array(part.rows, np.int64, (k,)) or not (part.rows > 0).all():
+        raise ValueError(f"{site} say of {part.rows!r} rows; each sum is of a whole number of rows (int64), at least 1")
+    if (part.rows > MOST_ROWS).any():
+        raise ValueError(f"{site} say of {part.rows.max():,} rows; sums of at most {MOST_ROWS:,} rows add up")
+    if not _is_array(part.weights, np.float64, (k,)) or not (np.isfinite(part.weights) & (part.weights > 0.0)).all():
+        raise ValueError(
+            f"{site} have the weights {part.weights!r}; each sum has one, float64, that is finite and above 0"
+        )
     by_class = part.class_weights
     if n_classes is None:
         if by_class is not None:
             raise ValueError(f"{site} have weights of classes, and there are none; export them anew")
         return
-    if by_class is None or not _is_array(by_class, "f", (k, n_classes)) or not (by_class >= 0.0).all():
+    if by_class is None or not _is_array(by_class, np.float64, (k, n_classes)) or not (by_class >= 0.0).all():
         raise ValueError(
-            f"{site} have the weights {by_class!r} of classes; each sum has {n_classes}, none of them negative"
+            f"{site} have the weights {by_class!r} of classes; each sum has {n_classes}, float64, none of them negative"
         )
     if not np.isfinite(by_class).all() or not np.allclose(by_class.sum(axis=1), part.weights, rtol=_EXACT, atol=0.0):
         raise ValueError(f"{site} have weights of classes that do not add up to those of their rows; export them anew")
@@ -46,12 +51,17 @@ def check_counts(agreement: Agreement, part: SiteSums) -> None:
 
 def check_sums(record: BlockSum, part: SiteSums) -> None:
     """Raise ValueError where the arrays of a site are none that the learner sums, or that no rows have."""
+    names = list(part.sums) if isinstance(part.sums, Mapping) else None
+    if names is None or set(names) != set(record.accumulators):
+        raise ValueError(
+            f"the sums of site {part.site!r} need the arrays {sorted(record.accumulators)}, and hold "
+            f"{names if names is None else sorted(map(str, names))}; export them anew"
+        )
     for name, accumulator in record.accumulators.items():
-        found = part.sums.get(name)
+        found = part.sums[name]
         expected = (len(part.nodes), *accumulator.shape)
-        if not isinstance(found, np.ndarray) or found.shape != expected or found.dtype != np.dtype(accumulator.dtype):
-            is_array = isinstance(found, np.ndarray)
-            held = f"one of {found.dtype} and shape {found.shape}" if is_array else "none"  # type: ignore[union-attr]
+        if not _is_array(found, accumulator.dtype, expected):
+            held = f"one of {found.dtype} and shape {found.shape}" if isinstance(found, np.ndarray) else "none"
             raise ValueError(
                 f"the sums of site {part.site!r} need an array {name!r} of {accumulator.dtype} and shape {expected}, "
                 f"and hold {held}; export them anew"
@@ -80,17 +90,24 @@ def _bounds(record: BlockSum, part: SiteSums, place: int) -> Iterator[tuple[str,
         yield from _potential_bounds(problem, sums, float(part.weights[place]), by_class)
         return
     targets = record.operands.get("targets")
-    factors = getattr(targets, "class_weight", None)
-    weight = float(part.weights[place])
-    if factors is not None and by_class is not None:
-        weight = float(by_class @ np.asarray(factors))
+    if by_class is not None and targets is not None and targets.class_weight is not None:
+        by_class = by_class * np.asarray(targets.class_weight)
+    weight = float(part.weights[place] if by_class is None else by_class.sum())
     yield from _gram_bounds(record.operands["feature_map"], sums, weight)
+    if by_class is not None and targets is not None and "cross" in sums:
+        # targets are 1 for the class of a model and -1 for the others
+        yield "squares", np.isclose(sums["squares"], weight, rtol=_EXACT, atol=0.0)
+        apart = 2.0 * by_class[targets.models] - weight
+        yield "cross", np.isclose(sums["cross"][..., -1].ravel(), apart, rtol=0.0, atol=_EXACT * weight)
 
 
 def _potential_bounds(
     problem: PotentialProblem, sums: dict[str, np.ndarray], weight: float, by_class: np.ndarray | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Of class sums of candidates' features: |sum_i s_i phi_i| is at most sum_i s_i times the largest |phi|."""
+    # Sums of numbers, and of features without a largest value, have no other bound than that their squares are finite.
+    with np.errstate(over="ignore"):
+        yield from ((name, np.isfinite(np.square(array))) for name, array in sums.items())
     targets = sums["targets"]
     if by_class is None:
         weights = np.array([weight])
@@ -131,5 +148,6 @@ def _gram_bounds(
         yield "cross", np.abs(sums["cross"].reshape(largest.shape)) <= largest
 
 
-def _is_array(values: object, kinds: str, shape: tuple[int, ...]) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind in kinds and values.shape == shape
+def _is_array(values: object, dtype: DTypeLike, shape: tuple[int, ...]) -> bool:
+    """Whether this is an array as it is stored: a masked one, say, holds other values than it shows."""
+    return type(values) is np.ndarray and values.dtype == np.dtype(dtype) and values.shape == shape

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import check_total_weight, spoken_names
 from dkl.data.counts import RowCounts
 from dkl.data.dataset import Dataset
 from dkl.data.sources.summed import SummedSource
+from dkl.errors import located
 from dkl.federated.agreement import Agreement, as_agreement
 from dkl.federated.checking import check_counts, check_sums
 from dkl.federated.exporting import SiteSums
@@ -81,9 +82,12 @@ def fit_from_sums(
     parts = [_as_sums(given) for given in sums]
     _check_parts(agreement, parts, without)
     learner = agreement.summing()
-    dataset = Dataset(_summed_source(agreement, parts), agreement.schema)
+    record = learner.summed(Dataset(_summed_source(agreement, []), agreement.schema))
     for part in parts:
-        check_sums(learner.summed(dataset), part)
+        check_sums(record, part)
+    dataset = Dataset(_summed_source(agreement, parts), agreement.schema)
+    with located(dataset.source.place):
+        check_total_weight(dataset.source.counts.weights, learner.dtype)
     # what is left is to add arrays, for which no GPU is asked
     device = learner.device
     learner.set_params(device="cpu").update(dataset)
@@ -105,11 +109,12 @@ def _check_parts(agreement: Agreement, parts: Sequence[SiteSums], without: Seque
     """Raise ValueError where sums do not belong together, or not all sites are there."""
     left_out = {name: agreement.numbers(name) for name in without}
     names = [part.site for part in parts]
+    for part in parts:
+        agreement.numbers(part.site)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"the sums of {spoken_names(twice)} were given more than once; give those of each site once")
     for part in parts:
-        agreement.numbers(part.site)
         if part.site in left_out:
             raise ValueError(
                 f"the sums of site {part.site!r} were given, and `without` names it; leave one of them out"

@@ -92,7 +92,7 @@ def moments_of(sums: Mapping[str, np.ndarray]) -> Moments:
 
 
 def refuse_lost_squares(moments: Moments, what: str, counted: np.ndarray | None = None) -> None:
-    """Raise ValueError for a column whose values differ by so little that the squares of the differences are lost.
+    """Raise ValueError for a column whose values differ by so little that weighted squares of the differences are lost.
 
     Such a column would be taken for a constant one.
 
@@ -105,14 +105,16 @@ def refuse_lost_squares(moments: Moments, what: str, counted: np.ndarray | None 
         The columns that are looked at.
     """
     spread = moments.high - moments.low
-    lost = (spread > 0.0) & (spread < LEAST_SQUARED)
+    # squares are summed times weights: these are small, too, where the total is below 1
+    lost = (spread > 0.0) & (spread * np.sqrt(min(moments.weight, 1.0)) < LEAST_SQUARED)
     places = np.flatnonzero(lost if counted is None else lost & counted)
     if len(places):
         place = places[0]
         named = what if len(spread) == 1 and what == "y" else f"{what} {place}"
+        weighted = f", times weights that sum to {moments.weight:g}" if moments.weight < 1.0 else ""
         raise ValueError(
             f"{named} reaches from {moments.low[place]:g} to {moments.high[place]:g}: float64 does not hold the "
-            "squares of such small differences (underflow). Multiply it by a power of ten, such as "
+            f"squares of such small differences{weighted} (underflow). Multiply it by a power of ten, such as "
             f"1e{int(-np.floor(np.log10(spread[place])))}"
         )
 

@@ -124,7 +124,7 @@ class Updated:
             record = _summed(driver, problem)
             if isinstance(source, SummedSource):
                 # blocks that are sums already: nothing is kept of them a second time
-                driver = KeepingDriver(driver, KeptSums("", source.fingerprint))  # type: ignore[assignment]
+                driver, source = KeepingDriver(driver, KeptSums("", source.fingerprint)), source.added  # type: ignore[assignment]
             else:
                 sums = kept_sums(self.sums, record, dataset, device=run.device)
                 driver, source = KeepingDriver(driver, sums), with_kept_sums(source, sums, record.result_bytes)  # type: ignore[assignment]

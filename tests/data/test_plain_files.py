@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import dkl
 from dkl.cli.app import app
+from dkl.cli.output_checks import OutputFolder
 from dkl.data.ingest.scratch import scratch_folder
+from dkl.data.store.outputs import written_whole
 from dkl.errors import StoreError
 from dkl.plain_files import open_own, own_folder, read_plain
 
@@ -103,6 +105,46 @@ def test_an_agreement_or_an_output_that_is_a_pipe_is_not_waited_for(tmp_path: Pa
         run = CliRunner().invoke(app, [*arguments, *more])
         assert run.exit_code == 1
         assert "is a device, not predictions" in " ".join(run.stderr.split())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_a_list_of_outputs_that_is_no_file_of_its_own_is_neither_waited_for_nor_followed(
+    tmp_path: Path, kind: str
+) -> None:
+    precious, listed = tmp_path / "precious.json", tmp_path / "out" / OutputFolder.LIST
+    precious.write_text("{}")
+    listed.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(listed)
+    elif kind == "link":
+        listed.symlink_to(precious)
+    else:
+        listed.mkdir()
+    with pytest.raises(FileExistsError, match="is no file of its own"):
+        OutputFolder(tmp_path / "out", ["scores.json"])
+    assert precious.read_text() == "{}"
+
+
+def test_a_link_that_leads_back_to_itself_is_refused_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    for name in ("rows.zarr", "settled.json", "loss.png"):
+        (tmp_path / name).symlink_to(name)
+    learner = dkl.AlignedFeatures(dkl.Gaussian(1.0), n_candidates=8, n_features=4, random_state=0)
+    settled = dkl.agree(learner, dkl.create_dataset("memory://link.zarr", X, Y), {"north": 1})
+    for name, write in {
+        "rows.zarr": lambda path: dkl.create_dataset(path, X, Y),
+        "settled.json": settled.save,
+        "loss.png": lambda path: written_whole(path).__enter__(),
+    }.items():
+        with pytest.raises(OSError, match="levels of symbolic links"):
+            write(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["loss.png", "rows.zarr", "settled.json"]
+
+
+def test_an_agreement_lies_inside_no_store(tmp_path: Path) -> None:
+    rows = dkl.create_dataset(tmp_path / "rows.zarr", X, Y)
+    learner = dkl.AlignedFeatures(dkl.Gaussian(1.0), n_candidates=8, n_features=4, random_state=0)
+    with pytest.raises(ValueError, match="lies inside"):
+        dkl.agree(learner, rows, {"north": 1}).save(tmp_path / "rows.zarr" / "agreement.json")
 
 
 def test_a_pipe_at_which_somebody_writes_is_refused_as_well(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def broken(part: SiteSums, **changes: Any) -> SiteSums:
         (lambda parts: [broken(parts[0], version="0.0.1"), *parts[1:]], "computed by dkl 0.0.1"),
         (lambda parts: [*parts[:2], broken(parts[2], device="gpu")], "device='cpu'"),
         (lambda parts: [broken(parts[0], nodes=np.array([[0, 9]])), *parts[1:]], "of other blocks than its own"),
-        (lambda parts: [broken(parts[0], sums={}), *parts[1:]], "'north' need an array 'targets' of float64"),
+        (lambda parts: [broken(parts[0], sums={}), *parts[1:]], "'north' need the arrays"),
         (
             lambda parts: [broken(parts[0], sums={**parts[0].sums, "targets": np.full((1, 2), np.nan)}), *parts[1:]],
             "'targets' in the sums of site 'north' holds NaN",
@@ -380,6 +380,17 @@ CRAFTED: list[tuple[str, Any]] = [
     ("waves in single precision", changed("sums", None, lambda sums: sums.astype(np.float32), "features0")),
     ("waves of another shape", changed("sums", None, lambda sums: sums[:, :, :-1], "features0")),
     ("waves that are a list", changed("sums", None, lambda sums: sums.tolist(), "features0")),
+    ("waves that are none", changed("sums", None, None, "features0")),
+    ("waves of fewer sums", changed("sums", None, lambda sums: sums[:-1], "features0")),
+    ("waves that are masked", changed("sums", None, lambda sums: np.ma.masked_array(sums, True), "features0")),
+    ("no sums", changed("sums", None, None)),
+    ("sums in a list", changed("sums", None, lambda sums: list(sums.items()))),
+    ("sums under numbers", changed("sums", None, {1: np.zeros(1)})),
+    ("further sums", changed("sums", None, lambda sums: {**sums, "more": np.zeros(1)})),
+    ("more rows than there can be", changed("rows", None, np.array([2**62]))),
+    ("rows that are no int64", changed("rows", None, np.array([2**64 - 1], np.uint64))),
+    ("weights in half precision", changed("weights", None, lambda weights: weights.astype(np.float16))),
+    ("class weights in half precision", changed("class_weights", None, lambda weights: weights.astype(np.float16))),
 ]
 
 
@@ -398,6 +409,8 @@ GRAMS: list[tuple[str, str, Any, float]] = [
     ("tuned", "gram", (0, 0, -2), -149.0),
     ("tuned", "cross", (0, 0, 0, 2), 1e4),
     ("tuned", "squares", (0, 0, 0), -1.0),
+    ("tuned", "squares", (0, 0, 0), 1e300),
+    ("tuned", "cross", (0, 0, 0, -1), 149.0),  # rows of one class less those of the other
 ]
 
 
@@ -409,6 +422,41 @@ def test_products_that_no_rows_have_are_refused(tmp_path: Path, case: str, name:
     parts = summed(agreement, sites)
     with pytest.raises(ValueError, match=f"'{name}' in the sums of site 'north' cannot be sums of rows"):
         dkl.fit_from_sums(agreement, [changed("sums", place, value, name)(parts[0]), *parts[1:]])
+
+
+def test_sums_out_of_their_order_and_of_a_site_that_is_none_are_refused(tmp_path: Path) -> None:
+    settled = dkl.agree(LEARNERS["aligned"][0], public_rows(tmp_path, LABELS), {"north": 3, "south": 2})
+    rows = dkl.create_dataset(str(tmp_path / "north.zarr"), X[:150], LABELS[:150], rows_a_block=50)
+    part = dkl.export_sums(settled, rows, site="north")
+    assert len(part.nodes) == 2
+    with pytest.raises(ValueError, match="not in their order"):
+        dkl.fit_from_sums(settled, [replace(part, nodes=part.nodes[::-1].copy())], without=["south"])
+    for site in (3, ["north"], None):
+        with pytest.raises(ValueError, match="the agreement is between"):
+            dkl.fit_from_sums(settled, [replace(part, site=site)], without=["south"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e100])
+def test_sums_whose_weights_are_lost_in_products_are_refused(agreed: Any, factor: float) -> None:
+    agreement, parts = agreed
+    scaled = [
+        replace(
+            part,
+            weights=factor * part.weights,
+            class_weights=factor * part.class_weights,
+            sums={name: factor * array for name, array in part.sums.items()},
+        )
+        for part in parts
+    ]
+    with pytest.raises(ValueError, match="sample_weight sums to"):
+        dkl.fit_from_sums(agreement, scaled)
+
+
+def test_sums_of_a_trillion_rows_take_the_memory_of_the_sums(agreed: Any) -> None:
+    agreement, parts = agreed
+    many = [replace(part, rows=np.full(len(part.rows), 10**12)) for part in parts]
+    few, learner = (dkl.fit_from_sums(agreement, sums) for sums in (parts, many))
+    np.testing.assert_array_equal(learner.weights_, few.weights_)
 
 
 def test_an_agreement_of_more_blocks_than_rows_is_refused_at_once(tmp_path: Path) -> None:
@@ -541,7 +589,7 @@ def test_an_agreement_is_a_file_that_says_what_is_agreed_and_nothing_else(tmp_pa
         name: f"blocks {numbers[0]} to {numbers[-1]}" for name in sites if (numbers := agreement.numbers(name))
     }
     assert facts["agreed"]["learner"] == type(learner).__name__
-    with pytest.raises(FileExistsError, match="exists; choose another name"):
+    with pytest.raises(FileExistsError, match="exists; choose another path"):
         agreement.save(path)
     agreement.save(path, overwrite=True)
     # words that say something else, another number, a cut array: none of them is taken for what was agreed
@@ -561,7 +609,7 @@ def test_an_agreement_is_a_file_that_says_what_is_agreed_and_nothing_else(tmp_pa
     path.write_text("{}")
     with pytest.raises(ValueError, match="is not what dkl"):
         dkl.Agreement.load(path)
-    with pytest.raises(FileExistsError, match="which is no agreement"):
+    with pytest.raises(FileExistsError, match="it is a file, not an agreement"):
         agreement.save(path, overwrite=True)
     with pytest.raises(FileNotFoundError):
         dkl.Agreement.load(tmp_path / "none.json")

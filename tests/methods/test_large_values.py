@@ -143,6 +143,19 @@ def test_targets_whose_squares_underflow_are_no_constants(model: Any) -> None:
     assert np.isfinite(clone(model).fit(rows, y * 1e-150).feature_map_.amplitudes).all()
 
 
+def test_squares_that_are_lost_for_the_sake_of_small_weights_are_refused_too() -> None:
+    rows, learner = X * [1.0, 1e-148, 1.0], RandomFeatures(n_features=8, scaling="standard", random_state=0)
+    weights = np.full(len(X), 1e-30)
+    with pytest.raises(ValueError, match=r"column 1 reaches from .*e-148: .*, times weights that sum to 6e-29 \(under"):
+        clone(learner).fit(rows, LABELS, weights)
+    expected = clone(learner).fit(X, LABELS, 1e25 * weights).transform(X)
+    found = clone(learner).fit(rows, LABELS, 1e25 * weights).transform(rows)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    regressor = KernelRegressor(RandomFeatures(n_features=8, random_state=0), solver="newton", random_state=0)
+    with pytest.raises(ValueError, match=r"y reaches from .*e-156: .* times weights that sum to"):
+        regressor.fit(X, X[:, 0] * 1e-156, 1e10 * weights)
+
+
 def test_a_mean_that_is_an_exponential_needs_no_unit() -> None:
     model = KernelRegressor(RandomFeatures(n_features=8, random_state=0), loss="gamma", random_state=0)
     expected = clone(model).fit(X, np.exp(X[:, 0])).predict(X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -61,6 +62,12 @@ class SummedSource(BaseRows):
             for name, array in sorted(self._sums[number].items()):
                 digest.update(f"{number} {name} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+    @property
+    def added(self) -> SummedSource:
+        """The same sums as a pass adds them up: of at most a row each, since no memory is needed for their rows."""
+        counts = replace(self.counts, rows=np.minimum(self.counts.rows, 1))
+        return SummedSource(self._sums, counts, self.schema, self.place)
 
     def reader(self) -> TicketReader:
         return TicketReader()

@@ -78,11 +78,14 @@ class Staging:
         Of this writer.
     home : Home or None
         The store that it is added to.
+    replaced : (str or None, list of str)
+        The state of what is there, as `store_state` has it: the writer replaces that alone.
     """
 
-    def __init__(self, target: Location, location: Location, token: str, home: Home | None) -> None:
-        self.target, self.location, self.token, self.home = target, location, token, home
-        self.replaced = store_state(target)
+    def __init__(
+        self, target: Location, location: Location, token: str, home: Home | None, replaced: tuple[Any, list[str]]
+    ) -> None:
+        self.target, self.location, self.token, self.home, self.replaced = target, location, token, home, replaced
         self.committed = False
         self.handle: int | None = None
         """Of the open folder that holds a local target: renames in it cannot end up in a folder put in its place."""
@@ -262,8 +265,10 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
             inside = [target.path.parent, home.location.path] if home is not None else []
             missing = [folder for folder in target.path.parents if not folder.exists()]
             made = list(dict.fromkeys([*inside, *missing]))
+        # before the hidden folder is made, which would stay behind where this cannot be read
+        replaced = store_state(target)
         with _folder(target) as (location, token, handle):
-            staging = Staging(target, location, token, home)
+            staging = Staging(target, location, token, home, replaced)
             staging.handle = handle
             # A writer behind a URL must be seen from now on.
             _ = staging.group

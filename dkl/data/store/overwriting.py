@@ -135,7 +135,7 @@ def _with_article(kind: str) -> str:
     """What is at a place, as a sentence names it."""
     if kind in ("predictions", "an older result"):
         return kind
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
 def _check_only_ours(location: Location, there: str | None, belongs: Callable[[str], bool] | None) -> None:
@@ -193,6 +193,9 @@ def store_around(location: Location) -> Location | None:
 def check_writable(location: Location) -> None:
     """Refuse where the file or folder cannot be made; folders on the way are made later."""
     path = location.path
+    if path.is_symlink():
+        # links were followed before: what is left of them leads back to itself
+        raise located_error(OSError(errno.ELOOP, os.strerror(errno.ELOOP)), location, "Nothing was begun")
     if path.exists() and not path.is_dir() and not path.is_file():
         return
     folder = next(parent for parent in path.parents if parent.exists())

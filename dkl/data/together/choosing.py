@@ -122,7 +122,7 @@ def _say_alike(groups: Any, name: str) -> None:
     # it brings pyarrow, which few rows in memory need
     from dkl.data.columns.deciding import alike_names
 
-    for sentence in alike_names(name, {str(text): int(count) for text, count in counts.items()}):
+    for sentence in alike_names(name, {str(value): int(count) for value, count in counts.items()}):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
