@@ -25,6 +25,7 @@ from dkl.methods.checkpoints import digest_of, what_counts
 from dkl.methods.provenance import Provenance, summary_of
 from dkl.model_io import content_hash, load_model
 from dkl.model_selection.held_out_scores import Answers, held_out_answers, metric_facts, scores_of
+from dkl.plain_text import plain_text
 from dkl.plots.answers import AnswersDisplay
 from dkl.plots.explanations import ImportanceDisplay
 from dkl.plots.figure import Display, pyplot
@@ -109,7 +110,7 @@ class Report:
             chosen = {_IN_SHORT: chosen[_IN_SHORT]}
         ordered = [*_SHOWN, *(name for name in self.facts if name not in _SHOWN)]
         sections = {**self.facts, "chosen": chosen}
-        return "\n\n".join(_text_section(name, facts) for name in ordered if (facts := sections.get(name)))
+        return plain_text("\n\n".join(_text_section(name, facts) for name in ordered if (facts := sections.get(name))))
 
     def _repr_html_(self) -> str:
         shown = "".join(

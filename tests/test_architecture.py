@@ -25,13 +25,14 @@ LIBRARY = sorted((ROOT / "dkl").rglob("*.py"))
 # Each layer with the layers that it may import beside itself. Those of `FOUNDATION` import no other. Methods, heads and
 # uncertainty have two layers each: what is pure (block functions, drivers, problems, their mathematics: no Dask, no
 # rows) and what knows datasets and passes (learners).
-FOUNDATION = {"atomic", "documented", "errors", "events", "plain_files", "process", "version"}
+FOUNDATION = {"atomic", "documented", "errors", "events", "plain_files", "plain_text", "process", "version"}
 ARROW: dict[str, set[str]] = {
     "atomic": set(),
     "documented": set(),
     "errors": set(),
     "events": set(),
     "plain_files": set(),
+    "plain_text": set(),
     "process": set(),
     "version": set(),
     "registry": set(),

@@ -28,6 +28,7 @@ import dkl
 from dkl.cli.cluster import Compute
 from dkl.cli.command import Result, Running, _report
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
+from dkl.cli.predictions import harmless
 from dkl.data.dataset import open_dataset
 from dkl.model_io import load_model
 from tests.commands import dkl_command, facts_of
@@ -291,6 +292,60 @@ def test_texts_of_predictions_in_csv_do_no_harm_in_a_spreadsheet_or_a_terminal(f
     for found in (pd.read_csv(tmp_path / "p.csv", dtype=str), pd.read_parquet(tmp_path / "p.parquet")):
         assert found.id.tolist() == HARMFUL
         assert set(found.prediction) <= set(labels)
+
+
+def test_texts_that_only_look_like_others_do_no_harm_either_and_stay_apart(tmp_path: Path) -> None:
+    """Full-width signs, hidden characters before a sign, turned writing; names that would be written alike."""
+    assert [harmless(text) for text in ("＝1+1", "\u200b=1", "\ufeff@a", "\xa0-x", "−5", "-5", "👩\u200d🔬")] == [
+        "'＝1+1", "'\u200b=1", "'\ufeff@a", "'\xa0-x", "−5", "-5", "👩\u200d🔬"
+    ]  # fmt: skip
+    assert harmless("a\u202eb\u2066c\u2028=d\ud800") == r"a\u202eb\u2066c\u2028=d\ud800"
+    labels = ["a\x1b", r"a\x1b", "two\nlines"]
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["x", "z"])
+    machine = dkl.KernelClassifier(dkl.RandomFeatures(n_features=20, random_state=0), loss="log_loss", solver="newton")
+    machine.fit(rows, np.resize(labels, 60)).save(tmp_path / "m.zarr")
+    rows.assign(**{"=id": "first", "'=id": "second"}).to_parquet(tmp_path / "new.parquet")
+    command = ("predict", tmp_path / "m.zarr", tmp_path / "new.parquet")
+    facts_of(*command, tmp_path / "p.csv", "--proba", "--id", "=id", "--id", "'=id")
+    table = pd.read_csv(tmp_path / "p.csv", dtype=str)
+    assert set(table["'=id_"]) == {"first"}
+    assert set(table["'=id"]) == {"second"}
+    assert [name for name in table if name.startswith("probability")] == [
+        r"probability_a\x1b_", r"probability_a\x1b", "probability_two\nlines"
+    ]  # fmt: skip
+    # a name of two lines is no reason to take its own file for another's
+    facts_of(*command, tmp_path / "p.csv", "--proba", "--id", "=id", "--id", "'=id", "--overwrite")
+
+
+def test_a_column_that_predictions_have_of_their_own_is_not_written_over_one_of_the_files(
+    folder: Path, tmp_path: Path
+) -> None:
+    pd.read_csv(folder / "new.csv").assign(probability_yes=1.0).to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", folder / "labels.model", tmp_path / "new.csv", tmp_path / "p.csv", "--proba")
+    refused = dkl_command(*command, "--id", "probability_yes")
+    assert refused.exit_code == 1
+    assert "probability_yes" in refused.stderr
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_labels_with_slashes_are_predictions_that_may_be_replaced_and_impossible_ones_are_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["x", "z"])
+    rows.to_parquet(tmp_path / "new.parquet")
+    machine = dkl.KernelClassifier(dkl.RandomFeatures(n_features=20, random_state=0), loss="log_loss", solver="newton")
+    for labels, works in (
+        (["a/b", "a/c"], True),
+        (["nul\0x", "a"], False),
+        (["a/../b", "b"], False),
+        (["x" * 300, "y"], False),
+    ):
+        machine.fit(rows, np.resize(labels, 60)).save(tmp_path / "m.zarr", overwrite=True)
+        for more in ([], ["--overwrite"]):
+            output = tmp_path / f"{len(labels[0])}.zarr"
+            run = dkl_command("predict", tmp_path / "m.zarr", tmp_path / "new.parquet", output, "--proba", *more)
+            assert ((run.exit_code == 0), output.exists()) == (works, works), labels
+            assert works or ("probability_" in run.stderr and "write Parquet or CSV" in run.stderr)
 
 
 def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:

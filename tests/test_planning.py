@@ -28,7 +28,7 @@ from dkl.data.dataset import Dataset
 from dkl.errors import MemoryLimitError
 from dkl.features.families import Gaussian
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
-from dkl.machines.usual_time import looks_curved
+from dkl.machines.usual_time import Law, likely_law
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.learner import TunedClassifier
 from dkl.methods.margin.learner import MarginFeatures
@@ -307,22 +307,28 @@ def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> N
 
 
 def made_rows(kind: str, n: int = 20_000, d: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose classes follow a line, cosines of projections, or products of thresholds."""
+    """Rows whose classes follow a line, cosines of projections, thresholds, or products of these."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((n, d)).astype(np.float32)
     if kind == "lines":
         score = X @ rng.standard_normal(d)
     elif kind == "waves":
         score = np.cos(X @ rng.standard_normal((d, 12)) * 0.7).sum(axis=1)
+    elif kind == "thresholds":
+        cuts = rng.standard_normal(d)
+        score = (cuts < X) @ (2.0 * rng.standard_normal(d))
     else:
         score = sum((X[:, i] > 0.3) * (X[:, j] > -0.2) * sign for i, j, sign in ((0, 1, 3), (2, 3, -3), (4, 5, 2)))
     return X, (score + rng.logistic(size=n) > np.median(score)).astype(int)
 
 
-@pytest.mark.parametrize(("kind", "is_curved"), [("lines", False), ("waves", True), ("thresholds", True)])
-def test_a_look_at_a_block_tells_lines_from_curves(kind: str, is_curved: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "law"), [("lines", "lines"), ("waves", "waves"), ("thresholds", "steps"), ("products", "waves")]
+)
+def test_a_look_at_a_block_tells_lines_from_steps_and_waves(kind: str, law: Law) -> None:
+    """Products of thresholds are told from lines; waves predict them, too, and are what takes longest."""
     X, y = made_rows(kind)
-    assert looks_curved(Block(0, X, y, None, np.arange(len(X))), 2) is is_curved
+    assert likely_law(Block(0, X, y, None, np.arange(len(X))), 2) == law
 
 
 def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:
@@ -334,7 +340,7 @@ def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:
         replace(block, y=np.zeros(block.n_rows, np.int64)),
         replace(block, X=np.full_like(block.X, np.nan)),
     ):
-        assert looks_curved(other, 2)
+        assert likely_law(other, 2) == "waves"
 
 
 def test_a_plan_says_first_what_to_expect_and_what_is_the_most(dataset: Dataset) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 from sklearn.base import clone
@@ -46,6 +47,31 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset, Any
     model = clone(MODEL).set_params(progress=events.append, features__progress=events.append).fit(stored["train"])
     model.save(folder / "model.zarr")
     return folder, stored, model, events
+
+
+def test_names_of_columns_and_labels_control_no_terminal(tmp_path: Path) -> None:
+    """The page, what explains a model, what describes its rows, and the shell write them as Python does in source."""
+    names = ["\x1b[31mred", "turned \u202e", "\x9b31m", "two\nlines \U0001f469\u200d\U0001f52c"]
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 4)), columns=names)
+    y = np.where(X[names[0]] > 0.0, "\x1b]0;owned\x07", "no")
+    ds = dkl.create_dataset(tmp_path / "rows.zarr", X, y)
+    model = dkl.KernelClassifier("steps", n_features=8, random_state=0).fit(ds)
+    model.save(tmp_path / "model.zarr")
+    said = [
+        dkl.report(model, ds).text(verbose=True),
+        *map(repr, dkl.explain.effects(model, ds)),
+        repr(dkl.explain.importance(model, ds)),
+        repr(dkl.explain.contributions(model, X.iloc[:1], ds)),
+        repr(dkl.explain.partial_dependence(model, ds, names[0])),
+        str(ds.describe()),
+        repr(dkl.drift(ds, ds)),
+        *(
+            CliRunner().invoke(app, [*command, str(tmp_path / "rows.zarr")]).output
+            for command in (["info"], ["score", str(tmp_path / "model.zarr")], ["report", str(tmp_path / "model.zarr")])
+        ),
+    ]
+    assert not [text for text in said if {"\x1b", "\x9b", "\x07", "\u202e"} & set(text)]
+    assert all(any(name in text for text in said) for name in (r"\x1b[31mred", r"turned \u202e", names[3]))
 
 
 def test_the_page_says_what_the_fit_read_and_what_the_model_scores(fitted: Any) -> None:

@@ -16,12 +16,14 @@ from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from dkl.cli.language import in_the_shell
 from dkl.errors import DklHint
+from dkl.plain_text import plain_text
 from dkl.progress import PROGRESS_LOG
 
 # 130 is 128 plus the number of SIGINT, as shells have it.
@@ -182,7 +184,15 @@ def _progress_lines() -> Iterator[None]:
         PROGRESS_LOG.setLevel(level)
 
 
-class _Output(Console):
+class _Console(Console):
+    """A console that shows names and labels of files, which are not to control the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain_text(segment.text), segment.style)
+
+
+class _Output(_Console):
     """A console whose reader may go: Rich itself would leave with exit code 1."""
 
     def on_broken_pipe(self) -> None:
@@ -191,7 +201,7 @@ class _Output(Console):
 
 def stderr() -> Console:
     """Where progress, warnings and failures go: standard output holds results alone."""
-    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())
+    return _Console(stderr=True, soft_wrap=not sys.stderr.isatty())
 
 
 def facts_table(facts: Mapping[str, Any]) -> RenderableType:

@@ -354,8 +354,8 @@ def predict(
         typer.Option(
             "--exact-text",
             help="Write texts into CSV as they are; those that begin with = + - @ and are no numbers otherwise have an "
-            "apostrophe before them, and control characters are written as \\x1b, so that neither a spreadsheet nor a "
-            "terminal acts on them.",
+            "apostrophe before them, and characters that control a terminal or turn the direction of writing are "
+            "written as \\x1b, so that neither a spreadsheet nor a terminal acts on them.",
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are there.")] = False,

@@ -10,6 +10,7 @@ a spreadsheet or a terminal, unless they are asked for as they are.
 from __future__ import annotations
 
 import copy
+import errno
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from dkl.methods.predicting import output_names
 from dkl.methods.validation import checked_dataset
 from dkl.model_selection.held_out_scores import check_has_exposure
 from dkl.passes.engine import map_blocks
+from dkl.plain_text import plain_text
 from dkl.protocols.estimators import FittedModel
 from dkl.uncertainty.conformal_groups import GroupCodes, with_stored_groups
 from dkl.version import __version__
@@ -143,6 +145,8 @@ def predict_files(
             None if name is None else columns[name].to_pandas() for name in (answers.exposure, answers.interval_group)
         )
         found = dict(answer(X, np.arange(start, start + X.shape[0]), exposure, groups))
+        if taken := sorted(found.keys() & set(ids)):
+            raise ValueError(f"--id {taken[0]} names a column that the predictions have of their own; rename it")
         yield {"row_id": found.pop("row_id"), **{name: columns[name] for name in ids}, **found}
         start += X.shape[0]
     told.say()
@@ -383,7 +387,8 @@ def is_predictions(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(4) != b"PAR1":
             file.seek(0)
-            return _CSV_HEADER.fullmatch(file.readline(_LONGEST_HEADER)) is not None
+            # names in quotes may hold line ends
+            return _CSV_HEADER.match(file.read(_LONGEST_HEADER)) is not None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -476,14 +481,13 @@ class _ParquetWriter(_TableWriter):
 def harmless(text: str) -> str:
     """A text that neither a spreadsheet takes for a formula nor a terminal for a command.
 
-    What begins with ``=``, ``+``, ``-`` or ``@`` and is no number has an apostrophe before it; control characters but
-    tabs and line feeds are written as Python writes them in source (``\\x1b``).
+    What begins with ``=``, ``+``, ``-`` or ``@``, full-width ones too, and is no number has an apostrophe before it;
+    what controls a terminal is written as `plain_text` writes it (``\\x1b``).
     """
-    shown = "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) == "Cc" and char not in "\t\n" else char
-        for char in text
-    )
-    if not shown.lstrip().startswith(("=", "+", "-", "@")):
+    shown = plain_text(text)
+    # spaces, and characters that nobody sees, may be skipped by who looks for a formula
+    first = next((char for char in shown if not char.isspace() and unicodedata.category(char) != "Cf"), "")
+    if unicodedata.normalize("NFKC", first) not in ("=", "+", "-", "@"):
         return shown
     try:
         float(shown)
@@ -498,22 +502,32 @@ class _CsvWriter(_TableWriter):
         self._exact_text = exact_text
 
     def write(self, part: Part) -> None:
-        super().write(part if self._exact_text else {harmless(name): self._harmless(part[name]) for name in part})
+        super().write(part if self._exact_text else self._harmless_part(part))
+
+    def _harmless_part(self, part: Part) -> Part:
+        """The columns with harmless names, each of which stays another one than all others, and harmless texts."""
+        written: dict[str, Any] = {}
+        for name, values in part.items():
+            shown = harmless(name)
+            while shown in written or (shown != name and shown in part):
+                shown += "_"
+            written[shown] = self._harmless(values)
+        return written
 
     def _harmless(self, values: Any) -> Any:
         """The values of a column, the texts among them harmless."""
         import pyarrow as pa
 
         if isinstance(values, np.ndarray):
-            if values.ndim != 1 or values.dtype.kind not in "OU":
+            if values.dtype.kind not in "OU" or not all(isinstance(value, str) for value in values.flat):
                 return values
-            values = pa.chunked_array([pa.array(values.tolist())])
-        is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-        if not is_text:
+            texts, kind = values.tolist(), pa.string()
+        elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            texts, kind = values.to_pylist(), values.type
+        else:
             return values
-        texts = values.to_pylist()
         written = {text: text if text is None else harmless(text) for text in set(texts)}
-        return pa.chunked_array([pa.array([written[text] for text in texts], type=values.type)])
+        return pa.chunked_array([pa.array([written[text] for text in texts], type=kind)])
 
     def _open(self, schema: pa.Schema) -> Any:
         import pyarrow.csv
@@ -531,25 +545,38 @@ class _ZarrWriter:
         self._location = location
         with writing(location):
             self._group = zarr.create_group(store=str(path))
+        self._arrays: dict[str, Any] = {}
         self._labels: dict[str, np.ndarray] = {}
 
     def write(self, part: Part) -> None:
         with writing(self._location):
             for name, values in part.items():
                 numbers = self._numbers(name, values)
-                if name not in self._group:
-                    shape = (0, *numbers.shape[1:])
-                    chunks = (CHUNK_ROWS, *numbers.shape[1:])
-                    self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
-                array: Any = self._group[name]
-                array.append(numbers)
+                if name not in self._arrays:
+                    self._arrays[name] = self._new_array(name, numbers)
+                self._arrays[name].append(numbers)
         self.rows += len(part["row_id"])
 
     def close(self) -> None:
         if not self.rows:
             raise ValueError("there are no rows to predict; the data is empty")
         with writing(self._location):
-            self._group.attrs[MARK] = {"rows": self.rows, "columns": sorted(self._group.array_keys())}
+            # a name with a slash is a group, and an array in it
+            names = sorted({array.path.partition("/")[0] for array in self._arrays.values()})
+            self._group.attrs[MARK] = {"rows": self.rows, "columns": names}
+
+    def _new_array(self, name: str, numbers: np.ndarray) -> Any:
+        """An array without rows; ValueError where zarr, or the file system, has no such names."""
+        shape, chunks = (0, *numbers.shape[1:]), (CHUNK_ROWS, *numbers.shape[1:])
+        try:
+            return self._group.create_array(name, shape=shape, dtype=numbers.dtype, chunks=chunks)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+                raise
+            raise ValueError(
+                f"the column {name[:60]!r} of the predictions cannot be a folder of a zarr group "
+                f"({getattr(error, 'strerror', None) or error}); write Parquet or CSV"
+            ) from error
 
     def _numbers(self, name: str, values: Any) -> np.ndarray:
         """Numbers as they are, labels as codes: positions in a list that grows with the parts."""

@@ -10,6 +10,7 @@ from typing import Any
 from dkl.data.schema import Schema
 from dkl.data.sources.rows import RowSource
 from dkl.data.splits import SplitSet
+from dkl.plain_text import plain_text
 
 _SHOWN = 12
 
@@ -28,7 +29,7 @@ class Description:
 
     def __str__(self) -> str:
         width = max(map(len, self.facts), default=0)
-        return "\n".join(f"{name:<{width}}  {shown(value)}" for name, value in self.facts.items())
+        return plain_text("\n".join(f"{name:<{width}}  {shown(value)}" for name, value in self.facts.items()))
 
     __repr__ = __str__
 

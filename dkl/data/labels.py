@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from dkl.data.checks import ALL_WEIGHTLESS, named_place, plain_array, shown_valu
 from dkl.data.given import GivenValues
 from dkl.data.schema import Task
 from dkl.errors import hint, users_level
+
+if TYPE_CHECKING:
+    from dkl.data.columns.seen import TextStatistics
 
 TaskChoice = Literal["auto", "classification", "regression"]
 
@@ -230,18 +233,46 @@ def target_codes(
             "class of its own: --task regression takes them for numbers",
         )
     codes = encode_labels(y, labels, weight=weight)
-    if labels.dtype.kind == "U" and classes is None and any(label != label.strip() for label in labels):
-        _say_alike(labels, np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels)))
+    if labels.dtype.kind == "U" and classes is None:
+        counts = np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels))
+        _say_doubts(y, dict(zip(labels.tolist(), counts.tolist(), strict=True)), is_asked=task == "classification")
     return codes, labels, decided
 
 
-def _say_alike(labels: np.ndarray, counts: np.ndarray) -> None:
-    """Warn of classes that differ by the blanks around their names alone."""
+def _say_doubts(y: np.ndarray, counts: dict[str, int], *, is_asked: bool) -> None:
+    """Warn of texts that are labels, and may be numbers or times, or the same as others; see `alike_names`."""
+    plain = {label.strip().casefold() for label in counts}
+    has_digits = any(map(str.isdigit, "".join(plain)))
+    if not has_digits and len(plain) == len(counts):
+        return
     # it brings pyarrow, which few targets need
-    from dkl.data.columns.deciding import apart_by_blanks
+    from dkl.data.columns.deciding import alike_names, few_zeros, several_ways
 
-    for sentence in apart_by_blanks("y", dict(zip(labels.tolist(), counts.tolist(), strict=True))):
+    seen = _seen(y)
+    said = several_ways("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
+    if is_asked and (dates := seen.first_dates):
+        row, text = dates[0]
+        said = (
+            f"y holds dates or times, such as {text!r} in row {row}, which are taken for labels, each a class "
+            "of its own; to predict times, give a regressor numbers, such as the days from a day"
+        )
+    if said and is_asked:
+        # whoever asks for classes has labels, most likely
+        hint(said)
+    doubts = [*few_zeros("y", seen), *alike_names("y", counts, are_meant=bool(said))]
+    for sentence in (*([said] if said and not is_asked else []), *doubts):
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
+
+
+def _seen(y: np.ndarray) -> TextStatistics:
+    """What texts look like."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from dkl.data.columns.seen import TextStatistics
+
+    column = pa.chunked_array([pa.array(y.tolist(), pa.string())])
+    return TextStatistics.of(column, pc.value_counts(column), 0)
 
 
 def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
@@ -250,28 +281,29 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
     Raises
     ------
     ValueError
-        A few of the texts write none; the first is named.
+        A few of the texts write none, or they write dates; the first is named.
     """
     # loaded where targets are texts: it brings pyarrow
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    from dkl.data.columns.deciding import several_units
+    from dkl.data.columns.deciding import several_ways
     from dkl.data.columns.numbers import NumberForm
-    from dkl.data.columns.seen import TextStatistics
 
-    column = pa.chunked_array([pa.array(y.tolist(), pa.string())])
-    seen = TextStatistics.of(column, pc.value_counts(column), 0)
+    seen, texts = _seen(y), pa.array(y.tolist(), pa.string())
+    if dates := seen.first_dates:
+        row, text = dates[0]
+        labels = "" if is_asked else ", or say that they are labels: task='classification'"
+        raise ValueError(
+            f"y holds dates or times ({text!r} in row {row}): turn them into numbers, such as the days from a "
+            f"day{labels}"
+        )
     reading = seen.reading()
     if reading is None:
-        units = several_units("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
-        if units and is_asked:
-            raise ValueError(units)
-        if units:
-            warnings.warn(units, UserWarning, stacklevel=users_level())
+        if is_asked and (ways := several_ways("y", seen)):
+            raise ValueError(ways)
         are_whole = is_asked and seen.count > 0 and seen.whole == seen.count
-        return NumberForm().numbers(column.chunk(0)) if are_whole else y
-    if reading.kind != "number" or (reading.figures.is_whole and not is_asked):
+        return NumberForm().numbers(texts) if are_whole else y
+    if reading.figures.is_whole and not is_asked:
         return y
     written = f" written as {reading.form}" if reading.form else ""
     if strange := sorted((*reading.named, *seen.marked)):
@@ -283,11 +315,11 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
         )
     if reading.is_open:
         hint(
-            f"y holds numbers such as {reading.figures.first[1]!r}, which are taken for {reading.form} in place of "
+            f"y holds numbers such as {reading.either[0][1]!r}, which are taken for {reading.form} in place of "
             "1234.56; "
             "where their mark is the other one, make numbers of them before: pandas.read_csv(..., decimal=',')"
         )
-    return (NumberForm.of(reading.form) if reading.form else NumberForm()).numbers(column.chunk(0))
+    return (NumberForm.of(reading.form) if reading.form else NumberForm()).numbers(texts)
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""What a fit makes of the columns of a table that are no numbers yet: target means and counts of categories."""
+"""Encodings that a fit learns for columns of categories and free text: target means, counts, directions and scores."""

@@ -1,4 +1,4 @@
-"""What a fit does about columns of codes: passes for sums, then rows of numbers; and the same of rows to predict."""
+"""Columns of category codes in a fit: passes sum targets by value, and rows get means and counts in place of codes."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 Names = TypeVar("Names", bound=tuple[str, ...])
 
-# Of the sums of one pass, which a worker has of several blocks at a time: at most so much, and less where a process may
-# hold little.
+# Bytes of the sums of one pass at most, and the divisor of the memory of a process that bounds them too: a worker holds
+# the sums of several blocks at a time.
 _MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
-# Sums and tables above this share of what a process may hold go to files.
+# Sums and tables that take more than a quarter of the memory of a process go to files.
 _SHARE_IN_MEMORY = 4
-# Crosses and centred numbers are tried from so many rows on, so many of each, of so many values at most, whose sums
-# take so many bytes; what a memory limit says has no part in it. So many are kept.
+# Crosses and centred numbers are tried on at least _FEWEST_ROWS rows: _MOST_TRIED of each at most, with _MOST_VALUES
+# values and _TRIED_BYTES of sums at most, whatever the memory limit; _MOST_KEPT of each are kept at most.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 4
-# Crosses of three columns are tried beside pairs that gain only; most triples of values are of no row.
+# Values and bytes of a cross of three columns at most. Only pairs that gain get a third column; most triples of values
+# occur in no row.
 _MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20
-# Arrays of as many numbers as there are sums that gains and tables are made by, at most.
+# Arrays of the size of the sums that are in memory while gains and tables are computed, at most.
 _WORKED_ON = 32
 NOTHING = Made()
 
@@ -63,18 +64,18 @@ def with_categories(
     ----------
     dataset : Dataset
     held_out : HeldOut
-        Whatever judges rows of the fit: their targets enter the codes of no other row.
+        The rows that judge the fit: their targets enter the numbers of no other row.
     run : Run
-        How the passes over the rows are run.
+        Runs the passes over the rows.
     centres : bool
-        Whether numbers less the mean of their category may become further columns.
+        Whether numbers minus the mean of their category may become further columns.
     more : Made
-        Numbers that are taken for categories, and crosses, without being tried: the columns that hold them stay.
+        Numbers treated as categories, and crosses, that are used without a trial; their own columns stay.
 
     Returns
     -------
     Dataset
-        Its encoding is a `FittedEncoding`, which knows the codes of new rows.
+        Its encoding is a `FittedEncoding`, which replaces the codes of new rows.
     """
     dataset = with_texts(dataset, held_out, run)
     if not dataset.schema.has_codes and not more:
@@ -88,7 +89,7 @@ def with_categories(
 
 
 def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
-    """What a plan needs: the rows as later passes see them, the records of each first pass, bytes held and in files.
+    """For a plan: the rows as later passes see them, the records of the first passes, and bytes in memory and in files.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[Bl
 
 @dataclass(frozen=True, eq=False)
 class CategoryFit:
-    """How codes become numbers in one fit.
+    """The replacement of codes by numbers in one fit.
 
     Parameters
     ----------
@@ -117,7 +118,7 @@ class CategoryFit:
         Bytes that a process may hold.
     run : Run
     more : Made
-        Numbers that are taken for categories, and crosses, in any case.
+        Numbers treated as categories, and crosses, that are used without a trial.
     """
 
     dataset: Dataset
@@ -130,7 +131,7 @@ class CategoryFit:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """What is learned of each value, by name: a class each, less one; the mean of each target; the count."""
+        """Names of the numbers learned for each value: shares of classes but the first, or target means; log count."""
         dataset = self.dataset
         if dataset.classes is not None:
             means = [f"share of {label}" for label in dataset.classes[1:].tolist()]
@@ -153,14 +154,14 @@ class CategoryFit:
 
     @cached_property
     def added(self) -> dict[tuple[str, ...], CategoryKey]:
-        """Numbers and crosses that are taken for categories, by the names of their columns."""
+        """Numbers treated as categories, and crosses, by the names of their columns."""
         parts, made = category_parts(self.dataset.encoding, self.more.numbers), self.more
         names = [*((name,) for name in made.taken), *made.crosses]
         return {several: CategoryKey(tuple(parts[name] for name in several)) for several in names}
 
     @cached_property
     def tried_crosses(self) -> dict[tuple[str, ...], CategoryKey]:
-        """Pairs of a column of codes and another column of categories, those of the fewest pairs of values first."""
+        """Pairs of a column of codes and another column of categories, in the order of their number of value pairs."""
         parts = category_parts(self.dataset.encoding)
         names = list(parts)
         pairs = [
@@ -172,7 +173,7 @@ class CategoryFit:
         return self._that_fit(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
 
     def tried_triples(self, pairs: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], CategoryKey]:
-        """Pairs with a third column of categories, those of the fewest values first; each beside its last pair once."""
+        """Each pair with a third column of categories, in the order of their number of values; each triple once."""
         parts = category_parts(self.dataset.encoding)
         keys = {
             frozenset([*pair, third]): CategoryKey(tuple(parts[name] for name in (*pair, third)))
@@ -183,7 +184,7 @@ class CategoryFit:
         return self._that_fit(list(keys.values()), min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
 
     def _that_fit(self, keys: list[CategoryKey], values: int, nbytes: int) -> dict[tuple[str, ...], CategoryKey]:
-        """Of crosses those with the fewest values, by the names of their columns: so many values and bytes at most."""
+        """The smallest crosses, within bounds on the values of each and the bytes of all, by names of columns."""
         by_start = {part.start: name for name, part in category_parts(self.dataset.encoding).items()}
         fits: dict[tuple[str, ...], CategoryKey] = {}
         held = 0
@@ -198,7 +199,7 @@ class CategoryFit:
 
     @cached_property
     def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Columns of codes and columns of numbers in their order, with the place of these and about their mean."""
+        """Each column of codes with each column of numbers, and that number's place and approximate mean."""
         fits: dict[tuple[str, str], tuple[int, float]] = {}
         numbers, start, held = [], 0, 0
         for rule in self.dataset.encoding.rules:
@@ -233,7 +234,7 @@ class CategoryFit:
 
     @cached_property
     def tried_sums(self) -> list[CategorySum]:
-        """Those that say which crosses and centred numbers gain."""
+        """The sums that decide which crosses and centred numbers improve predictions."""
         sums = [each for key in self.tried_crosses.values() for each in self._sums_of(key)]
         for (name, _), (place, shift) in self.tried_numbers.items():
             key = self.codes[name]
@@ -259,8 +260,8 @@ class CategoryFit:
     def records(self, sums: list[CategorySum]) -> list[BlockSum]:
         """The sums in one pass, or in several of bounded size.
 
-        A pass holds the sums of several blocks at a time, so that those of a million values are made one after the
-        other, and in parts where little memory is allowed. No bit depends on the parts.
+        A pass holds the sums of several blocks at a time, so that the sums of columns with a million values are formed
+        one after the other, and in parts where little memory is allowed. No bit depends on the parts.
         """
         a_code = 8 * self.folds.count
         most = max(min(_MOST_BYTES, self.allowed // _SHARE_OF_A_PASS) // a_code, 1)
@@ -294,14 +295,14 @@ class CategoryFit:
 
     @cached_property
     def bytes(self) -> int:
-        """Of all sums and tables by fold, if all that fits were kept."""
+        """Bytes of all sums and tables by fold, if all crosses and numbers within the bounds were kept."""
         a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
         numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
         return sum(key.size for key in self.keys) * a_code + 2 * numbers
 
     @property
     def in_files(self) -> bool:
-        """Whether sums and tables by fold are kept in files."""
+        """Whether sums and tables by fold are stored in files."""
         return self.bytes * _SHARE_IN_MEMORY > self.allowed
 
     @property
@@ -309,9 +310,9 @@ class CategoryFit:
         return RowsInFile if self.in_files else rows_in_memory
 
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
-        """See `planned_categories`; as many crosses and centred numbers as a fit keeps at most."""
+        """See `planned_categories`; with the most crosses and centred numbers that a fit may keep."""
         triples = self.tried_triples(self.tried_crosses)
-        # of triples, which may be large, the largest
+        # triples may be large: the largest of them
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
         centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
@@ -330,7 +331,7 @@ class CategoryFit:
             centred,
             crosses,
         )
-        # what new rows get is a part of the model; a range of values is worked on at a time
+        # the tables for new rows are a part of the model; gains are computed for a range of values at a time
         largest = min(max(key.size for key in self.keys), _MOST_VALUES)
         held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes
@@ -389,7 +390,7 @@ class CategoryFit:
 
     @property
     def _at_once(self) -> int:
-        """How many codes are worked on at a time; it follows from the targets alone, since sums are added up by it."""
+        """Codes of one range; it follows from the targets alone, since the last bits of sums depend on it."""
         return max((1 << 17) // len(self.outputs), 1)
 
     def _ranges(self, key: CategoryKey) -> Iterator[tuple[int, int]]:
@@ -408,7 +409,7 @@ class CategoryFit:
         return FoldTotals(self._read("weight")[:, 0], targets, squares, is_by_time)
 
     def _totals_of(self, place: int) -> FoldTotals:
-        """Those of a column of numbers, in place of a target."""
+        """The totals by fold of a column of numbers, in the role of a target."""
         sums, squares = (self._read(f"number {place} power {power}")[:, 0] for power in (1, 2))
         return replace(self.totals, targets=sums[None], squares=squares[None])
 
@@ -444,7 +445,7 @@ class CategoryFit:
         last = CategoryKey(key.parts[-1:])
         if last in priors:
             return self._deviations(last, priors[last])
-        # a one-hot column: its sums are those of the cross, added up over the values of the others
+        # a one-hot column: its sums are the sums of the cross, added up over the values of the other columns
         shape = (self.folds.count, last.size - 1)
         N, S = np.zeros(shape), np.zeros((self.n_targets, *shape))
         for first, end in self._ranges(key):
@@ -458,7 +459,10 @@ class CategoryFit:
         return fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0)
 
     def _gains(self, key: CategoryKey, prior: np.ndarray, beside: np.ndarray, last: np.ndarray) -> list[np.ndarray]:
-        """The gains of a cross beside its columns but the last, (F, T, V + 1), and the last one, by target and fold."""
+        """Held-out gains of a cross, an array for each target, over two parts of it and their deviations (F, T, V + 1).
+
+        `beside` is the cross without its last column, `last` that column.
+        """
         T, F, n_last = self.n_targets, self.folds.count, last.shape[2] - 1
         moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
         for first, end in self._ranges(key):
@@ -530,7 +534,7 @@ def _largest(gains: dict[Names, float]) -> list[Names]:
 
 
 def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
-    """Rows of a dataset whose codes become numbers by the encoding of a fit; others as they are.
+    """A dataset with its codes replaced by the numbers that a fit has learned; one without codes as it is.
 
     Raises
     ------
@@ -570,7 +574,7 @@ def _with_encoding(
     dataset: Dataset, encoding: FittedEncoding, tables: tuple[Rows, ...], folds: CategoryFolds | None
 ) -> Dataset:
     """The dataset with numbers in place of codes: rows of a fit by their folds, others by the first."""
-    # The codes lie where the dataset's own encoding has them, which may know other values than that of the fit.
+    # Codes are at the places of the dataset's own encoding, which may list other values than the encoding of the fit.
     places = code_places(dataset.encoding, len(encoding.outputs), encoding.made)
     rules = named_rules(dataset.encoding, encoding.outputs, encoding.made)
     names = [name for rule in rules for name in rule.output_names]
@@ -586,7 +590,7 @@ def _with_encoding(
 
 @dataclass(frozen=True)
 class _SumCost:
-    """What the sums of `n_sums` kinds over `n_columns` columns of codes cost: a few operations a row each."""
+    """The cost of `n_sums` sums over `n_columns` columns of codes: a few operations for each row and sum."""
 
     n_sums: int
     n_columns: int

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -13,9 +14,102 @@ from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding
-from dkl.encodings.columns import CodePlaces
-from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts
-from dkl.encodings.row_matrices import RowsInMemory
+from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
+from dkl.encodings.row_matrices import Rows, RowsInMemory
+
+
+@dataclass(frozen=True)
+class CodePlaces:
+    """Where columns of codes are, which get replaced by their numbers, numbers centred by them, and numbers of crosses.
+
+    Numbers of other categories, and of crosses that start with them, come behind the columns that they have.
+
+    Parameters
+    ----------
+    keys : tuple of CategoryKey
+        The columns of codes in their order, then other columns, then the crosses.
+    n_columns : int
+        Of X.
+    width : int
+        Numbers of each key.
+    centred : tuple of (int, int)
+        Columns of codes, by their place among the keys, and columns of X whose numbers become those less the mean of
+        the row's category.
+    """
+
+    keys: tuple[CategoryKey, ...]
+    n_columns: int
+    width: int
+    centred: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The columns of X that hold codes, ascending."""
+        return tuple(key.parts[0].start for key in self.keys if len(key.parts) == 1 and key.parts[0].is_code)
+
+    @property
+    def n_made(self) -> int:
+        """Columns afterwards."""
+        return len(self.source)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """The columns of X that stay as they are."""
+        return np.setdiff1d(np.arange(self.n_columns), self.columns)
+
+    @cached_property
+    def _order(self) -> list[tuple[int, slice, int]]:
+        """The numbers that are made, in the order of their columns: of which key, which of them, behind what."""
+        order = []
+        for k, key in enumerate(self.keys):
+            first = key.parts[0]
+            behind = first.start if first.last is None else first.last
+            order.append((k, slice(self.width + len(self.centred_by(k))), behind))
+        return sorted(order, key=lambda made: made[2])
+
+    @cached_property
+    def source(self) -> np.ndarray:
+        """For each column afterwards: its place where those that stay come first and the made ones follow."""
+        place: list[int] = []
+        n_kept, n_made, order = 0, 0, list(self._order)
+        for column in range(self.n_columns):
+            if column not in self.columns:
+                place.append(n_kept)
+                n_kept += 1
+            while order and order[0][2] == column:
+                _, numbers, _ = order.pop(0)
+                place += range(len(self.kept) + n_made, len(self.kept) + n_made + numbers.stop)
+                n_made += numbers.stop
+        return np.array(place)
+
+    def centred_by(self, key: int) -> list[int]:
+        """The columns of X that are centred by one column of codes."""
+        return [column for by, column in self.centred if by == key]
+
+    def with_numbers(self, X: Any, tables: Sequence[Rows], fold: np.ndarray | None) -> Any:
+        """Rows (n, d) with the numbers of their codes: (n, n_made), dense or CSR as they come, in their dtype.
+
+        Parameters
+        ----------
+        tables : sequence of Rows
+            One a key: the numbers of code c in fold f are row f V + c; those of centred columns are means.
+        fold : ndarray of shape (n,) or None
+            None takes the first fold of each table.
+        """
+        numbers = []
+        for k, (key, table) in enumerate(zip(self.keys, tables, strict=True)):
+            codes = key.codes(X)
+            # rows are float32 or float64, and so are the numbers that they get
+            of_key = table.take(codes if fold is None else fold * key.size + codes).astype(X.dtype)
+            for place, column in enumerate(self.centred_by(k), self.width):
+                of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
+            numbers.append(of_key)
+        made = np.hstack([numbers[k][:, part] for k, part, _ in self._order])
+        if sparse.issparse(X):
+            rows = sparse.hstack([X[:, self.kept], sparse.csr_array(made)], format="csr")[:, self.source]
+            rows.sort_indices()
+            return rows
+        return np.hstack([X[:, self.kept], made])[:, self.source]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +119,14 @@ class FittedEncoding:
     Parameters
     ----------
     table : TableEncoding
-        How raw columns become those of the dataset that was fitted on, codes among them.
+        Turns raw columns into the columns of the dataset that was fitted on, codes among them.
     outputs : tuple of str
-        What is learned of each value: the T names of means, and the count.
+        Names of the numbers learned for each value: T means, and the count.
     tables : tuple of ndarray of shape (V + 1, T + 1 + centred numbers), float64
         One a column of codes, then one a number that is taken for a category too, then one a cross: the numbers of each
         code for new rows, those of an unknown value first.
     priors : tuple of ndarray of shape (T + centred numbers,)
-        For each table the weight, in rows, of the mean of all rows in that of each value; empty in older models.
+        For each table the number of rows that the overall mean counts as in the mean of a value; empty in older models.
     centred : tuple of (str, str)
         Columns of codes, and encoded columns of numbers that become those less their mean in the row's category too.
     crosses : tuple of tuples of str
@@ -40,7 +134,7 @@ class FittedEncoding:
     numbers : tuple of WholeNumbers
         Columns of numbers whose values are taken for categories, by themselves or in crosses.
     taken : tuple of str
-        Those of them that have a table of their own.
+        The names of the `numbers` that have a table of their own.
     """
 
     table: TableEncoding
@@ -63,18 +157,18 @@ class FittedEncoding:
 
     @property
     def made(self) -> Made:
-        """What the fit made beside the numbers of codes."""
+        """The crosses and centred numbers that the fit added to the numbers of the codes."""
         return Made(self.centred, self.crosses, self.numbers, self.taken)
 
     @cached_property
     def tabled(self) -> tuple[tuple[str, ...], ...]:
-        """The columns that each of the tables is of, by name: one, or those of a cross."""
+        """The names of the columns behind each table: one column, or the columns of a cross."""
         codes = [rule.name for rule in self.table.rules if rule.kind == "code"]
         return (*((name,) for name in (*codes, *self.taken)), *self.crosses)
 
     @cached_property
     def rules(self) -> tuple[ColumnRule, ...]:
-        """Those of the table, with the names of the columns that codes became."""
+        """The rules of the table encoding, with the names of the columns that replace codes."""
         return named_rules(self.table, self.outputs, self.made)
 
     @cached_property
@@ -136,7 +230,7 @@ class FittedEncoding:
 
     @cached_property
     def stacked(self) -> tuple[RowsInMemory, ...]:
-        """The tables as those of a single fold."""
+        """The tables with one fold each, as rows that were not fitted on use them."""
         return tuple(RowsInMemory(table) for table in self.tables)
 
     def tables_for(self, other: TableEncoding) -> tuple[RowsInMemory, ...]:
@@ -160,7 +254,7 @@ class FittedEncoding:
             if all(theirs[name].categories == ours[name].categories for name in names):
                 made.append(RowsInMemory(table))
                 continue
-            # our code of each of their values, then of each pair of these, and so on; 0 is no value in either
+            # our code of each value of theirs, then of each pair of values, and so on; code 0 is a missing value
             rows = np.zeros(1, np.int64)
             for place, name in enumerate(names):
                 known: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
@@ -184,10 +278,10 @@ class FittedEncoding:
 
     @property
     def told(self) -> str:
-        """What became of codes, in words."""
+        """A sentence on what replaced the columns of codes."""
         means = ", ".join(repr(name) for name in self.outputs)
         crosses = [" x ".join(cross) for cross in self.crosses]
-        # the priors of the means of targets; those of centred numbers follow them
+        # first the priors of target means, then the priors of centred numbers
         shown = [
             f"{' x '.join(names)} {_spoken(prior[: len(self.outputs) - 1])}"
             for names, prior in zip(self.tabled, self.priors, strict=False)
@@ -204,7 +298,7 @@ class FittedEncoding:
 
 
 def category_reasons(encoding: object) -> tuple[str, ...]:
-    """What a fit made of codes, as a sentence among the reasons of a machine; nothing where no column holds codes."""
+    """A sentence on what replaced codes, for the reasons of a machine; nothing where no column holds codes."""
     return (f"Categories: {encoding.told}.",) if isinstance(encoding, FittedEncoding) else ()
 
 
@@ -216,7 +310,7 @@ def _spoken(priors: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """What a fit makes beside the numbers of codes; see `FittedEncoding` for the parameters."""
+    """Crosses and centred numbers that a fit adds to the numbers of codes; parameters as in `FittedEncoding`."""
 
     centred: tuple[tuple[str, str], ...] = ()
     crosses: tuple[tuple[str, ...], ...] = ()

@@ -1,8 +1,8 @@
-"""Whether a cross of categories, or a number less the mean of its category, predicts what the parts do not.
+"""Held-out gains: does a cross of categories, or a number minus its category's mean, predict better than the parts?
 
 Both are judged by held-out squared errors of least squares on few columns, which follow from sums by category and fold:
-a model is fitted to the rows of some folds and judged on those of another one. The columns of a row are constant in its
-category and fold, but for the number itself, so that all moments are sums over categories.
+a model is fitted to the rows of some folds and judged on another fold. The columns of a row are constant in its
+category and fold, except the number itself, so that all moments are sums over categories.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ import numpy as np
 
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.judge import is_clear
+from dkl.solvers.squared_sums import squared_losses
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
-"""Share of the squared error, and standard errors more of it, that the mean gain over folds must exceed to be clear."""
+"""A mean gain over folds is clear if it exceeds this share of the squared error by this number of standard errors."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
-    """The mean gain over folds, (n_folds,), where it is clear; else 0."""
+    """The mean of the gains of folds, (n_folds,), if it is clear; else 0."""
     return float(gains.mean()) if is_clear(gains - LEAST_GAIN, _ERRORS) else 0.0
 
 
 def clear_mean_gain(per_target: Sequence[np.ndarray]) -> float:
-    """`clear_gain` of the mean over targets, of those that every fold has rows of."""
+    """`clear_gain` of the mean over targets, without targets that some folds have no rows of."""
     most = max((len(gains) for gains in per_target), default=0)
     whole = [gains for gains in per_target if len(gains) == most]
     return clear_gain(np.mean(whole, axis=0)) if whole else 0.0
 
 
 def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """By which share the last column lowers the squared error on each fold, by models of other folds: (at most F - 1,).
+    """The share by which the last column lowers the squared error on each fold, for models of other folds: (F - 1,).
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     squares : ndarray of shape (F,)
         sum w y^2.
     totals : FoldTotals
-        It says which folds models of a fold are fitted to; a fold without any is left out.
+        Defines the folds that models for a fold are fitted to; a fold without any is left out of the result.
     """
     gains = []
     for fold in range(1, len(moments)):
@@ -56,7 +57,8 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
         for k in (len(b) - 1, len(b)):
             scaled = A[:k, :k] / np.outer(length[:k], length[:k])
             w = np.linalg.lstsq(scaled, b[:k] / length[:k], rcond=1e-9)[0] / length[:k]
-            errors.append(squares[fold] - 2.0 * w @ answers[fold, :k] + w @ moments[fold, :k, :k] @ w)
+            own = moments[fold, :k, :k], answers[fold : fold + 1, :k], squares[fold : fold + 1]
+            errors.append(float(squared_losses(*own, w[None])[0]))
         gains.append((errors[0] - errors[1]) / max(errors[0], np.finfo(np.float64).tiny))
     return np.array(gains)
 
@@ -64,7 +66,7 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
 def cross_moments(
     weight: np.ndarray, target: np.ndarray, columns: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `held_out_gains` takes of some cells of a cross, (F, 4, 4) and (F, 4): sums over all cells are those of all.
+    """Moments of some cells of a cross for `held_out_gains`, (F, 4, 4) and (F, 4); moments of several parts add up.
 
     Parameters
     ----------
@@ -81,7 +83,7 @@ def cross_moments(
 def centred_gains(
     sums: dict[str, np.ndarray], deviation: np.ndarray, mean: np.ndarray, totals: FoldTotals
 ) -> np.ndarray:
-    """The held-out gains of the mean of a number in the row's category, beside the number and the mean target there.
+    """The held-out gains of a number's mean in the row's category, in a model with the number and the category's mean.
 
     Parameters
     ----------
@@ -89,13 +91,13 @@ def centred_gains(
         "weight", "target" and "number": sums of w, w y and w x by fold and category, (F, V); "square" and "product":
         of w x^2 and w x y by fold, (F,).
     deviation, mean : ndarray of shape (F, V)
-        Of target and of number, for rows of each fold, less the means of all rows.
+        The category's means of target and of number, for rows of each fold, minus the means of all rows.
     totals : FoldTotals
-        Of this target alone.
+        The totals of this target alone.
     """
     N, S, X = sums["weight"], sums["target"], sums["number"]
     columns, one = [deviation, mean], np.ones_like(N)
-    # moments of (1, x, deviation, mean): what is constant in a category and fold multiplies N, or X beside x
+    # moments of (1, x, deviation, mean): constants in a category and fold multiply N, or X where the other factor is x
     constant = [one, *columns]
     moments = np.empty((len(N), 4, 4))
     places = [0, 2, 3]

@@ -13,7 +13,7 @@ from scipy import sparse
 from dkl.data.ingest.encoding import TableEncoding
 
 WholeNumbers = tuple[str, tuple[int, ...]]
-"""A column of numbers whose whole values are taken for categories: its name, and the values, ascending."""
+"""A column of whole numbers that are treated as categories: its name, and the values, ascending."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CategoryPart:
     is_code : bool
         One column of codes, 0 for no known value; else `n_values` one-hot columns, or numbers.
     values : tuple of int
-        Of one column of numbers that are taken for categories: those that are known, ascending; else empty.
+        The known values, ascending, of a column of numbers treated as categories; else empty.
     last : int or None
         The last column of the raw column, its flag of missing values included, after which numbers are added to X.
     """
@@ -54,7 +54,7 @@ class CategoryPart:
 
 @dataclass(frozen=True)
 class CategoryKey:
-    """The values of one column of categories, or what values of several columns come together.
+    """The values of one column of categories, or the combinations of values of several columns.
 
     Parameters
     ----------
@@ -65,16 +65,16 @@ class CategoryKey:
     parts: tuple[CategoryPart, ...]
 
     def __str__(self) -> str:
-        """The first columns of its parts, which no other key has."""
+        """The first columns of its parts, which identify the key."""
         return " x ".join(str(part.start) for part in self.parts)
 
     @property
     def size(self) -> int:
-        """One more than the values, pairs or triples: code 0 is that of rows without one."""
+        """One more than the number of values, pairs or triples: code 0 is for rows without one."""
         return 1 + prod(part.n_values for part in self.parts)
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """(n,) int64; a pair (a, b) of values, counted from 1, is 1 + (a - 1) B + (b - 1); so is a pair and a third."""
+        """The codes of rows, (n,) int64: a pair (a, b) of values, from 1, is 1 + (a - 1) B + b - 1; so are triples."""
         code, *others = (part.codes(X) for part in self.parts)
         for part, other in zip(self.parts[1:], others, strict=True):
             code = np.where((code > 0) & (other > 0), 1 + (code - 1) * part.n_values + other - 1, 0)
@@ -88,9 +88,9 @@ def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np
 
 
 def category_parts(encoding: TableEncoding, numbers: Sequence[WholeNumbers] = ()) -> dict[str, CategoryPart]:
-    """Where the columns of categories of a table lie among the encoded columns, by name: codes and one-hot ones.
+    """The columns of categories of a table, by name, with their encoded columns: codes, one-hot columns, and `numbers`.
 
-    So do columns of `numbers` whose whole values are taken for categories.
+    `numbers` are columns of whole numbers that are treated as categories.
     """
     parts, start = {}, 0
     whole = dict(numbers)

@@ -31,7 +31,7 @@ class Rows(Protocol):
         """Rows `first` to `last`, without the last."""
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        """The rows of these places (m,), in their order: (m, k)."""
+        """The rows at the places (m,), in their order: (m, k)."""
 
 
 class RowsInMemory:

@@ -1,4 +1,4 @@
-"""The step of a view that puts numbers which were learned in place of columns, by the fold of each row."""
+"""The step of a view that replaces columns by learned numbers, by the fold of each row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dkl.protocols.block import Block
 
 
 class Places(Protocol):
-    """The columns of X whose codes or texts a fit replaces by numbers, and the numbers that stand in their place."""
+    """The columns of X whose codes or texts a fit replaces, and the numbers that replace them."""
 
     @property
     def n_columns(self) -> int:
-        """Of X."""
+        """The number of columns of X."""
         ...
 
     @property
@@ -30,12 +30,12 @@ class Places(Protocol):
         ...
 
     def with_numbers(self, X: Any, learned: Any, fold: np.ndarray | None) -> Any:
-        """Rows (n, d) with the numbers of their folds, (n, n_made), in their dtype; None is the first fold."""
+        """Rows (n, d) with the numbers for their folds, (n, n_made), in their dtype; None is the first fold."""
         ...
 
 
 class LearnedNumbers(Step, ColumnsMade):
-    """Numbers that were learned, in place of columns: each row has those of its fold.
+    """Learned numbers in place of columns: a row gets the numbers that were learned without its own fold.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LearnedNumbers(Step, ColumnsMade):
         return made
 
     def most_folds(self, before: RowSource) -> int | None:
-        """One share of rows is kept out of all that was learned: penalties are judged on it alone."""
+        """1, since one share of rows is kept out of all learned numbers, and penalties are judged on it alone."""
         return before.most_folds if self.folds is None else 1
 
     def n_columns(self, before: RowSource) -> int:
@@ -67,12 +67,12 @@ class LearnedNumbers(Step, ColumnsMade):
         return max(before.block_nbytes + added * (before.dtype.itemsize + 4 * before.is_sparse), 0)
 
     def read_nbytes(self, before: RowSource) -> int:
-        """The block with its columns of codes or texts, and the rows that are put together before they are whole."""
+        """Bytes of the block with its columns of codes or texts, and of the rows during their assembly."""
         return before.read_nbytes + before.block_nbytes + self.block_nbytes(before)
 
 
 class CategoryNumbers(LearnedNumbers):
-    """Numbers in place of codes: `places` are `CodePlaces`, and what was learned a table (`Rows`) a key of them."""
+    """Numbers in place of codes: `places` is a `CodePlaces`, and `learned` has a table (`Rows`) for each key."""
 
     @cached_property
     def identity(self) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The sums that numbers of categories, and scores of free text, are made of: by fold, of one block."""
+"""Block functions for numbers of categories and scores of free text: sums by fold."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
 TEXT_ROWS = 1 << 13
-"""Rows whose directions of a text are in double precision at a time: 1 KiB a row of all directions, 8 MiB."""
+"""Rows whose directions of a text are converted to double precision at once: 8 MiB at 1 KiB a row."""
 
 
 @dataclass(frozen=True)
 class CategorySum:
-    """The sum of w x^power y^target_power over the rows of each fold that hold each of the values `first` to `last`.
+    """The sum of w x^power y^target_power over the rows of each fold and each code from `first` to `last`.
 
     Parameters
     ----------
     name : str
         Of the sum.
     key : CategoryKey or None
-        What the rows are told apart by; None is their fold alone.
+        The column or cross that groups rows; None groups them by fold alone.
     first, last : int
         The codes that are summed: `first` and those after it, without `last`.
     target, target_power : int
@@ -46,12 +46,12 @@ class CategorySum:
 
     @property
     def width(self) -> int:
-        """How many codes are summed."""
+        """The number of codes in the sum."""
         return self.last - self.first
 
 
 def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weights, or weighted targets or numbers, of the rows of each fold that hold each code of a key.
+    """Sums of weights, or of weighted targets or numbers, by fold and code of a key.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
-    """What means are taken of, (n, T) float64: 1 for each class but the first, the targets, or nothing."""
+    """The numbers whose means are learned, (n, T) float64: indicators of the classes but the first, or the targets."""
     if y is None:
         return np.empty((0, 0))
     if n_classes is not None:

@@ -1,10 +1,10 @@
-"""Numbers that may be names, and crosses of few values: what a machine without settings may take for categories too.
+"""A machine's search for further categories: numbers that are names (codes, years), and crosses of few values.
 
-A column of whole numbers is a suspect where it has many values, each in several rows, and is no counter of them.
-Names differ from quantities in that a value says more of its own rows than the values beside it do: its mean target has
-to lower the held-out squared error of the number itself and of the mean targets of its neighbours, near and far.
-Crosses of two or three columns with few values have to lower that of their parts. All of it follows from sums by value
-and fold, as `dkl.encodings.gains` has them.
+A column of whole numbers is a suspect if it has many values, each in several rows, and is no counter of the rows.
+Names differ from quantities in that neighbouring values tell little about a value: the mean target of the value has to
+lower the held-out squared error of a model on the number itself and on the mean targets of its neighbours, near and
+far. A cross of two or three columns with few values has to lower the held-out squared error of its parts. Both follow
+from sums by value and fold; see `dkl.encodings.gains`.
 """
 
 from __future__ import annotations
@@ -32,37 +32,39 @@ from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Record, RowSample
 
-# Of fewer rows one share of them could not judge what is found.
+# Rows below which nothing is searched for: a share of fewer could not judge the result.
 _FEWEST_ROWS = 4_000
-# Values are looked at in a sample of so many rows, and bytes, at most.
+# Rows and bytes at most of the sample whose values are counted.
 _SAMPLE_ROWS, _SAMPLE_BYTES = 50_000, 32 * 2**20
-# A suspect has more values than are few, each in so many rows on average, and so many at most.
+# A column of numbers is tried as a category if it has more than FEW and at most _MOST_VALUES values, with at least
+# _ROWS_A_VALUE rows for each on average.
 FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
-# So large a share of steps from row to row that do not fall is a run: a counter, or a time.
+# A column is taken for a counter or a time if more than this share of its steps from row to row have one direction.
 _RUN = 0.9
-# By so much of the squared error the mean of a value has to do better than those of its neighbours, and a cross better
-# than its parts.
+# Share of the squared error by which the means of values have to beat the means of neighbouring values, and a cross the
+# means of its parts.
 _LEAST_GAIN = 0.01
-# A cross has so many rows for each of its combinations of values; the sums of all that are tried take so many bytes.
+# Rows for each combination of values of a cross at least, and bytes of the sums of all tried crosses at most.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
-# Crosses that are tried, at most, which take a second; they are of so many columns, those of fewest values.
+# Crosses that are tried at most, which takes a second, and the columns that they are made of at most: the columns with
+# the fewest values.
 _MOST_TRIED, _MOST_CROSSED = 1_000, 200
-# Crosses that are kept, at most, and numbers that these become.
+# Crosses that are kept at most, and the numbers that they become at most.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
-# Arrays of the codes of one key that its gain is worked out by: sums, columns, and some of these on their way.
+# Arrays of one number for each code in memory while the gain of one key is computed: sums, columns and intermediates.
 _COLUMNS_OF_GAINS = 64
-# Codes whose moments are added up at a time.
+# Codes whose moments are summed at once.
 _AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
 class Found:
-    """What may be taken for categories.
+    """Columns of numbers and crosses that were found worth treating as categories.
 
     Parameters
     ----------
     made : Made
-        Numbers and crosses that gain in held-out squared error; empty where none does.
+        Numbers and crosses that lower the held-out squared error; empty where none does.
     suspected : tuple of str
         All columns of whole numbers that look like names.
     """
@@ -71,7 +73,7 @@ class Found:
     suspected: tuple[str, ...] = ()
 
     def told(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
-        """What was tried and decided, and how to pin it, in a sentence.
+        """A sentence on what was tried, what was decided, and which parameter pins it.
 
         Parameters
         ----------
@@ -79,7 +81,7 @@ class Found:
             As of `Made`.
         is_better : bool
         before, after : float or None
-            Scores on held-out rows without and with them; None where nothing was worth a trial.
+            Scores on held-out rows without and with these categories; None where nothing was tried.
         """
         names = list(self.made.taken if what == "taken" else map(" x ".join, self.made.crosses))
         scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
@@ -96,16 +98,16 @@ class Found:
 
 
 def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) -> Found:
-    """Numbers and crosses of categories that gain, of dense rows of tables with a target and enough rows.
+    """Search for numbers and crosses that predict better as categories; empty for sparse rows and for few rows.
 
     Parameters
     ----------
     dataset : Dataset
     held_out : HeldOut
-        The rows that judge: nothing is learned from them.
+        The held-out rows, which no sum includes.
     run : Run
     seed : int
-        Of the sample that is looked at.
+        Draws the sample.
     """
     if not _are_looked_at(dataset):
         return Found()
@@ -123,20 +125,20 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
 
 
 def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record], int]]:
-    """The passes of `more_categories` and how often each runs at most; none where these rows are not looked at."""
+    """The passes of `more_categories` and how often each runs at most; none for rows that are not searched."""
     if not _are_looked_at(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
     passes.append((trial.records(trial.sums_of_folds), 1))
-    # once when they are tried, and once more when numbers are made of those that gain
+    # once for the trial, and once more in the fit that uses the gaining ones
     for codes in _planned_codes(trial):
         passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
     return passes
 
 
 def suspect_memory(dataset: Dataset) -> dict[str, int]:
-    """What the driver holds at most beside these passes: sums, tables of what gains, and what gains are worked out by.
+    """Bytes that the driver holds at most outside these passes: sums, tables of the gaining ones, and intermediates.
 
     Parameters
     ----------
@@ -146,13 +148,13 @@ def suspect_memory(dataset: Dataset) -> dict[str, int]:
         return {}
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     codes, folds = _planned_codes(trial), trial.folds.count
-    # sums of the trial, and of the fit with their tables; of the largest key the columns that gains are of
+    # sums of the trial, and of the fit with its tables; and the intermediates of the largest key's gain
     sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
     return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
 
 
 def _planned_codes(trial: NumberTrial) -> list[int]:
-    """How many codes the suspects, the pairs and the triples have sums of at most, all of a kind together."""
+    """The most codes with sums: of all suspects, of all pairs, and of all triples."""
     dataset = trial.dataset
     numbers = sum(rule.kind in ("number", "boolean") for rule in dataset.encoding.rules)
     few = numbers + sum(rule.kind == "category" for rule in dataset.encoding.rules)
@@ -163,14 +165,14 @@ def _planned_codes(trial: NumberTrial) -> list[int]:
 
 
 def _are_looked_at(dataset: Dataset) -> bool:
-    """Whether they are dense rows of a table, with a target, and enough of them."""
+    """Whether the rows are searched: dense rows of a table with a target, of at least `_FEWEST_ROWS`."""
     is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
     has_target = dataset.task is not None
     return is_table and has_target and not dataset.source.is_sparse and dataset.n_rows >= _FEWEST_ROWS
 
 
 def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[WholeNumbers], list[WholeNumbers]]:
-    """The columns of numbers of a table that look like names, and those of few whole values.
+    """The columns of whole numbers of a table that look like names, and the columns with few whole values.
 
     Parameters
     ----------
@@ -183,7 +185,7 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
         values, start = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64), start + len(rule.output_names)
         if rule.kind not in ("number", "boolean"):
             continue
-        # what fills missing values need not be whole
+        # the number that fills missing values need not be whole
         values = values[values == np.floor(values)] if rule.fill is not None else values
         if not len(values) or not (values == np.floor(values)).all() or np.abs(values).max() >= 2**24:
             continue
@@ -201,7 +203,7 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
 
 
 def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
-    """Rows of the dataset in the order of their identities, as many as may be looked at."""
+    """The sampled rows of the dataset in the order of their identities."""
     record = _sampled(dataset, seed)
     (rows,) = run_pass(dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit).results
     X = rows.X[np.argsort(rows.row_id, kind="stable")]
@@ -209,17 +211,17 @@ def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
 
 
 def _sampled(dataset: Dataset, seed: int) -> RowSample:
-    """The record of these rows."""
+    """The record of the sample."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
     return RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberTrial(CategoryFit):
-    """What numbers and crosses gain as categories, by the sums that target means are made of."""
+    """The gains of numbers and crosses as categories, from the same sums as target means."""
 
     _known: set[str] = field(default_factory=set, init=False)
-    # The deviations of pairs, each of which is part of many triples.
+    # Deviations of pairs by key, since each pair is part of many triples.
     _of_pairs: dict[CategoryKey, np.ndarray] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -230,7 +232,7 @@ class NumberTrial(CategoryFit):
     def _affordable(
         self, keys: dict[tuple[str, ...], CategoryKey], most: int | None = None
     ) -> dict[tuple[str, ...], CategoryKey]:
-        """Those of the fewest combinations of values, as many as there is room for, once their sums are known."""
+        """The keys with the fewest combinations of values whose sums stay within the bound on bytes."""
         held, fits = 0, {}
         for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
             held += 8 * self.folds.count * key.size * len(self.outputs)
@@ -240,7 +242,7 @@ class NumberTrial(CategoryFit):
         return fits
 
     def gaining_numbers(self, suspects: dict[str, CategoryKey]) -> tuple[str, ...]:
-        """The numbers whose values say more than their neighbours do."""
+        """The suspects whose values predict better than their neighbouring values do."""
         totals, taken = self.totals, []
         for (name,), key in self._affordable({(name,): key for name, key in suspects.items()}).items():
             weight, targets = self._cells(key, 0, key.size)
@@ -254,7 +256,7 @@ class NumberTrial(CategoryFit):
         return tuple(name for name in suspects if name in taken)
 
     def gaining_crosses(self, few: dict[str, CategoryKey]) -> tuple[tuple[str, ...], ...]:
-        """The pairs and triples of columns of few values that gain most beside their parts."""
+        """The pairs and triples of columns of few values that improve most on their parts."""
         gains: dict[tuple[str, ...], float] = {}
         crossed: dict[tuple[str, ...], CategoryKey] = {}
         fewest = sorted(few, key=lambda name: few[name].size)[:_MOST_CROSSED]
@@ -272,7 +274,7 @@ class NumberTrial(CategoryFit):
         return tuple(names for names in gains if names in best)
 
     def _of_pair(self, key: CategoryKey) -> np.ndarray:
-        """The deviations of a pair, (F, T, B + 1), under the prior that suits it."""
+        """The deviations of a pair, (F, T, B + 1), with its best prior weight."""
         if key not in self._of_pairs:
             self._of_pairs[key] = self._deviations(key, self._priors(key))
         return self._of_pairs[key]
@@ -291,7 +293,7 @@ class NumberTrial(CategoryFit):
         return own
 
     def _cross_gain(self, names: tuple[str, ...], crossed: dict[tuple[str, ...], CategoryKey]) -> float:
-        """What the means of pairs or triples of values gain beside those of their values and, of triples, pairs."""
+        """The gain of the means of pairs or triples of values over means of single values and, for triples, pairs."""
         key = crossed[names]
         weight, targets = self._cells(key, 0, key.size)
         shape = (len(weight), *(part.n_values for part in key.parts))
@@ -317,7 +319,7 @@ class NumberTrial(CategoryFit):
 def _triples(
     pairs: Sequence[tuple[str, ...]], crossed: Mapping[tuple[str, ...], CategoryKey]
 ) -> Iterator[tuple[str, ...]]:
-    """Three columns each, all pairs of which are crossed."""
+    """Triples of columns whose three pairs are all in `crossed`."""
     later: dict[str, list[str]] = {}
     for first, second in pairs:
         if (first, second) in crossed:
@@ -330,7 +332,7 @@ def _triples(
 def value_gains(
     weight: np.ndarray, target: np.ndarray, totals: FoldTotals, prior: float, values: tuple[int, ...]
 ) -> np.ndarray:
-    """The held-out gains of the mean target of each value beside the number and the means of its neighbours.
+    """The held-out gains of each value's mean target, in a model with the number and the means of neighbouring values.
 
     A neighbourhood of width w is all values within w of a value, without itself, for w = 1, 3, 9, ... up to an eighth
     of all values.
@@ -338,9 +340,9 @@ def value_gains(
     Parameters
     ----------
     weight, target : ndarray of shape (F, V + 1)
-        N and S by fold and code; the first code is of no value.
+        N and S by fold and code; code 0 is a missing value.
     totals : FoldTotals
-        Of this target alone.
+        The totals of this target alone.
     prior : float
         Of the means.
     values : tuple of int

@@ -1,11 +1,11 @@
 """Target means of categories: folds of rows, and the tables that turn the code of a row into numbers.
 
-A row of fold f whose category is c gets (S - m N) / (N + a) and log(1 + N r): N and S are the weight and the weighted
-target of the rows with this category in all other folds but the held-out one, m is the mean target of all rows that
-are not held out, so that the first is the mean (S + a m) / (N + a) less m, and r is the weight of all rows over that
-of those folds. Rows that are new get the same of all rows: an unseen category is (0, 0).
+A row of fold f with category c gets (S - m N) / (N + a) and log(1 + N r): N and S are the weight and the weighted
+target of the rows with this category in all other folds except the held-out one, and m is the mean target of all rows
+that are not held out, so that the first number is the shrunk mean (S + a m) / (N + a) minus m. r is the weight of all
+rows over the weight of those folds. New rows get the same numbers from all rows; an unseen category gets (0, 0).
 
-The prior weight a is chosen by validation: of `PRIORS` the one with the least squared error of these means as
+The prior weight a is chosen by validation: the one of `PRIORS` with the least squared error of these means as
 predictions of the rows of each fold that is not held out. That error follows from the sums by category and fold alone.
 """
 
@@ -15,22 +15,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dkl.linear.judge import last_least, others
 from dkl.linear.minibatches import HeldOut
 from dkl.protocols.held_together import are_times
 
 PRIORS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""What a may be, in rows: the mean of all rows counts in that of each category as so many rows would."""
+"""Candidates for the prior weight a, in rows: the overall mean counts as a further rows of each category."""
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class CategoryFolds:
-    """Fold 0 is the rows that are held out to judge, whose targets enter no other row's code; all others are in 1 to 5.
+    """The folds of rows: 0 for held-out rows, whose targets enter no other row's numbers; 1 to 5 for all other rows.
 
     Parameters
     ----------
     held_out : HeldOut
-        What judges under the same seed is a part of it.
+        Its share contains every share that is held out with the same seed.
     """
 
     held_out: HeldOut
@@ -48,7 +49,7 @@ class CategoryFolds:
 
 @dataclass(frozen=True, eq=False)
 class FoldTotals:
-    """What is known of each fold, whatever the categories of its rows.
+    """The weight and target sums of each fold, over all categories.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class FoldTotals:
     targets, squares : ndarray of shape (T, F)
         Weighted sums of the targets and of their squares.
     by_time : bool
-        Rows get what older rows say, which are in later folds, and nothing of newer ones.
+        Rows get numbers learned from older rows alone, which are in later folds.
     """
 
     weight: np.ndarray
@@ -75,21 +76,21 @@ class FoldTotals:
         return self.targets.sum(axis=1) / max(self.weight.sum(), np.finfo(np.float64).tiny)
 
     def only(self, t: int) -> FoldTotals:
-        """Those of one target."""
+        """The totals of one target."""
         return replace(self, targets=self.targets[t : t + 1], squares=self.squares[t : t + 1])
 
     def others(self, fold: int) -> list[int]:
-        """The folds whose rows say what those of `fold` get."""
-        return [g for g in range(1, len(self.weight)) if (g > fold if self.by_time else g != fold)]
+        """The folds from which the numbers of the rows of `fold` are learned."""
+        return others(range(1, len(self.weight)), fold, self.by_time)
 
     def ratio(self, fold: int) -> float:
-        """r: the weight of all rows over that of the other folds; the oldest rows have none before them, nor counts."""
+        """r: the weight of all rows over the weight of the other folds; 1 for the oldest rows, without earlier ones."""
         weight = self.weight[self.others(fold)].sum()
         return float(self.weight.sum() / weight) if weight else 1.0
 
 
 def deviations(weight: np.ndarray, targets: np.ndarray, mean: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """The shrunk mean of each category less that of all rows, (T, V): (S - m N) / (N + a).
+    """The shrunk mean of each category minus the mean of all rows, (T, V): (S - m N) / (N + a).
 
     Parameters
     ----------
@@ -122,11 +123,10 @@ def fold_deviations(
 
 def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) -> tuple[np.ndarray, np.ndarray]:
     """N and S of the folds that say what the rows of each fold get, (F, V) and (F, T, V)."""
-    # Sums over the other folds, not a difference: what is rounded there would still tell of the row's own target.
-    others = [totals.others(fold) for fold in range(len(weight))]
+    seen = [totals.others(fold) for fold in range(len(weight))]
     return (
-        np.stack([weight[folds].sum(axis=0) for folds in others]),
-        np.stack([targets[:, folds].sum(axis=1) for folds in others]),
+        np.stack([weight[folds].sum(axis=0) for folds in seen]),
+        np.stack([targets[:, folds].sum(axis=1) for folds in seen]),
     )
 
 
@@ -140,10 +140,10 @@ def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.n
 
 
 def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *, first: int) -> np.ndarray:
-    """What each prior adds to the squared error of the mean as a prediction, (P, T), over the rows of folds 1 to 5.
+    """The change of the mean's squared error by the shrunk means of each prior, (P, T), over the rows of folds 1 to 5.
 
     sum over rows w (y - m - d)^2 - w (y - m)^2 is N d^2 - 2 d (S - m N) for the rows of one category and fold, whose
-    deviation d is that of the other folds; see `fold_deviations` for the arguments.
+    deviation d comes from the other folds; see `fold_deviations` for the arguments.
     """
     losses = np.empty((len(PRIORS), len(targets)))
     N, S = sums_of_others(weight, targets, totals)
@@ -156,7 +156,7 @@ def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *,
 
 def best_priors(losses: np.ndarray) -> np.ndarray:
     """The prior of least loss of each target, (T,); of equal ones the largest. Losses are (P, T)."""
-    return np.asarray(PRIORS)[len(PRIORS) - 1 - np.argmin(losses[::-1], axis=0)]
+    return np.asarray(PRIORS)[last_least(losses)]
 
 
 def fold_numbers(

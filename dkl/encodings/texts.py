@@ -1,8 +1,8 @@
-"""What a fit makes of free text: scores by its words beside the directions in which texts differ most.
+"""Numbers that a fit learns from free text: coordinates along the directions in which texts differ most, and scores.
 
-A score is what ridge regression on all directions of a text says of a target. Rows get it from a regression on the rows
-of other folds, so that no row's own target is in its score; the folds, and the rows that are held out, are those of
-target means (`dkl.encodings.target_means`). All of it follows from sums of products by fold, of one pass.
+A score is the prediction of a target by ridge regression on all directions of a text. A row gets it from a regression
+on the rows of other folds, so that its own target is not in its score; folds and held-out rows are the same as for
+target means (`dkl.encodings.target_means`). Directions and scores follow from one pass of sums of products by fold.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.linear.fitting import Run
+from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
+from dkl.solvers.squared_sums import squared_losses
 
 KEPT = (24, 8)
-"""Directions of words, and of pairs, that stay columns: those in which texts differ most."""
+"""Directions of words, and of pairs of words, that become columns: the ones in which texts differ most."""
 _MOST_SCORES = 32
-# What the mean square along a direction is multiplied by, for the penalty of a score.
+# Candidates for the penalty of a score, as multiples of the mean square along a direction.
 _PENALTIES = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
@@ -46,9 +48,9 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     ----------
     dataset : Dataset
     held_out : HeldOut
-        Whatever judges rows of the fit: their targets enter the scores of no other row.
+        The rows that judge the fit: their targets enter the scores of no other row.
     run : Run
-        How the pass over the rows is run.
+        Runs the pass over the rows.
     """
     if not _has_texts(dataset):
         return dataset
@@ -57,7 +59,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
     if targets:
         settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-        # later passes read other columns, those that a fit makes of these
+        # later passes read other columns: the ones that replace the text
         (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings, is_read_again=False).results
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
@@ -81,18 +83,18 @@ def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
 
 
 def has_scores(encoding: Any) -> bool:
-    """Whether a fit has made scores of free text, of which the targets of other rows are a part."""
+    """Whether an encoding has scores of free text, which depend on the targets of other rows."""
     rules = getattr(encoding, "rules", ())
     return any(rule.kind == "text" and not rule.categories[0].startswith(DIRECTION) for rule in rules)
 
 
 def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
-    """Rows of a dataset whose free text becomes the columns that a fit made of it; others as they are.
+    """A dataset with its free text replaced by the columns of a fit; one without texts as it is.
 
     Raises
     ------
     ValueError
-        The dataset knows other directions of a text than the rows of fit, or the fit had none.
+        The dataset has other directions of a text than the rows of fit, or the fit had no text.
     """
     if not _has_texts(dataset):
         return dataset
@@ -114,10 +116,10 @@ def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
 
 
 def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """The weights of the directions in the scores of rows of each fold, and of new rows behind them: (F + 1, K, T).
+    """The weights of the directions in the scores, for the rows of each fold and, last, for new rows: (F + 1, K, T).
 
-    Of `_PENALTIES` each target has the one with the least squared error of these regressions as predictions of the rows
-    of each fold that is not held out; of equal ones the largest.
+    Each target gets the penalty of `_PENALTIES` with the least squared error of these regressions on the rows of each
+    fold that is not held out; among equal ones the largest.
 
     Parameters
     ----------
@@ -134,10 +136,8 @@ def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> 
         losses = np.zeros((len(_PENALTIES), n_targets))
         for place, of_folds in enumerate(tried):
             for f in range(1, count):
-                w = of_folds[f]
-                errors = totals.squares[:, f] - 2.0 * (w * answers[f]).sum(axis=0) + (w * (gram[f] @ w)).sum(axis=0)
-                losses[place] += errors
-        best = len(_PENALTIES) - 1 - np.argmin(losses[::-1], axis=0)
+                losses[place] += squared_losses(gram[f], answers[f].T, totals.squares[:, f], of_folds[f].T)
+        best = last_least(losses)
         whole = [_ridge(gram.sum(axis=0), answers.sum(axis=0), by) for by in _PENALTIES]
     found = np.empty((count + 1, width - 1, n_targets))
     for t, place in enumerate(best.tolist()):
@@ -179,7 +179,7 @@ def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
 
 
 def _targets(dataset: Dataset) -> list[str]:
-    """What the scores of a text are called: one a class less one, or one a target; none where these are many."""
+    """Names of the scores of a text: one for each class but the first, or each target; none for too many."""
     if dataset.classes is not None:
         labels = dataset.classes[1:].tolist()
         names = [f"score of {label}" for label in labels]
@@ -249,7 +249,7 @@ def _with_columns(
 
 @dataclass(frozen=True)
 class TextPlaces:
-    """Where columns of directions are among those of X, and how many columns each text becomes.
+    """The places of the columns of directions in X, and the number of columns that replace each text.
 
     Parameters
     ----------

@@ -31,6 +31,7 @@ from dkl.kernels.slopes import linear_slopes
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
+from dkl.plain_text import plain_text
 from dkl.progress import Choice
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
@@ -123,7 +124,7 @@ class Contributions:
                 if self.standard_errors is not None:
                     lines[-1] += f" (standard error {self.standard_errors[0, g].max():.1g})"
             lines.append(f"  {'prediction':<32} {_shown(self.predictions[0])}")
-        return "\n".join(lines) + ">"
+        return plain_text("\n".join(lines) + ">")
 
 
 def contributions(

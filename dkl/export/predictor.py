@@ -25,6 +25,7 @@ from dkl.kernels.scale import linear_part, scale_dense
 from dkl.kernels.sincos import write_waves
 from dkl.kernels.slopes import linear_slopes
 from dkl.linear.answers import Scorer, chosen_codes, probabilities
+from dkl.methods.offered import offered_unless
 from dkl.protocols.estimators import FittedModel
 from dkl.solvers.losses import answered
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -148,16 +149,16 @@ class Predictor:
         scores = self._scores(x)
         return scores[..., 0] if scores.shape[-1] == 1 else scores
 
+    @offered_unless(
+        lambda self: (
+            None if self.has_probabilities else "the model has none; fit it with loss='log_loss' or calibrate=True"
+        )
+    )
     def predict_proba(self, x: Rows) -> np.ndarray:
         """Class probabilities (K,) of a row, or (n, K) of several; rows and errors as of `predict`.
 
-        Raises
-        ------
-        AttributeError
-            If the model has none.
+        There where the model has them.
         """
-        if not self.has_probabilities:
-            raise AttributeError("the model has no probabilities; fit it with loss='log_loss' or calibrate=True")
         scores = self._scores(x)
         shares = probabilities(np.atleast_2d(scores), self.multiplier)
         return shares if scores.ndim == 2 else shares[0]

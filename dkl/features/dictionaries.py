@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dkl.features.families import Coordinates
+from dkl.features.families import Coordinates, FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection
 from dkl.features.scaling import Scaler
@@ -91,7 +91,8 @@ class Dictionaries:
     Parameters
     ----------
     families : tuple
-        `Steps` at most once, `Coordinates` at most once, `Landmarks`, and families of cosine-sine pairs.
+        `Steps` at most once, `Coordinates` at most once, `Landmarks`, families of cosine-sine pairs, and finite
+        families such as `SphericalHarmonics`, whose features are taken one by one.
     """
 
     families: tuple[Any, ...]
@@ -137,12 +138,12 @@ class Dictionaries:
                     "dkl.Steps(), dkl.Landmarks() and dkl.Coordinates()"
                 )
             family.validate()
-            if not isinstance(family, ListedDictionary | Coordinates):
+            if not isinstance(family, ListedDictionary | Coordinates | FiniteFamily):
                 drawn = family.with_bandwidth(1.0).draw(1, 1, 0)
                 if drawn.activation != "cos-sin":
                     raise ValueError(
-                        f"family lists {family!r}, whose features are no cosine-sine pairs; waves that are searched "
-                        "for are those of Gaussian, Laplacian, Cauchy or Matern"
+                        f"family lists {family!r}, whose features are neither cosine-sine pairs nor finitely many: "
+                        "list Gaussian, Laplacian, Cauchy, Matern or SphericalHarmonics"
                     )
         for kind in (Steps, Coordinates):
             if sum(isinstance(family, kind) for family in self.families) > 1:
@@ -157,8 +158,9 @@ class Dictionaries:
     @property
     def sigma(self) -> float:
         """The bandwidth of the first waves; where there are none, of the first dictionary that has one."""
-        waves = [family for family in self.others if not isinstance(family, ListedDictionary)]
-        return float((waves or [family for family in self.others if hasattr(family, "sigma")])[0].sigma)
+        own = [family for family in self.others if hasattr(family, "sigma")]
+        waves = [family for family in own if not isinstance(family, ListedDictionary)]
+        return float((waves or own)[0].sigma)
 
     def stretched(self, ratio: float) -> Dictionaries:
         """Those that have a bandwidth with `ratio` times theirs, others as they are."""

@@ -94,7 +94,7 @@ def _bounds(record: BlockSum, part: SiteSums, place: int) -> Iterator[tuple[str,
         by_class = by_class * np.asarray(targets.class_weight)
     weight = float(part.weights[place] if by_class is None else by_class.sum())
     yield from _gram_bounds(record.operands["feature_map"], sums, weight)
-    if by_class is not None and "cross" in sums:
+    if by_class is not None and targets is not None and "cross" in sums:
         # targets are 1 for the class of a model and -1 for the others
         yield "squares", np.isclose(sums["squares"], weight, rtol=_EXACT, atol=0.0)
         apart = 2.0 * by_class[targets.models] - weight

@@ -28,7 +28,8 @@ from dkl.solvers.conjugate_gradients import conjugate_step
 from dkl.solvers.line_search import SHORTEST, backtracked, trial_lengths
 from dkl.solvers.losses import Loss, newton_loss
 from dkl.solvers.secants import known_secants, secant_direction
-from dkl.solvers.systems import PenalisedSystems, symmetric, systems_at_once
+from dkl.solvers.squared_sums import SquaredSums, without_each
+from dkl.solvers.systems import PenalisedSystems, systems_at_once
 from dkl.uncertainty.evidence import Evidence
 
 # The Hessians of one pass are at most 64 MiB, the size to which accumulators are limited.
@@ -622,47 +623,32 @@ def _hessians(state: NewtonState, results: Sequence[Any]) -> Any:
     return np.concatenate(panels, axis=1) if panels else state.hessian
 
 
-def _without_each_fold(
-    problem: NewtonProblem, parts: np.ndarray, by_fold: dict[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The sums of each model without its fold, and the Hessians without each fold, added up of those of all parts."""
-    others = [parts != fold for fold in parts[1:]]
-    loss = np.stack([by_fold["loss"][:, other].sum(axis=1) for other in others])
-    gradient = np.stack([by_fold["gradient"][:, other].sum(axis=1) for other in others])
-    target = np.unique(problem.targets.models, return_inverse=True)[1].ravel()
-    of_model = np.array([np.flatnonzero(parts[1:] == fold)[0] for fold in np.asarray(problem.targets.fold)]), target
-    hessians = np.stack([by_fold["hessian"][other].sum(axis=0) for other in others])
-    # no direction is known yet: all trial steps are at the start
-    return {"loss": np.tile(loss[of_model][:, None], problem.trials), "gradient": gradient[of_model]}, hessians
-
-
-def losses_on_folds(by_fold: dict[str, np.ndarray], moves: np.ndarray, dtype: str) -> np.ndarray | None:
-    """The summed squared errors of models on the folds that they have not seen, by the sums of these folds alone.
-
-    With L, g and G the loss, gradient and Hessian of a fold at the start, it is ``2 L + 2 g.d + d.G d`` after a move d.
+def fold_sums(by_fold: dict[str, np.ndarray]) -> list[SquaredSums]:
+    """The sums of each part of the rows, those of no fold first, for targets less what the start predicts.
 
     Parameters
     ----------
     by_fold : dict of ndarray
-        As of `NewtonState`, the rows of no fold first.
-    moves : ndarray of shape (K, A, F, w)
-        Of each target's models from their start.
-    dtype : {"float32", "float64"}
-        Of the products that the sums are of.
-
-    Returns
-    -------
-    ndarray of shape (K, A, F) or None
-        None where a sum is no larger than ten times the rounding of its terms, so that its digits tell nothing.
+        As of `NewtonState`.
     """
-    losses, lost = np.empty(moves.shape[:3]), 10.0 * np.finfo(dtype).eps
-    for fold in range(moves.shape[2]):
-        d, G = moves[:, :, fold], symmetric(by_fold["hessian"][1 + fold], moves.shape[3])
-        linear = np.einsum("kaj,kj->ka", d, by_fold["gradient"][:, 1 + fold])
-        losses[:, :, fold] = 2.0 * (by_fold["loss"][:, 1 + fold, None] + linear) + np.einsum("kaj,kaj->ka", d @ G, d)
-        if np.any(losses[:, :, fold] <= lost * np.einsum("kaj,kaj->ka", np.abs(d) @ np.abs(G), np.abs(d))):
-            return None
-    return losses
+    # the loss is half the square, and its gradient at the start minus the product of what is left with the features
+    parts = zip(by_fold["hessian"], *(np.moveaxis(by_fold[name], 1, 0) for name in ("gradient", "loss")), strict=True)
+    return [SquaredSums(hessian, -gradient, 2.0 * loss) for hessian, gradient, loss in parts]
+
+
+def _without_each_fold(
+    problem: NewtonProblem, parts: np.ndarray, by_fold: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The sums of each model without its fold, and the Hessians without each fold, added up of those of all parts."""
+    # every model sees the rows of no fold, which come first
+    _, *rest = without_each(fold_sums(by_fold))
+    target = np.unique(problem.targets.models, return_inverse=True)[1].ravel()
+    fold = [np.flatnonzero(parts[1:] == own)[0] for own in np.asarray(problem.targets.fold)]
+    loss = np.array([0.5 * rest[f].squares[k] for f, k in zip(fold, target, strict=True)])
+    gradient = np.array([-rest[f].cross[k] for f, k in zip(fold, target, strict=True)])
+    # no direction is known yet: all trial steps are at the start
+    sums = {"loss": np.tile(loss[:, None], problem.trials), "gradient": gradient}
+    return sums, np.stack([each.gram for each in rest])
 
 
 def _targets_of(problem: NewtonProblem, models: np.ndarray) -> NewtonTargets:
@@ -757,7 +743,7 @@ def take_steps(problem: NewtonProblem, state: NewtonState, models: np.ndarray, l
 def _evident_penalties(problem: NewtonProblem, hessian: np.ndarray, sums: dict[str, np.ndarray]) -> np.ndarray:
     """The penalty with the largest evidence, once for each of g models: (g,)."""
     # At zero the loss is sum_i s_i y_i^2 / 2 and the gradient -sum_i s_i y_i phi_i; alpha is beside the mean loss.
-    evidence = Evidence.of_sums(hessian, -sums["gradient"], 2.0 * sums["loss"][:, 0])
+    evidence = Evidence.of_sums(SquaredSums(hessian, -sums["gradient"], 2.0 * sums["loss"][:, 0]))
     return np.full(problem.n_models, evidence.best_penalty(problem.dtype) / problem.total_weight)
 
 

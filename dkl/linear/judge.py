@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +22,9 @@ JUDGED_MULTIPLIERS = MULTIPLIERS[(MULTIPLIERS >= 2.0**-4) & (MULTIPLIERS <= 2.0*
 _BY_CHANCE = 0.025
 # A difference of two losses that is rounding, whatever their size.
 _ROUNDING = 1e-12
+# Folds of a cross-validation and rows that a model holds out by itself are chosen by the same hash, so they need
+# different seeds: a model that holds rows out with the same seed must not hold out a whole fold.
+_FOLD_SALT = 0x464F_4C44
 
 
 def gains(loss: float, before: float, share: float = 0.0) -> bool:
@@ -76,6 +79,56 @@ def level_with_best(losses: Sequence[float] | np.ndarray, share: float, least: f
     return [place for place, loss in enumerate(losses) if loss <= least * (1.0 + share) + _ROUNDING]
 
 
+def ranked(scores: Sequence[float] | np.ndarray) -> list[int]:
+    """The places of scores from the best on, of equal ones in their order; those that are no number are left out.
+
+    Examples
+    --------
+    >>> from dkl.linear.judge import ranked
+    >>> ranked([0.5, float("nan"), 0.7, 0.7])
+    [2, 3, 0]
+    """
+    # NaN is sorted to the end, and a stable sort leaves the first of equal scores in front.
+    order = np.argsort(-np.asarray(scores, dtype=np.float64), kind="stable")
+    return [int(place) for place in order if np.isfinite(scores[place])]
+
+
+def last_least(losses: np.ndarray) -> np.ndarray:
+    """The place of the least loss along the first axis, of equal ones the last."""
+    return len(losses) - 1 - np.argmin(losses[::-1], axis=0)
+
+
+def mean_over_rows(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The mean of scores (..., F) over folds, each by the weight (F,) of its rows, so that each row counts once."""
+    return scores @ weights / weights.sum()
+
+
+def others(numbers: Iterable[int], fold: int, in_time: bool = False) -> list[int]:
+    """The folds that a model which `fold` judges is fitted to: all others, or the older ones, whose numbers are larger.
+
+    Sums over their rows are those of each of them added up, never a difference from those of all rows: what is rounded
+    there would still tell of the rows that judge.
+    """
+    return [other for other in numbers if (other > fold if in_time else other != fold)]
+
+
+def score_error(score: float, n_rows: float, *, is_share: bool) -> float:
+    """The standard error of a score on so many rows drawn at random, where the loss of each row is not known.
+
+    Parameters
+    ----------
+    score : float
+    n_rows : float
+    is_share : bool
+        Of right answers, p: sqrt(p (1 - p) / n), the mean of n Bernoulli variables. Else R^2 = r^2: a correlation r has
+        the standard error (1 - r^2) / sqrt(n) (Fisher 1915), and R^2 changes by 2 r for each unit of r.
+    """
+    if is_share:
+        return float(np.sqrt(score * (1.0 - score) / n_rows))
+    # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
+    return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(n_rows))
+
+
 def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
     """Whether paired gains, of the same rows or folds, are more than chance: by a one-sided t-test at 2.5 %.
 
@@ -96,6 +149,8 @@ def is_clear(gains: np.ndarray, errors: float | None = None) -> bool:
 class Folds:
     """Disjoint folds of rows, each a share of all, by the hash that holds rows out: fold 0 is what that holds out.
 
+    The fold of a row is the same whatever the blocks are, and for rows that are appended later.
+
     Parameters
     ----------
     held_out : HeldOut
@@ -104,12 +159,43 @@ class Folds:
         The share of all rows, beside the folds, that candidates are fitted on.
     samples : bool
         Rows are drawn one by one, whatever they are held out with.
+    in_time : bool
+        A fold is judged by models of older rows alone: the newest rows are in fold 0.
     """
 
     held_out: HeldOut
     count: int
     seen: float = 1.0
     samples: bool = False
+    # what rows are held out with is in the fingerprint of the rows already
+    in_time: bool = field(default=False, repr=False)
+
+    @classmethod
+    def of(cls, folds: int | float, seed: int) -> Folds:
+        """The folds of a cross-validation: so many, or a single one of such a share.
+
+        Raises
+        ------
+        ValueError
+            If `folds` is neither a whole number of at least 2 nor a share between 0 and 1.
+        """
+        if isinstance(folds, int | np.integer) and not isinstance(folds, bool) and folds >= 2:
+            return cls(HeldOut(1.0 / int(folds), seed ^ _FOLD_SALT), int(folds))
+        if isinstance(folds, float) and 0.0 < folds < 1.0:
+            return cls(HeldOut(folds, seed ^ _FOLD_SALT), 1)
+        raise ValueError(
+            f"folds is {folds!r}; expected a whole number of at least 2 (that many folds), or a share between 0 and 1 "
+            "(so much of the rows held out once)"
+        )
+
+    def along_time(self) -> Folds:
+        """The same of rows that are held out by time, the oldest of which judge nothing: they are one part more."""
+        share = 1.0 / (self.count + 1) if self.count > 1 else self.held_out.share
+        return replace(self, held_out=replace(self.held_out, share=share), in_time=True)
+
+    def outside(self, fold: int) -> list[int]:
+        """The folds whose rows a model is fitted to that `fold` judges, -1 for the rows in none."""
+        return [*others(range(self.count), fold, self.in_time), -1]
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
         """The fold of each row, -1 for one that all candidates see, -2 for one that none does: (n,) int64."""

@@ -12,8 +12,17 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonTargets
-from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, losses_on_folds
-from dkl.linear.judge import JUDGED_MULTIPLIERS, Folds, PenaltyChoice, SeenRows, folds_of, gains, out_of_fold
+from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState, fold_sums
+from dkl.linear.judge import (
+    JUDGED_MULTIPLIERS,
+    Folds,
+    PenaltyChoice,
+    SeenRows,
+    folds_of,
+    gains,
+    last_least,
+    out_of_fold,
+)
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import held_out_block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
@@ -93,11 +102,14 @@ class Candidates:
             return None
         A, F = len(self.alphas), self.folds.count
         moves = state.directions.reshape(self.n_outputs, A, F, self.problem.width)
-        losses = losses_on_folds(state.by_fold, moves, self.problem.dtype)
-        if losses is None:
+        _, *folds = fold_sums(state.by_fold)
+        # a move from the start is a model of what the start leaves of the targets
+        losses = [each.losses(moves[:, :, fold], self.problem.dtype) for fold, each in enumerate(folds)]
+        told = [loss for loss in losses if loss is not None]
+        if len(told) < F:
             return None
-        # the last number of a Hessian is the sum of the weights
-        return {"loss": losses.mean(axis=0).reshape(1, -1), "weight": np.tile(state.by_fold["hessian"][1:, -1], A)}
+        loss = np.stack(told, axis=2).mean(axis=0).reshape(1, -1)
+        return {"loss": loss, "weight": np.tile([each.weight for each in folds], A)}
 
     @property
     def is_joint(self) -> bool:
@@ -172,7 +184,7 @@ class Candidates:
         A, F = len(self.alphas), self.folds.count
         scores, accuracies, weight = out_of_fold(sums, (A, F), self.folds.held_out)
         # of equal versions the last one is taken
-        taken, each = len(scores) - 1 - np.argmax(scores[::-1], axis=0), np.arange(A)
+        taken, each = last_least(-scores), np.arange(A)
         accuracies = accuracies[taken, each] if accuracies.size else np.zeros(0)
         found = PenaltyChoice(self.alphas, scores.max(axis=0), np.zeros((0, 0)), self.strengths, accuracies)
         version = self._versions(state)[taken[found.best]]

@@ -30,7 +30,7 @@ from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
 
 # Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
 # decision values, narrow enough to interpolate to 1e-4.
-MULTIPLIERS = 2.0 ** np.arange(-20.0, 20.5, 0.5)
+MULTIPLIERS: np.ndarray = 2.0 ** np.arange(-20.0, 20.5, 0.5)
 # The most that a row may lose: sums of it are numbers still.
 _INFINITE = 1e100
 # Orders of rows that are at hand, half a megabyte each: minibatches of a block are made shortly after each other.

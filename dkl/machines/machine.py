@@ -47,7 +47,7 @@ from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
 from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Terms
-from dkl.machines.usual_time import UsualTime, looks_curved, usual_time
+from dkl.machines.usual_time import Law, UsualTime, likely_law, usual_time
 from dkl.methods.base import FeatureLearner
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
@@ -504,12 +504,14 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             return None
         unfitted, has_codes = self._unfitted(), dataset.schema.has_codes
         unfitted._settle(dataset)
-        is_curved = block is None or has_codes or looks_curved(block, dataset.schema.n_classes)
+        # how much categories tell is known when they are encoded
+        law: Law = "waves" if block is None or has_codes else likely_law(block, dataset.schema.n_classes)
         usual = usual_time(
             self.effort,
             unfitted._terms.shape(dataset),
+            sampled=unfitted._terms.sample(dataset).rows.n_rows,
             has_codes=has_codes,
-            is_curved=is_curved,
+            law=law,
             slots=slots,
             flops_per_second=flops_per_second,
         )

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from dkl.machines.effort import EFFORTS, Shape
 from dkl.protocols.block import Block
 
-# Measured in 30 fits of 150 to 1,000,000 rows: operations a second of a matrix product on each core, and cores, of that
+Law = Literal["lines", "steps", "waves"]
+
+# Measured in 40 fits of 150 to 10,000,000 rows: operations a second of a matrix product on each core, and cores, of the
 # machine; seconds of trials, and of the last fit, over their counted work; seconds to read and map one number.
 _REFERENCE, _CORES = 1e11, 2
-_TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.45, 1.6e-7
-# Rows below which trials end sooner, and the factor on the time where categories take further trials.
-_FULL_TRIALS, _OF_CATEGORIES = 600, 1.5
+_TRIALS, _LAST_FIT, _A_NUMBER = 1.4, 0.4, 1.6e-7
+# Rows below which trials end sooner, rows of the sample above which they take longer in proportion, rows above which
+# rounds of steps take no longer, since they are played on a sample, and the factor of the trials of categories.
+_FULL_TRIALS, _LONGER_TRIALS, _MOST_OF_STEPS, _OF_CATEGORIES = 600, 12_000, 300_000, 1.5
 # Usual passes, most of them over the sample.
 _PASSES = {"fast": 90, "balanced": 110, "best": 200}
 # The longest time over the usual one.
 _AT_MOST = 3.0
-# The block that is looked at: rows at most and at least, outputs and columns at most, and the gain in R^2 above which
-# more than straight lines is expected.
-_LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN = 20_000, 1_000, 20, 60, 3e-3
+# The block that is looked at: rows at most and at least, outputs and columns at most, the gain in R^2 above which more
+# than straight lines is expected, and the share of it that thresholds of single columns reach where they are the law.
+_LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN, _OF_STEPS = 20_000, 1_000, 20, 60, 3e-3, 0.7
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class UsualTime:
 
 
 def usual_time(
-    effort: str, shape: Shape, *, has_codes: bool, is_curved: bool, slots: int, flops_per_second: float
+    effort: str, shape: Shape, *, sampled: int, has_codes: bool, law: Law, slots: int, flops_per_second: float
 ) -> UsualTime:
     """The usual time of a machine without settings.
 
@@ -59,31 +63,33 @@ def usual_time(
     effort : {"fast", "balanced", "best"}
     shape : Shape
         Of all rows.
+    sampled : int
+        Rows that candidates are tried on.
     has_codes : bool
         Whether there are categories.
-    is_curved : bool
-        Whether more than straight lines is expected; if not, the trials end with the columns themselves.
+    law : {"lines", "steps", "waves"}
+        What the rows seem to follow: of straight lines the trials end with the columns themselves, and of thresholds
+        the last fit searches a sample of the rows.
     slots : int
         Blocks that are computed on at once.
     flops_per_second : float
         Of a product of matrices, on one thread.
     """
     allowed, numbers = EFFORTS[effort], shape.n_rows * shape.n_columns * shape.n_models
-    trials = _TRIALS * 1e-9 * allowed.work * min(1.0, shape.n_rows / _FULL_TRIALS)
+    trials = _TRIALS * 1e-9 * allowed.work * min(1.0, shape.n_rows / _FULL_TRIALS) * max(1.0, sampled / _LONGER_TRIALS)
     lines = numbers * _A_NUMBER * _CORES / slots
-    curves = numbers * _LAST_FIT * 1e-9 * allowed.work_a_value * _CORES / slots
+    waves = numbers * _LAST_FIT * 1e-9 * allowed.work_a_value * _CORES / slots
     pace = _REFERENCE / flops_per_second * (_OF_CATEGORIES if has_codes else 1.0)
-    longest = pace * (trials + lines + curves)
-    return UsualTime(
-        longest if is_curved else pace * (trials + lines), _AT_MOST * longest, _PASSES[effort], pace * trials
-    )
+    last_fit = {"lines": 0.0, "steps": waves * min(1.0, _MOST_OF_STEPS / max(shape.n_rows, 1)), "waves": waves}[law]
+    usual, longest = (pace * (trials + lines + curves) for curves in (last_fit, waves))
+    return UsualTime(usual, _AT_MOST * longest, _PASSES[effort], pace * trials)
 
 
-def looks_curved(block: Block, n_classes: int | None) -> bool:
-    """Whether waves or thresholds predict held-out rows of a block better than the columns themselves do.
+def likely_law(block: Block, n_classes: int | None) -> Law:
+    """Whether waves or thresholds predict held-out rows of a block better than the columns themselves do, and which.
 
     Ridge regressions are fitted to one half of the rows, each with a rising curve of its scores, and compared on the
-    other. True where that is not possible: for few rows, sparse rows, many columns or classes, and rows of one class.
+    other. Waves where that is not possible: for few rows, sparse rows, many columns or classes, and rows of one class.
     """
     # a plan needs them, and no fit
     from sklearn.isotonic import IsotonicRegression
@@ -96,22 +102,24 @@ def looks_curved(block: Block, n_classes: int | None) -> bool:
     rows = block.rows(np.arange(min(block.n_rows, _LOOKED_AT)))
     X, y = rows.X, rows.y
     if rows.n_rows < _TOO_FEW or not isinstance(X, np.ndarray) or X.shape[1] > _MOST_COLUMNS or y is None:
-        return True
+        return "waves"
     if n_classes is not None:
         y = np.asarray(y)[:, None] == np.unique(y)
     Y = np.asarray(y, dtype=np.float64).reshape(rows.n_rows, -1)
     if Y.shape[1] > _MOST_OUTPUTS or np.any(np.ptp(Y, axis=0) == 0.0):
-        return True
+        return "waves"
     known = np.isfinite(X)
     means = np.sum(X, axis=0, where=known, dtype=np.float64) / np.maximum(known.sum(axis=0), 1)
     X = np.where(known, X, means)
     X = X[:, np.ptp(X, axis=0) > 0.0]
     if X.shape[1] == 0:
-        return True
+        return "waves"
     bins = KBinsDiscretizer(4, encode="onehot-dense", quantile_method="averaged_inverted_cdf", random_state=0)
     waves = make_pipeline(StandardScaler(), RBFSampler(gamma=0.5 / X.shape[1], n_components=200, random_state=0))
-    half, explained = rows.n_rows // 2, []
-    for further in ([], [bins, waves]):
+    half = rows.n_rows // 2
+
+    def explained(*further: Any) -> float:
+        """R^2 on the second half, of the columns and further ones."""
         columns = make_union(FunctionTransformer(), *further)
         model = make_pipeline(columns, StandardScaler(), RidgeCV(np.logspace(0, 4, 5))).fit(X[:half], Y[:half])
         scores = model.predict(X).reshape(Y.shape)
@@ -120,5 +128,9 @@ def looks_curved(block: Block, n_classes: int | None) -> bool:
             IsotonicRegression(out_of_bounds="clip").fit(score[:half], y[:half]).predict(score[half:])
             for score, y in zip(scores.T, Y.T, strict=True)
         ]
-        explained.append(r2_score(Y[half:], np.column_stack(fitted)))
-    return bool(explained[1] - explained[0] > _GAIN)
+        return float(r2_score(Y[half:], np.column_stack(fitted)))
+
+    by_lines = explained()
+    if (gain := explained(bins, waves) - by_lines) <= _GAIN:
+        return "lines"
+    return "steps" if explained(bins) - by_lines > _OF_STEPS * gain else "waves"

@@ -57,12 +57,12 @@ from dkl.progress import resolve_progress
 from dkl.protocols.driver import Driver
 from dkl.solvers.losses import LOG_LINK
 
-# Of a learner that judges nothing itself, so that a linear model on its features may be judged on rows of its own.
+# Share of the rows held out for the linear model on the features of a learner that holds out none itself.
 _JUDGING_SHARE = 0.1
 
 
 class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator):
-    """What all feature learners share; a subclass says what `_learn` does between validation and the feature map."""
+    """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
     _supervised: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or None
-            Labels or targets; those of a Dataset are its own.
+            Labels or targets; None for a Dataset, which has its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
@@ -156,7 +156,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         ----------
         dataset : Dataset
         context : FitContext
-            What the machine asks of this fit beside the parameters.
+            Settings of the machine for this fit, in addition to parameters.
         """
         self._context = context
         return self.fit(dataset)
@@ -168,7 +168,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of mapping them with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of mapping them with a warning.
 
         Returns
         -------
@@ -181,11 +181,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        """As scikit-learn reads them from the signature of `__init__`, which is slow, and done once here."""
+        """Parameter names from the signature of `__init__`, as in scikit-learn, read once, since that is slow."""
         return super()._get_param_names()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters; with `deep` those of the family too, as ``family__sigma``."""
+        """The parameters; with `deep` the parameters of the family too, as ``family__sigma``."""
         given = super().get_params(deep=deep)
         for part in self._parts if deep else ():
             of_part = family_parameters(self._part(part))
@@ -211,9 +211,9 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each kind of pass over `dataset` and how often it runs at most; what `dkl.plan` adds up.
+        """The records of each pass over `dataset` and how often it runs at most, which `dkl.plan` adds up.
 
-        These are the preparation, where scaler or bandwidth need it, and the passes of the method itself.
+        They are the preparation, if scaler or bandwidth need it, and the passes of the method itself.
         """
         check_parameters(self)
         self._check_rest()
@@ -226,11 +226,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         raise TypeError(f"{type(self).__name__} does not say what it reads")
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the learner's driver holds at most beside the passes, item by item."""
+        """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
         return {}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn, of other frequencies: what plans of later passes need."""
+        """A map of the largest size that `fit` can learn, with other frequencies, for plans of later passes."""
         family = self._planned_family()
         if self.n_features is None:
             return self._planned_pool(family, dataset)
@@ -287,14 +287,14 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        # missing values of arrays in memory are filled, as those of frames are
+        # missing values of arrays in memory are filled, as in frames
         tags.input_tags.allow_nan = True
         tags.target_tags.required = self._supervised
         tags.transformer_tags.preserves_dtype = []
         return tags
 
     def _part(self, name: str) -> Any:
-        """The object that a parameter of `_parts` stands for."""
+        """The object that a parameter of `_parts` names."""
         return family_of(self) if name == "family" else getattr(self, name)
 
     def _prior(self) -> Any:
@@ -307,25 +307,25 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return family.with_bandwidth(1.0) if family.needs_bandwidth else family
 
     def _unfitted(self) -> Self:
-        """A copy with some seed and bandwidth: what plans need of a fitted one."""
+        """A copy with any seed and bandwidth in the place of fitted ones, for plans."""
         unfitted = copy.copy(self)
         unfitted.seed_, unfitted.family_ = 0, self._planned_family()
         return unfitted
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """Candidates of the size that a fit weighs, for plans."""
+        """A pool of the size that a fit weights, for plans."""
         raise TypeError(f"{type(self).__name__} has no candidates: n_features must be a number")
 
     def _judging_rows(self, dataset: Dataset) -> HeldOut:
-        """The rows that judge anything in this fit, whose targets enter the codes of no other row."""
+        """The held-out rows of this fit, whose targets enter the numbers of no other row's categories."""
         withheld = self._context.withheld
         return withheld or HeldOut(judging_share(self, dataset.source) or _JUDGING_SHARE, self.seed_)
 
     def _check_rest(self) -> None:
-        """What a declared constraint cannot say."""
+        """Check parameters beyond their declared constraints, such as combinations of them."""
 
     def _learn(self, dataset: Dataset) -> None:
-        """Leave `feature_map_`, and what else the method finds, after the passes over the rows."""
+        """Run the passes over the rows, and set `feature_map_` and the other fitted attributes."""
         raise TypeError(f"{type(self).__name__} does not say how it learns")
 
     def _class_weights(self, dataset: Dataset) -> np.ndarray | None:
@@ -344,7 +344,7 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         raise ValueError("class_weight has a meaning for class labels only; these targets are numbers")
 
     def _prepare(self, dataset: Dataset) -> Any:
-        """The scaler of the rows, and `family_` with its bandwidth, in one pass where either needs it."""
+        """Find the scaler, which is returned, and the bandwidth of `family_`, in one pass if either needs it."""
         family = self._prior()
         problem = self._preparation(dataset, family, self.seed_)
         state = self._run(PreparationDriver(), problem, dataset, "preparation")
@@ -354,11 +354,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         return state.scaler(problem)
 
     def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
-        """What has to be found of the rows first."""
+        """The scaler and the bandwidth that are to be found in the rows first."""
         return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
-        """How passes are run, the state of a stage kept below the checkpoint."""
+        """The runner of passes, with the state of a stage saved below the checkpoint."""
         return Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
@@ -379,12 +379,12 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     ) -> Any:
         """The final state of a driver; its passes are added to `stats_`.
 
-        `keep` sets on a learner what a state has found: on this one in the end, and on copies where somebody asks for
-        the model so far.
+        `keep` sets the fitted attributes of a state on a learner: on this one at the end, and on copies for callbacks
+        that need the model so far.
         """
 
         def learner_so_far(state: object) -> FeatureLearner:
-            """A copy of this learner with what a state has found; only asked for where `keep` is given."""
+            """A copy of this learner with the fitted attributes of a state; only called where `keep` is given."""
             learner = copy.copy(self)
             if keep is not None:
                 keep(learner, state)
@@ -399,14 +399,14 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
 
 
 class PoolLearner(FeatureLearner):
-    """A learner that weighs a pool of candidates, `pool_`, and keeps a few of them; a subclass says how it weighs."""
+    """A learner that weights a pool of candidates, `pool_`, and keeps a few; a subclass computes the weights."""
 
     n_candidates: int | None
     sigma_factors: Any
 
     @property
     def candidates_(self) -> np.ndarray | sparse.csr_array:
-        """All candidate frequencies, of shape (D, d); formed when asked for; a csr_array where most are sparse."""
+        """All candidate frequencies, of shape (D, d), formed on access; a csr_array where most are sparse."""
         return formed(self.pool_.projection)
 
     @property
@@ -417,7 +417,7 @@ class PoolLearner(FeatureLearner):
         return self.pool_.phases
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """Candidates of the size that a fit weighs, drawn from some seed, if the memory holds them."""
+        """A pool of the size that a fit weights, drawn with any seed, if memory holds it."""
         check_room(self, self._pool_size(family), dataset.n_columns)
         return self._draw(family, dataset, seed=0)
 
@@ -428,21 +428,21 @@ class PoolLearner(FeatureLearner):
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
     def _pool_size(self, family: Family) -> int | None:
-        """How many candidates are drawn; None is each feature of a finite family once."""
+        """The number of candidates to draw; None is each feature of a finite family once."""
         return self.n_candidates
 
     def _choose(self) -> None:
-        """Leave the feature map of the candidates that the weights, which are stored, speak for."""
+        """Set `feature_map_` from the stored weights of the candidates."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def _keep(self, choice: FeatureChoice) -> None:
-        """The feature map of a choice: its amplitudes on the scale of the family's kernel."""
+        """Set the feature map of a choice, with amplitudes on the scale of the family's kernel."""
         # c of the family, with which c^2 phi(x).phi(y) is the kernel in the mean
         scale = self.family_.feature_scale(self.pool_.n_columns)
         self.feature_map_ = self.pool_.take(choice.index, scale * choice.amplitudes)
 
     def _chosen_again(self, **parameters: Any) -> Self:
-        """A fitted copy with other parameters (None keeps one) that act on stored values: no pass."""
+        """A fitted copy with other parameters that act on stored values (None keeps a parameter), without a pass."""
         check_is_fitted(self)
         given = {name: value for name, value in parameters.items() if value is not None}
         # The values of all candidates are stored, so that only the choice among them is made again.
@@ -454,9 +454,9 @@ class PoolLearner(FeatureLearner):
 
 
 class SelectingLearner(Updated, PoolLearner):
-    """A learner that weighs its candidates by class sums, of one pass over the rows.
+    """A learner that weights its candidates by class sums from one pass over the rows.
 
-    A subclass names its driver, says what is asked of the pass and what becomes of the values that it returns.
+    A subclass names its driver, defines the problem of the pass, and turns its result into weights.
     """
 
     _supervised: ClassVar[bool] = True
@@ -485,21 +485,21 @@ class SelectingLearner(Updated, PoolLearner):
         return self._driver, replace(problem, class_weight=self._class_weights(dataset), pivot=self.target_pivot_)
 
     def _weigh(self, dataset: Dataset) -> None:
-        """One pass over the rows for the value of each candidate, then the choice."""
+        """Compute the value of each candidate in one pass over the rows, then choose."""
         state = self._sum(*self._asked(dataset), dataset, "potentials")
         self.total_weight_ = state.total
         self._keep_values(state)
         self._choose()
 
     def _check_task(self, dataset: Dataset) -> None:
-        """Raise ValueError where the targets are not what the method is for."""
+        """Raise ValueError for targets that the method does not take."""
 
     def _problem(self, pool: FeatureMap, dataset: Dataset) -> PotentialProblem:
-        """What is asked of the pass over the rows."""
+        """The sums that the pass over the rows computes."""
         n_classes = None if dataset.classes is None else len(dataset.classes)
         n_outputs = dataset.schema.n_targets or 1
         return PotentialProblem(pool, n_classes, n_outputs=n_outputs, dtype=self.dtype)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """Store what the pass has found of each candidate (m,), by the name that the method has for it."""
+        """Store the values of the candidates (m,) from the pass, under the method's name for them."""
         raise TypeError(f"{type(self).__name__} does not say what the values of its pass are")

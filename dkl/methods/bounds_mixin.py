@@ -1,4 +1,4 @@
-"""What fitted learners say of themselves by the theorems of their papers: `bounds_`, computed when asked for."""
+"""`bounds_`: guarantees of fitted learners by the theorems of their papers, computed on access."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Certified:
 
     @property
     def bounds_(self) -> Bounds:
-        """What theorems say of this fit, each of them failing with probability 0.05 at most; needs no rows."""
+        """The bounds of this fit, each of which fails with probability 0.05 at most; computed without rows."""
         check_is_fitted(self)
         return self.bounds()
 
     def bounds(self) -> Bounds:
-        """What theorems say of this fit."""
+        """The bounds of this fit."""
         raise TypeError(f"{type(self).__name__} does not say which bounds it carries")
 
     def _why_no_bounds(self) -> str:
@@ -72,12 +72,12 @@ class CertifiedMargins(Certified):
     total_weight_: float
 
     def bounds(self) -> Bounds:
-        """What the game guarantees: the objective on the features found, and how far the margin is from the best.
+        """Guarantees of the game: the objective on the features found, and the distance of the margin from the best.
 
         Returns
         -------
         Bounds
-            Empty for rounds, whose dual weights are not those of the theorems; `error_bound` has theorem 4.3.
+            Empty for rounds, whose dual weights the theorems do not cover; `error_bound` has theorem 4.3.
 
         References
         ----------
@@ -110,9 +110,9 @@ class CertifiedMargins(Certified):
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-            The rows of the fit; one number of each is held in memory.
+            The rows of the fit; one number for each row is held in memory.
         y : array of shape (n,) or None
-            Labels; those of a Dataset are its own.
+            Labels; None for a Dataset, which has its own.
         row_norm : float
             R_x, no row is further from some fixed point; of scaled rows, where `scaling` is set.
         eps : float

@@ -14,7 +14,7 @@ try:
 except ImportError:  # before scikit-learn 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Estimators of an older scikit-learn have no `set_callbacks`; `progress=` hears the same."""
+        """A stand-in for scikit-learn versions without `set_callbacks`; `progress=` gets the same events."""
 
     def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
         """The method itself."""
@@ -28,9 +28,9 @@ M = TypeVar("M")
 
 
 def calls_back(fit: Callable[Concatenate[M, P], M]) -> Callable[Concatenate[M, P], M]:
-    """A `fit` whose callbacks, those of ``set_callbacks``, hear of every pass as a task, and of the whole fit.
+    """A `fit` that reports itself, and every pass as a task, to the callbacks of ``set_callbacks``.
 
-    They may score the model of each round, and end the rounds.
+    Callbacks may score the model of each round, and end the rounds.
     """
 
     plain: Callable[..., Any] = fit
@@ -57,7 +57,7 @@ class _Tasks:
     """Turns events into scikit-learn's tasks.
 
     A task is one pass; where the pass belongs to a round of a driver, the task ends with the round, has its metrics in
-    `context.figures` and can give the model as it stands then.
+    `context.figures` and can return the model so far.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class _Tasks:
             self._end_task(event)
 
     def _end_task(self, event: Event) -> bool:
-        """Tell the callbacks that the pass under way has ended; whether one of them asks to end the fit."""
+        """Report the end of the current pass to the callbacks; returns whether one of them ends the fit."""
         if self._task is None:
             return False
         task, self._task = self._task, None
@@ -98,7 +98,7 @@ class _Tasks:
         task.figures, model_so_far = dict(event.detail), event.model
 
         def attributes() -> dict[str, Any] | None:
-            """What the estimator would have learned if its rounds ended here; None where it could not predict yet."""
+            """The fitted attributes if the rounds ended here; None where no model has been found yet."""
             estimator, model = self._fit_of["estimator"], model_so_far()
             if isinstance(model, type(estimator)):
                 return _fitted_attributes(model)
@@ -110,5 +110,5 @@ class _Tasks:
 
 
 def _fitted_attributes(estimator: object) -> dict[str, Any]:
-    """The attributes that a fit has left, by scikit-learn's convention those whose names end in an underscore."""
+    """The fitted attributes: by scikit-learn's convention, those whose names end in an underscore."""
     return {name: value for name, value in vars(estimator).items() if name.endswith("_")}

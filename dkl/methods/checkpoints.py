@@ -25,12 +25,12 @@ from dkl.protocols.estimators import Estimator
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
 
-# These parameters change how a result is computed, not what it is, so that a run may resume with others.
+# Parameters that do not change the result: a run may resume from its checkpoint with other values of them.
 _WITHOUT_EFFECT = {"checkpoint", "progress", "memory_limit", "device", "sums"}
 
 
 def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext | None = None) -> str:
-    """What a run is told apart by: its data, parameters, withheld rows and version.
+    """The identity of a run, by which its checkpoint is recognised: data, parameters, withheld rows and version.
 
     Empty without a checkpoint, since hashing rows in memory takes a read.
     """
@@ -46,7 +46,7 @@ def run_fingerprint(estimator: Estimator, dataset: Dataset, context: FitContext 
 
 
 def recognise_rows(dataset: Dataset, store: StorePath, publish: Subscriber) -> None:
-    """Take arrays in place for those that the run in a checkpoint has read, where their values are the same.
+    """Recognise arrays in memory as the rows that the run in a checkpoint has read, if their values are equal.
 
     Arrays in place are known by the names, sizes and times of their objects, which a copy of them does not share. The
     digests that passes of the run have noted are kept in the checkpoint, and a copy is read once to compare them.
@@ -75,19 +75,19 @@ def _no_sums(block: Block, operands: Mapping[str, object]) -> dict[str, np.ndarr
 
 
 def digest_of(*parts: object) -> str:
-    """SHA-256 of plain values, arrays among them, by how they are written."""
+    """SHA-256 of plain values and arrays, by their written form."""
     # NumPy writes long arrays with dots in their middle, and two of them would look alike.
     with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def what_counts(value: object) -> object:
-    """The name of an estimator and those parameters, of estimators within it too, that a result depends on.
+    """The name of an estimator and the parameters that its result depends on, inner estimators included.
 
     Parameters
     ----------
     value : estimator, or anything else
-        What is no estimator comes back as it is.
+        Anything else is returned unchanged.
     """
     if not isinstance(value, BaseEstimator):
         return value
@@ -98,12 +98,12 @@ def what_counts(value: object) -> object:
 
 
 def stage_checkpoint(store: StorePath, stage: str) -> Checkpoint | None:
-    """Where the state of one stage is kept, below the learner's checkpoint."""
+    """The place of one stage's state, below the learner's checkpoint."""
     return None if store is None else Checkpoint(f"{str(store).rstrip('/')}/{stage}")
 
 
 def stored_seed(random_state: RandomState, store: StorePath, fingerprint: str) -> int:
-    """The seed of `random_state`, kept in the checkpoint: a run that resumes has it again, where it was drawn too.
+    """The seed of `random_state`, stored in the checkpoint, so that a run with a drawn seed resumes with the same one.
 
     Raises
     ------

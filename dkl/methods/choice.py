@@ -53,7 +53,7 @@ def draw_features(weights: np.ndarray, n_draws: int, seed: int) -> FeatureChoice
 
 
 def keep_support(weights: np.ndarray) -> FeatureChoice:
-    """Keep every feature of positive weight, with amplitude sqrt(weight).
+    """The choice of every feature of positive weight, with amplitude sqrt(weight).
 
     References
     ----------
@@ -114,7 +114,7 @@ def choose_blocks(
     sizes = np.bincount(groups)
 
     def overflows(n_draws: int) -> bool:
-        """Whether the blocks of so many draws have more candidates than may be kept."""
+        """Whether the blocks of `n_draws` draws have more than `n_kept` candidates."""
         return bool(sizes[draw_features(weights, n_draws, seed).index].sum() > n_kept)
 
     support = int(sizes[weights > 0].sum())

@@ -1,4 +1,4 @@
-"""What a machine asks of the fit of its features beside their parameters."""
+"""Settings that a machine passes to the fit of its features, in addition to their parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FitContext:
     is_pilot : bool
         The fit only serves to judge a choice of the machine. Its model so far is not shown to subscribers.
     hints : bool
-        The user is told of other settings that may suit the rows; not where the machine chooses them.
+        Whether to suggest other settings to the user; not where a machine chooses them.
     judging_seed : int or None
         The seed of the rows that the machine holds out, where categories are coded by target means: the targets of
         these rows enter the code of no other one, so that whatever judges has to be among them. None where nothing is
@@ -46,10 +46,10 @@ class FitContext:
     metric: tuple[np.ndarray, float] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
-        """A share of the rows to be held out by a learner of this seed: of a machine's, whose codes leave it out."""
+        """A share of the rows to hold out, by a learner's seed, or by a machine's whose codes exclude these rows."""
         return HeldOut(share, seed if self.judging_seed is None else self.judging_seed)
 
     def judging(self, share: float, seed: int) -> HeldOut:
-        """The rows that judge rounds of a learner: those that the machine withholds, else `held_out`."""
+        """The rows that judge a learner's rounds: the rows that the machine withholds, else `held_out`."""
         given = self.withheld
         return given if given is not None and given.share > 0.0 else self.held_out(share, seed)

@@ -1,4 +1,4 @@
-"""What is checked of a model that was read from a file: its parts have their types, go together and are finite."""
+"""Checks of a model read from a file: its parts have their types, fit each other, and are finite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREDICTING = frozenset({"coef_", "intercept_", "weights_", "target_center_", "t
 
 
 def check_finite(cls: type, fields: Mapping[str, Any]) -> None:
-    """Refuse numbers of a feature map, scaler or posterior that are not finite, by their field, before it is made.
+    """Raise an error for numbers of a feature map, scaler or posterior that are not finite; it names their field.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def check_finite(cls: type, fields: Mapping[str, Any]) -> None:
 
 
 def check_record(made: object) -> None:
-    """Refuse a dataclass with fields of other types than it declares (as far as these are plain), or of no meaning.
+    """Raise an error for a dataclass whose fields have other types than declared (if these are plain), or no meaning.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _check_finite(name: str, value: object) -> None:
-    """Refuse an array of numbers, or a number, that would make every prediction NaN."""
+    """Raise an error for an array or a number that is not finite, which would make every prediction NaN."""
     if isinstance(value, float | np.floating | np.ndarray) and np.asarray(value).dtype.kind == "f":
         # The first place is named: it may tell which column was damaged.
         wrong = np.argwhere(~np.isfinite(value))
@@ -91,7 +91,7 @@ def _check_finite(name: str, value: object) -> None:
 
 
 def check_estimator(made: object) -> None:
-    """Refuse an estimator whose parameters have no meaning, or whose parts do not go together.
+    """Raise an error for an estimator whose parameters have no meaning, or whose parts do not fit each other.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 
 class WorkingModelMixin:
-    """What learners with `coef_` and `intercept_` on their features have beside them."""
+    """The methods of learners that fit a working model, with `coef_` and `intercept_`, on their features."""
 
     coef_: np.ndarray
     intercept_: np.ndarray

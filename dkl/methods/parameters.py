@@ -1,4 +1,4 @@
-"""What the learners' parameters may be, declared once: the one module that imports scikit-learn's validation."""
+"""Constraints on the learners' parameters, declared once: the only module that imports scikit-learn's validation."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def columns_a_frequency(family: Family) -> int:
 
 
 def check_finite_pool(estimator: Estimator, family: Family) -> None:
-    """Raise ValueError where each feature of a family is asked for once, and it has no end of them."""
+    """Raise ValueError for n_candidates=None, each feature once, with a family of infinitely many features."""
     if estimator.get_params(deep=False)["n_candidates"] is None and not isinstance(family, FiniteFamily):
         raise ValueError(
             f"The 'n_candidates' parameter of {type(estimator).__name__} is None, each feature once, for finite "

@@ -15,13 +15,13 @@ from dkl.methods.sums import potential_sums, target_panels
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
-# What the tiles of mapped rows take while a block is summed.
+# Bytes of the tiles of mapped rows while a block is summed.
 _TILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PotentialProblem:
-    """What the pass over the rows is asked.
+    """The sums that the pass over the rows computes.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class PotentialState:
     total : float
         The weight of all rows.
     itself : float
-        The most that the pairs of a row with itself add to an alignment: the sum of their similarities.
+        The sum of each row's similarity with itself: a bound on the part of an alignment from pairs of equal rows.
     """
 
     values: np.ndarray | None = None
@@ -121,7 +121,7 @@ def potential_record(problem: PotentialProblem) -> BlockSum:
 
 
 class _PotentialDriver:
-    """One pass for the class sums; what is made of them differs."""
+    """One pass for the class sums, from which subclasses compute values of the candidates."""
 
     def init(self, problem: PotentialProblem) -> PotentialState:
         return PotentialState()

@@ -1,4 +1,4 @@
-"""What every fitted model answers of further rows: labels and decision values of classes, numbers, and a score."""
+"""`predict`, `decision_function` and `score` of fitted models, for classes and for numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
 
         Returns
         -------
@@ -76,7 +76,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class ClassPredictions(ClassifierMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         y, sample_weight : array of shape (n,) or None
-            Those of a Dataset are its own.
+            None for a Dataset, which has its own.
         """
         check_is_fitted(self, self._fitted_by)
         return accuracy(self._labels(X), X, y, sample_weight)
@@ -116,12 +116,12 @@ class NumberPredictions(RegressorMixin, _Scored):
 
     @property
     def _link(self) -> str:
-        """How scores become numbers, as of `dkl.solvers.losses.answered`: that of the loss."""
+        """The link of the loss, which turns scores into numbers; see `dkl.solvers.losses.answered`."""
         return ""
 
     @property
     def _quantiles(self) -> tuple[float, ...]:
-        """What the outputs of each target are quantiles of, where there are several."""
+        """The quantiles that the outputs of each target predict, where there are several."""
         return ()
 
     def predict(self, X: object, *, strict: bool = False) -> Any:
@@ -131,7 +131,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that differ from the rows of `fit`, instead of answering with a warning.
 
         Returns
         -------
@@ -150,7 +150,7 @@ class NumberPredictions(RegressorMixin, _Scored):
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         y, sample_weight : array of shape (n,) or None
-            Those of a Dataset are its own.
+            None for a Dataset, which has its own.
         """
         check_is_fitted(self, self._fitted_by)
         return r_squared(self._values(X), X, y, sample_weight)

@@ -30,12 +30,12 @@ def score_rows(model: EncodedModel, scorer: Scorer, X: object, *, strict: bool =
     scorer : Scorer
     X : array, scipy sparse matrix, data frame, Dask collection, Dataset or ScoredRows
     strict : bool
-        Refuse raw rows that are unlike those of `fit`.
+        Raise an error for raw rows that differ from the rows of `fit`.
 
     Raises
     ------
     ValueError
-        If the columns are not those of `fit`.
+        If the columns are not the columns of `fit`.
     """
     if isinstance(X, ScoredRows):
         return X.of(scorer)
@@ -98,7 +98,7 @@ def with_row_id(values: Any, X: object, columns: str | Sequence[Any] | np.ndarra
     import dask.dataframe as dd
 
     rows = X.row_id.to_delayed().ravel()
-    # The blocks of the predictions are those of the row ids, so that each pair makes one partition.
+    # Predictions have the blocks of the row ids, so that each pair makes one partition.
     parts = values.to_delayed().reshape(len(rows), -1)[:, 0]
     made = [dask.delayed(indexed)(part, row_id, columns) for part, row_id in zip(parts, rows, strict=True)]
     meta = indexed(np.empty((0, *values.shape[1:]), values.dtype), np.empty(0, np.int64), columns)

@@ -1,4 +1,4 @@
-"""What a fit says of itself: the rows that it read, how much of them, what it held, and the versions that it ran on."""
+"""Provenance of a fit: the rows and bytes that it read, its peak memory, and the versions of packages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "zarr")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a fitted model comes from.
+    """The origin of a fitted model: rows, bytes, seconds, memory and versions.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Provenance:
 
 
 class _Recording:
-    """What is noted of a fit under way; the fit itself says its rows and its device, as soon as it knows them."""
+    """Provenance of a fit under way; the fit adds its rows and its device as soon as it knows them."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -106,7 +106,7 @@ class _Recording:
         self._started = time.perf_counter()
 
     def heard(self, event: Event) -> None:
-        """Events are the moments to look at the memory; small passes have thousands a second, all alike."""
+        """Measure memory at an event, at most once in 5 ms, since small passes have thousands of events a second."""
         self.tally(event)
         now = time.perf_counter()
         if now - self._looked >= _LOOK_EVERY_S:
@@ -201,14 +201,14 @@ def recorded_device(device: str) -> Device:
 
 
 def record_rows(dataset: Dataset) -> None:
-    """Say which rows the fit under way is about; the first that are said are those that the user gave."""
+    """Record the rows of the current fit; the first recorded rows are those that the user gave."""
     recording = _UNDER_WAY.get()
     if recording is not None and not recording.rows.place:
         recording.rows = rows_of(dataset)
 
 
 def rows_of(dataset: Dataset) -> Provenance:
-    """What is known of rows before anything is fitted to them."""
+    """The identity and the size of rows, before anything is fitted to them."""
     names = [] if dataset.classes is None else [str(label) for label in dataset.classes]
     weights = [] if dataset.class_weights is None else dataset.class_weights.tolist()
     return Provenance(

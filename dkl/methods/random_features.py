@@ -28,7 +28,7 @@ from dkl.methods.room import check_room
 
 
 class RandomFeatures(LearnedMetricMixin):
-    """Features drawn from the prior of a family, whatever the targets are; or in a metric that is learned from them.
+    """Features drawn from the law of a family, without a look at the targets; or in a metric that is learned from them.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class RandomFeatures(LearnedMetricMixin):
     max_rows : int or None
         Scaler and bandwidth from this many rows at most.
     class_weight : dict, "balanced" or None
-        Of the rounds of a metric; without one the targets are not looked at.
+        The targets for a learned metric; ignored without one.
     dtype : {"float32", "float64"}
         Of frequencies and features.
     device : {"auto", "cpu", "gpu", "mixed"}
@@ -121,7 +121,7 @@ class RandomFeatures(LearnedMetricMixin):
         self.memory_limit = memory_limit
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """Those of a metric: frequencies are drawn without the rows."""
+        """The passes of a metric, if one is learned; frequencies are drawn without reading rows."""
         self._check_room(dataset)
         return self._planned_metric(dataset)
 
@@ -130,7 +130,7 @@ class RandomFeatures(LearnedMetricMixin):
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The kernel models of the rounds of a metric; nothing without one."""
+        """Bytes of the kernel models in the rounds of a metric; none without a metric."""
         return self._metric_memory(dataset)
 
     def _check_rest(self) -> None:

@@ -26,7 +26,7 @@ _C = 1.0
 
 
 class Refinable(FittedFeatures, Protocol):
-    """A fitted learner whose frequencies may descend together with a linear model."""
+    """A fitted learner whose frequencies can be refined by gradient descent together with a linear model."""
 
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -43,7 +43,7 @@ class Refinable(FittedFeatures, Protocol):
 
 
 def judging_share(learner: BaseEstimator, source: RowSource) -> float:
-    """The share of the rows that judge anything in a learner's fit: two where it refines what it has found."""
+    """The share of the rows that a learner's fit holds out: two shares if it refines its features at the end."""
     share = float(getattr(learner, "validation_fraction", 0.0))
     return share + second_share(source, share) if getattr(learner, "refine", 0) else share
 
@@ -82,7 +82,7 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
 
 
 def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
-    """The records of each kind of pass and how often it runs at most, for a map of the size that is expected."""
+    """The records of each pass and how often it runs at most, for a map of the expected size."""
     problem = _problem(learner, dataset, feature_map)
     fit = newton_passes(problem, dataset.n_rows) if problem.loss in SQUARES else []
     # A plan needs shapes alone.
@@ -99,7 +99,7 @@ def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMa
 
 
 def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
-    """The linear problem that descends: of the learner's loss, the squared hinge where that one has no gradient."""
+    """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
     loss = "squared_hinge" if loss == "hinge" else loss
     held_out = learner._context.held_out(learner.validation_fraction, learner.seed_)

@@ -33,16 +33,16 @@ from dkl.passes.session import backend_for
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import Record
 
-# How often passes run as a rule that end when they have settled: counted in 60 fits of 20,000 to 2,000,000 rows. Steps
-# for several classes go on until the last of these has settled.
+# Passes that iterative stages usually take, by the name of the pass: counted in 60 fits of 20,000 to 2,000,000 rows.
+# For several classes they are multiplied by _OF_CLASSES, since steps go on until the last class has converged.
 _USUAL_CALLS = {"newton step": 5, "tuned step": 10, "verification": 1}
 _OF_CLASSES = 2
 _NUMBER = 8
-# coefficients stand so many times at least while a linear model is fitted: with means, steps and gradients
+# Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
-# a plan may draw that much, and then says the sum of each pass item by item
+# Candidates and coefficients of at most these bytes are never refused, so that a plan can list the sums of each pass.
 _DRAWN = 128 << 20
-# bytes a frequency has where only signs and a length are kept of it
+# Bytes of a structured frequency for each column, which is kept as signs and a length.
 _STRUCTURED = 3 + _NUMBER
 
 
@@ -58,7 +58,7 @@ class Drawing(Protocol):
 def check_room(
     learner: Drawing, n_frequencies: int | None, n_columns: int, *, n_points: int = 0, n_mapped: int = 0
 ) -> None:
-    """Refuse more frequencies, or points of d columns, than the learner may hold; nothing is drawn for that.
+    """Raise an error for more frequencies, or points of d columns, than memory allows, before anything is drawn.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def check_room(
     n_points : int
         Landmarks, or the starting points of a search.
     n_mapped : int
-        Rows that are mapped by all of the frequencies: as many of them count as are mapped at once.
+        Rows that are mapped by all frequencies, of which those mapped at once count.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def check_room(
         # sparse frequencies: each of their entries is kept with the number of its column
         each = 2 * round(entries * family.share)
     drawn = 0 if n_frequencies is None or isinstance(family, FiniteFamily) else int(n_frequencies)
-    # beside a frequency its amplitude, and a coefficient of each of its features
+    # the bytes of a frequency, its amplitude, and a coefficient of each of its features
     frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     n_features = drawn * columns_a_frequency(family)
     n_mapped = min(n_mapped, cached_tile(n_features, learner.dtype)) if n_features else 0
@@ -105,10 +105,10 @@ def check_room(
 class PlannedLearner(Protocol):
     """A learner that can be planned.
 
-    One whose driver holds much beside the passes has a function ``planned_memory(dataset) -> dict of int`` too: at most
-    so many bytes, item by item. One that fits in stages, of which none holds what another does, has
+    A learner whose driver holds much memory also has ``planned_memory(dataset) -> dict of int``: the bytes at most,
+    item by item. One that fits in stages, of which none holds what another does, has
     ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One whose driver takes long has
-    ``planned_driving(dataset) -> float``: the operations of a product of matrices on one thread that take as long.
+    ``planned_driving(dataset) -> float``: its work, in operations of a matrix product on one thread that take as long.
     """
 
     memory_limit: int | str | None
@@ -126,9 +126,9 @@ class PlannedKind:
     ----------
     records : sequence of Record
     calls : int
-        How often it runs at most; 0 where it stands for what might run in place of others, and has to have room.
+        How often it runs at most; 0 for a pass that may run in place of others, and has to fit into memory.
     held : mapping of str to int
-        Bytes that the driver holds at most beside it, item by item.
+        Bytes that the driver holds at most in addition to the pass, item by item.
     """
 
     records: Sequence[Record]
@@ -138,7 +138,7 @@ class PlannedKind:
 
 @dataclass(frozen=True, eq=False)
 class PlannedWork:
-    """The passes of a fit and the memory that they take, before any of them ran.
+    """The passes of a fit and their memory, as planned before any pass.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class PlannedWork:
 
 
 def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> PlannedWork:
-    """What fitting `learner` to `rows` takes at most, in the processes that are there; no row is read.
+    """Passes and memory of fitting `learner` to `rows` at most, in the running processes; no row is read.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
 
 
 def _check_coefficients(learner: PlannedLearner) -> None:
-    """Refuse so many features that the coefficients of a linear model on them fill the memory; nothing is allocated."""
+    """Raise an error if the coefficients of a linear model on `n_features` columns do not fit into memory."""
     given: Any = learner.get_params(deep=False) if isinstance(learner, BaseEstimator) else {}
     inner = given.get("features")
     inner = inner.get_params(deep=False) if isinstance(inner, BaseEstimator) else {}
@@ -265,9 +265,9 @@ def _is_count(size: object) -> bool:
 
 
 def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:
-    """Refuse a fit that cannot be kept within memory before it reads a row; say what it takes where it can.
+    """Raise an error for a fit that exceeds memory, before it reads a row; else publish its memory and passes.
 
-    Rows that lie in the memory of this process need no look ahead: their passes take little beside them.
+    Rows in the memory of this process are not checked: passes over them take little further memory.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
 
 
 def usual_calls(records: Sequence[Record], calls: int, rows: Dataset) -> int:
-    """How often a kind of pass runs as a rule, which runs so often at most."""
+    """How often a pass usually runs, which runs `calls` times at most."""
     # the first question of a pass, without the number of a round or epoch
     kind = re.sub(r" \d+$", "", pass_name(records).split(" + ")[0])
     several = (rows.schema.n_classes or 0) > 2
@@ -291,9 +291,9 @@ def usual_calls(records: Sequence[Record], calls: int, rows: Dataset) -> int:
 
 
 def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, int]) -> list[PlannedKind]:
-    """Each kind of pass of a fit, with what the driver holds beside it and the tables of codes.
+    """Each kind of pass of a fit, with the bytes that the driver holds during it, tables of codes included.
 
-    A stage without passes stands as one of no records, for what the driver holds in it.
+    A stage without passes is one kind without records, for the bytes that the driver holds in it.
     """
     if hasattr(learner, "planned_stages"):
         stages = learner.planned_stages(rows)
@@ -308,14 +308,14 @@ def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, i
 
 
 def planned_driving(learner: PlannedLearner, rows: Dataset) -> float:
-    """What the driver does beside the passes, in operations of a product of matrices; 0 where that is little."""
+    """Work of the driver outside the passes, in operations of a matrix product; 0 for learners that do not count it."""
     return float(learner.planned_driving(rows)) if hasattr(learner, "planned_driving") else 0.0
 
 
 def _too_large(
     kinds: Sequence[PlannedKind], rows: Dataset, room: Room, own: Room, *, in_driver: bool
 ) -> MemoryLimitError | None:
-    """Why the passes, or what the driver holds beside them, do not fit; None where they do."""
+    """The error for passes or a driver that do not fit into memory; None if they do."""
     sources = [source_of(rows.source, kind.records) for kind in kinds]
     least = [
         least_memory(source, kind.records, room, in_driver=in_driver)

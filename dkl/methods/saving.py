@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SavingMixin:
-    """A model that `dkl.load_model` reads back, and that other programs take."""
+    """Methods that save a model, for `dkl.load_model` or for other programs."""
 
     def save(self, store: str | Path, *, overwrite: bool = False, **storage_options: Any) -> None:
         """Write the fitted model to a folder or an fsspec URL: a zarr group of arrays and JSON.

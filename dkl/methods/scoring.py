@@ -35,7 +35,7 @@ def accuracy(predicted: Values, X: object, y: object, sample_weight: object) -> 
     Raises
     ------
     ValueError
-        If there is no y to compare with, or one beside a Dataset, if there are no rows or none counts, or if labels or
+        If there is no y to compare with, or one in addition to a Dataset, if no row counts, or if labels or
         weights are missing, of another number, or of another kind.
     """
     values, targets, weight = _beside(predicted, X, y, sample_weight)
@@ -74,7 +74,7 @@ def r_squared(predicted: Values, X: object, y: object, sample_weight: object) ->
 def mean_loss(
     predicted: Values, X: object, y: object, sample_weight: object, *, loss: str, exposure: Any = None
 ) -> tuple[float, float]:
-    """The weighted mean loss of predicted means, and that of the best constant.
+    """The weighted mean loss of predicted means, and the loss of the best constant.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def mean_loss(
 
 
 def explained(own: float, constant: float) -> float:
-    """The share of the loss of the best constant that a model takes away, D^2; as R^2 is of squares."""
+    """D^2, the share of the best constant's loss that a model removes, as R^2 does for squares."""
     if constant > 0.0:
         return 1.0 - own / constant
     return 1.0 if own <= 0.0 else 0.0
@@ -123,7 +123,7 @@ def explained(own: float, constant: float) -> float:
 def quantile_score(
     predicted: Values, X: object, y: object, sample_weight: object, *, quantiles: Sequence[float]
 ) -> float:
-    """The share of the pinball loss of the best constants that predicted quantiles take away, a mean over all.
+    """1 - (pinball loss of predicted quantiles) / (pinball loss of the best constants), averaged over all quantiles.
 
     The best constant is a quantile of all targets, for which these are brought into memory.
 
@@ -133,7 +133,7 @@ def quantile_score(
     X, y, sample_weight
         As of `accuracy`.
     quantiles : sequence of float
-        Of each target, whose columns stand beside each other.
+        The quantiles of each target, whose columns are consecutive.
     """
     # the first quantile of each target stands for it where targets are checked
     first = predicted if predicted.ndim == 1 else predicted[:, :: len(quantiles)]

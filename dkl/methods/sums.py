@@ -1,4 +1,4 @@
-"""What selection among candidates needs of a block: sums of their features by class, for all rows or fold by fold."""
+"""Block functions of candidate selection: sums of the candidates' features by class, over all rows or by fold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACCUMULATOR_BYTES = 64 << 20
 
 
 def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The sums of one block: of the candidates' features, of the targets, and of squared features where asked.
+    """One block's sums of the candidates' features times targets, of the targets, and of squared features if needed.
 
     Operands: "problem" (a `PotentialProblem`).
     """
@@ -60,4 +60,4 @@ def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     present = np.unique(number)
     sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
     zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}
-    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in range(folds.count + 1)]) for name in zeros}
+    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in (*range(folds.count), -1)]) for name in zeros}

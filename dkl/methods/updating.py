@@ -26,14 +26,14 @@ from dkl.version import __version__
 P = TypeVar("P")
 S = TypeVar("S")
 
-# A plan reads no kept sums, so that any token will do, as long as those of Dask are.
+# A stand-in for the token of kept sums in plans, which read none, as long as the tokens of Dask.
 _SOME_TOKEN = 32 * "0"
-# With more columns the Gram matrix would not be one accumulator, of 64 MiB.
+# Columns at most of a Gram matrix that is kept: a larger one would take more than one accumulator of 64 MiB.
 _KEPT_COLUMNS = 4_094
 
 
 class Updated:
-    """A learner with a pass whose sums can be kept block by block; a subclass says how it weighs and chooses."""
+    """A learner with a pass whose sums can be kept block by block; a subclass weights and chooses candidates."""
 
     sums: Any
     _supervised: ClassVar[bool]
@@ -48,9 +48,9 @@ class Updated:
     def update(self, dataset: Dataset) -> Self:
         """Learn anew after rows were appended to the store or dropped from it; only blocks that changed are read.
 
-        Candidates, bandwidth and scaler stay those of `fit`. Where these do not depend on the rows (a number for the
-        bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else those of the selection
-        alone, on candidates found on earlier rows. Regression targets are summed about the mean of the fit's first
+        Candidates, bandwidth and scaler stay as `fit` found them. Where they do not depend on the rows (a number for
+        the bandwidth, no scaling), the result has the bits of a new `fit` on the same blocks; else only the selection
+        is renewed, among candidates from earlier rows. Regression targets are summed about the mean of the fit's first
         block, so there the bits are those of a new fit while that block stays whole, and else agree to rounding; to
         rounding alone for `TunedRegressor`, whose sums keep the units of the first fit. ``class_weight="balanced"``
         gives old rows other weights whenever the classes' shares change: all blocks are then read. So they are with
@@ -98,14 +98,14 @@ class Updated:
             check_classes(self, dataset)
 
     def _without_sums(self) -> str:
-        """What to do where none are kept."""
+        """The remedy in the error for a learner without kept sums."""
         return (
             "fit with sums='folder', or fit all rows again. A model that was loaded is told where they are by "
             "set_params(sums='folder'), a machine by features__sums"
         )
 
     def _check_gram(self, n_columns: int, parameter: str) -> None:
-        """Raise ValueError where so many columns, that `parameter` makes, have a Gram matrix too large to be kept."""
+        """Raise ValueError if the Gram matrix of `n_columns` columns, set by `parameter`, is too large to be kept."""
         if n_columns > _KEPT_COLUMNS:
             raise ValueError(
                 f"sums={str(self.sums)!r} keeps the Gram matrix of the features for each block, of at most "
@@ -133,7 +133,7 @@ class Updated:
         return state
 
     def summed(self, dataset: Dataset) -> BlockSum:
-        """What a pass over these rows sums for `_weigh`; the sums of several passes over parts of the rows add up."""
+        """The record of a pass over these rows whose sums `_weigh` takes; sums over parts of the rows add up."""
         return _summed(*self._asked(dataset))
 
     def _asked(self, dataset: Dataset) -> tuple[Driver[Any, Any], Any]:
@@ -159,7 +159,7 @@ def _summed(driver: Driver[P, S], problem: P) -> BlockSum:
 
 
 def updatable(features: object, sums: StorePath) -> Any:
-    """A copy of a machine's features that takes new blocks, told where their sums are where `sums` is not None.
+    """A copy of a machine's features that can be updated by new blocks, with its kept sums in the folder `sums`.
 
     Raises
     ------

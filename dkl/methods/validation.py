@@ -1,4 +1,4 @@
-"""What `fit` and `transform` accept, arrays, frames, Dask collections and Datasets, brought to one form each."""
+"""Input of `fit` and `transform`: arrays, frames, Dask collections and Datasets, each brought to one form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows_to_fit(
     ----------
     estimator : BaseEstimator
     beside : BesideFeatures
-        The rows, with the groups and times that are given beside them.
+        Groups and times of the rows.
     y, sample_weight : array of shape (n,) or None
     supervised : bool
         Whether the estimator uses targets; others ignore `y`.
@@ -75,7 +75,7 @@ def rows_to_fit(
     categorical = getattr(estimator, "categorical", None) or ()
 
     def made() -> Dataset:
-        """The rows without what keeps some of them together."""
+        """The rows without their groups and times."""
         # scikit-learn's own validation would turn a Dask array into one NumPy array
         rows = X if isinstance(X, Dataset) or dask.is_dask_collection(X) else checked_rows(estimator, X)
         dataset = as_dataset(rows, y, sample_weight, task=task, categorical=categorical, looks=True, repeats=True)
@@ -113,7 +113,7 @@ def numbered_rows(
         The rows that judge anything in this fit.
     run : Run
     more : Made
-        Numbers and crosses that are taken for categories, too.
+        Numbers treated as categories, and crosses.
     """
     # A number less the mean of its category rises with the number, and might get a coefficient of any sign.
     monotone = getattr(estimator, "monotone", None) or getattr(getattr(estimator, "features", None), "monotone", None)
@@ -130,7 +130,7 @@ def without_splits(dataset: Dataset) -> Dataset:
 
 
 def check_target(asking: str, dataset: Dataset) -> None:
-    """Raise ValueError where rows have no target, and what is `asking` needs one."""
+    """Raise ValueError for rows without a target; `asking` names what needs one."""
     if dataset.task is None:
         raise ValueError(f"{asking} requires y to be passed, but the target y is None")
 
@@ -151,7 +151,7 @@ def check_labels(classes: np.ndarray, regressor: str) -> None:
 
 
 def record_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
-    """`n_features_in_` and, where the columns have names, as many `feature_names_in_`: those of raw columns."""
+    """Set `n_features_in_` and, where the columns have names, `feature_names_in_`, both of the raw columns."""
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
     encoding, names = dataset.encoding, dataset.column_names
@@ -181,16 +181,16 @@ def checked_rows(estimator: BaseEstimator, X: Any) -> Any:
 
 
 def rows_like_those_of_fit(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> Any:
-    """Rows in memory as encoded columns: raw rows by the encoding of `fit`, others as they are.
+    """Rows in memory as encoded columns: raw rows get the encoding of `fit`, encoded rows stay as they are.
 
-    Rows that are not encoded are checked as those of a Dataset are, so that an error names the row and the column.
+    Encoded rows are checked as the rows of a Dataset are, so that an error names the row and the column.
 
     Parameters
     ----------
     estimator : fitted BaseEstimator
     X : array, scipy sparse matrix or data frame
     strict : bool
-        Refuse raw rows that are unlike those of `fit`.
+        Raise an error for raw rows that differ from the rows of `fit`.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def map_to_features(
     feature_map : FeatureMap
     dtype : {"float32", "float64"}
     strict : bool
-        Refuse raw rows that are unlike those of `fit`.
+        Raise an error for raw rows that differ from the rows of `fit`.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def map_to_features(
     Raises
     ------
     ValueError
-        If the columns are not those of `fit`, or the rows are not finite.
+        If the columns are not the columns of `fit`, or the rows are not finite.
     """
     if isinstance(X, Dataset):
         return _map_dask(estimator, stored_rows(estimator, X), feature_map, dtype)
@@ -246,12 +246,12 @@ def map_to_features(
 
 
 def stored_rows(estimator: BaseEstimator, dataset: Dataset) -> da.Array:
-    """The rows of a Dataset, lazily, whose columns are those of `fit` (see `check_columns`)."""
+    """The rows of a Dataset with the columns of `fit` (see `check_columns`), lazily."""
     return checked_dataset(estimator, dataset).X
 
 
 def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
-    """A Dataset whose columns are those of `fit` (see `check_columns`), numbers in place of codes of categories.
+    """A Dataset with the columns of `fit` (see `check_columns`), and numbers in place of codes of categories.
 
     A column that held the exposures of the fit is no feature: it becomes a row column. What the fit left out is left
     out of these rows, too.
@@ -263,7 +263,7 @@ def checked_dataset(estimator: BaseEstimator, dataset: Dataset) -> Dataset:
 
 
 def check_columns(estimator: BaseEstimator, dataset: Dataset) -> None:
-    """Compare the columns of a Dataset with those of `fit`.
+    """Raise an error if the columns of a Dataset differ from the columns of `fit`.
 
     Raises
     ------
@@ -311,7 +311,7 @@ def _check_width(estimator: BaseEstimator, found: int, expected: int) -> None:
 
 
 def encoded_rows(estimator: BaseEstimator, X: Any) -> Any:
-    """Further rows as those of `fit` were encoded: raw ones become columns, a Dataset has its columns compared."""
+    """Further rows with the encoding of `fit`: raw rows become columns; the columns of a Dataset are compared."""
     X = as_known_rows(X)
     if isinstance(X, Dataset):
         return checked_dataset(estimator, X)
@@ -332,7 +332,7 @@ def encoded_frame(estimator: BaseEstimator, rows: Any, *, strict: bool = False) 
 
 
 def dask_rows(estimator: BaseEstimator, X: Any, *, strict: bool = False) -> da.Array:
-    """A Dask array of encoded rows; missing values of one are filled where those of fit were."""
+    """A Dask array of encoded rows; missing values are filled if `fit` filled them."""
     encoding = getattr(estimator, "encoding_", None)
     if not is_frame(X):
         X = as_dask_array(X, "X")

@@ -1,4 +1,4 @@
-"""What a fit starts from: a working model, or the last fit, which belongs to columns, classes and parameters."""
+"""`warm_start`: the working model or the last fit that a fit begins with, and checks that it suits the rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.protocols.estimators import FittedFeatures
 
 
 class WarmStarting(FittedFeatures, Protocol):
-    """A learner with `warm_start`, which notes what its last fit belongs to."""
+    """A learner with `warm_start`, which stores the columns and classes of its last fit."""
 
     warm_start: bool
     _fingerprint: str
@@ -33,7 +33,7 @@ def has_start(learner: WarmStarting, dataset: Dataset, what: str) -> bool:
 
 
 def has_begun(features: object, last: object) -> bool:
-    """Whether features inside a machine go on, with `warm_start`, from those of its last fit.
+    """Whether the features inside a machine with `warm_start` have a last fit to begin with.
 
     Not from features that were drawn: these are none that a search has found.
     """

@@ -15,6 +15,7 @@ from dkl.data.together.rows import BesideFeatures
 from dkl.data.together.telling import kind_of_split
 from dkl.features.families import Family
 from dkl.features.scaling import ScalingKind
+from dkl.linear.judge import Folds
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.machines.machine import KernelMachine
 from dkl.machines.suggest import exact_steps
@@ -25,7 +26,7 @@ from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.density.tuned_learner import TunedLearner
 from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.evaluation import judged, reads_blocks
-from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
+from dkl.model_selection.folds import ValidationFold, fold_views
 from dkl.model_selection.rivals import rivals as rivals_for
 from dkl.model_selection.running import InTurn, Outcomes, TrialFit
 from dkl.model_selection.search_loop import Journal
@@ -245,7 +246,7 @@ class ComparedRows:
             With the argument and what is expected.
         """
         # Only the argument is checked here; the folds themselves need the seed.
-        RowFolds.of(self.folds, 0)
+        Folds.of(self.folds, 0)
         if self.test is not None and not isinstance(self.test, Dataset):
             raise ValueError(f"test is a {type(self.test).__name__}; expected a Dataset, such as ds['test']")
         if self.machine is not None and not isinstance(self.machine, KernelMachine):
@@ -255,7 +256,7 @@ class ComparedRows:
         """What is fitted and what is scored, fold by fold."""
         if self.test is not None:
             return [ValidationFold(self.dataset, self.test)]
-        return fold_views(self.dataset, RowFolds.of(self.folds, seed))
+        return fold_views(self.dataset, Folds.of(self.folds, seed))
 
     def contestants(self, entries: Mapping[str, Estimator], sizes: Sequence[int], seed: int) -> list[Contestant]:
         """All that is fitted, the small sizes first: one that is ended early has small fits of every learner."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dkl.linear.judge import ranked, score_error
 from dkl.model_selection.rivals import OUTSIDE
 from dkl.plots.score_curves import ComparisonDisplay
 
@@ -102,25 +103,17 @@ class Comparison:
     @property
     def best(self) -> Compared:
         """The result with the largest score; of equal ones the fastest."""
-        scored = [result for result in self.results if np.isfinite(result.score)]
-        return max(scored, key=lambda result: (result.score, -result.seconds))
+        by_time = sorted(self.results, key=lambda result: result.seconds)
+        return by_time[ranked([result.score for result in by_time])[0]]
 
     @property
     def standard_error(self) -> float:
-        """Of the best score, as a mean over so many rows drawn at random.
-
-        sqrt(p (1 - p) / n) of an accuracy p, 2 r (1 - r^2) / sqrt(n) of R^2 = r^2.
-        """
+        """Of the best score, as a mean over so many rows drawn at random; see `dkl.linear.judge.score_error`."""
         return self.error_of(self.best.score)
 
     def error_of(self, score: float) -> float:
         """The standard error of a score on the rows that were held out."""
-        # An accuracy p is the mean of n Bernoulli variables. A correlation r has the standard error (1 - r^2) / sqrt(n)
-        # (Fisher 1915), and R^2 = r^2 changes by 2 r for each unit of r (the delta method).
-        if self.measure == "accuracy":
-            return float(np.sqrt(score * (1.0 - score) / self.n_test))
-        # A model worse than the mean has a negative R^2, to which no correlation belongs: r counts as 0 there.
-        return float(2.0 * np.sqrt(max(score, 0.0)) * (1.0 - score) / np.sqrt(self.n_test))
+        return score_error(score, self.n_test, is_share=self.measure == "accuracy")
 
     @property
     def level(self) -> float:

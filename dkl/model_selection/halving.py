@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from dkl.linear.judge import ranked
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.search_loop import Budget, Journal
 
@@ -110,10 +110,3 @@ def search_by_halving(
         if not running:
             break
     return trials
-
-
-def ranked(scores: Sequence[float]) -> list[int]:
-    """The places of the scores from the best on; those that failed are left out."""
-    # NaN is sorted to the end, and a stable sort leaves the first of equal scores in front.
-    order = np.argsort(-np.asarray(scores, dtype=float), kind="stable")
-    return [int(place) for place in order if np.isfinite(scores[place])]

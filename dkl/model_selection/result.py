@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dkl.linear.judge import ranked
 from dkl.model_selection.space import Space
 from dkl.model_selection.trial_record import Record, table
 
@@ -108,7 +109,8 @@ def tuning_of(
     most = None if resource is None else max(done[trial][resource] for trial in scored)
     final = [trial for trial in scored if resource is None or done[trial][resource] == most]
     # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
-    best = max(final, key=lambda trial: (scored[trial], -trial))
+    final.sort()
+    best = final[ranked([scored[trial] for trial in final])[0]]
     failed = len(done) - len(scored)
     message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
     return Tuning(

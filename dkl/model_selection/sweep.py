@@ -19,13 +19,14 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import encode_targets
 from dkl.linear.fitting import Run
+from dkl.linear.judge import Folds, mean_over_rows, ranked
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.potentials import PotentialProblem, joined_sums, potential_record
 from dkl.methods.sums import sums_by_fold
 from dkl.methods.validation import first_targets, numbered_rows, rows_to_fit, without_splits
-from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.model_selection.folds import fold_views
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.progress import resolve_progress
@@ -147,7 +148,8 @@ def sweep(
         learner.set_params(random_state=seed)
     dataset = rows_to_fit(learner, BesideFeatures(X), y, sample_weight, supervised=True)
     dataset = without_splits(dataset)
-    parts = RowFolds.of(folds, seed).along(dataset)
+    parts = Folds.of(folds, seed)
+    parts = parts.along_time() if dataset.schema.held_by == "time" else parts
     # The views refuse folds without rows; the pass below finds the sums of all folds by itself.
     fold_views(dataset, parts)
     for combination in combinations:
@@ -158,17 +160,16 @@ def sweep(
         # What one fit makes of categories serves all values, and leaves out the rows of one fold: no others can judge.
         parts = replace(parts, count=1)
         run = Run(publish=resolve_progress(learner.progress), memory_limit=learner.memory_limit)
-        dataset = numbered_rows(learner, dataset, parts.first_held_out, run)
+        dataset = numbered_rows(learner, dataset, parts.held_out, run)
     fitted = learner.fit(dataset)
-    judge = Judge.of(fitted, dataset, parts)
+    judge = Judge.of(fitted, dataset, parts, seed)
     started = time.perf_counter()
     # The products are small, so that threads would take longer to start than to compute.
     with one_blas_thread():
         scores = np.array([judge.alignments(fitted, combination) for combination in combinations])
     seconds = time.perf_counter() - started
-    # The mean over folds counts each by the weight of its rows, as in `dkl.tune`.
-    means = scores @ judge.weights / judge.weights.sum()
-    best = int(np.argmax(means))
+    means = mean_over_rows(scores, judge.weights)
+    best = ranked(means)[0]
     return Sweep(
         best_params_=combinations[best],
         best_score_=float(means[best]),
@@ -237,21 +238,23 @@ class Judge:
     last: dict[Any, list[np.ndarray]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, fitted: Swept, dataset: Dataset, folds: RowFolds) -> Judge:
+    def of(cls, fitted: Swept, dataset: Dataset, folds: Folds, seed: int) -> Judge:
         """Run the pass by fold.
 
         Parameters
         ----------
         fitted : AlignedFeatures or PosteriorFeatures
         dataset : Dataset
-        folds : RowFolds
+        folds : Folds
+        seed : int
+            Of the pairs of rows.
         """
         problem = replace(
             fitted._problem(fitted.pool_, dataset),
             class_weight=fitted._class_weights(dataset),
             pivot=first_targets(dataset),
         )
-        records: list[Record] = [fold_record(problem, folds), RowSample("pairs", 2 * _PAIRS, folds.seed)]
+        records: list[Record] = [fold_record(problem, folds), RowSample("pairs", 2 * _PAIRS, seed)]
         by_fold, rows = run_pass(
             dataset.source,
             records,
@@ -336,7 +339,7 @@ class Judge:
         return self.last[key]
 
 
-def fold_record(problem: PotentialProblem, folds: RowFolds) -> BlockSum:
+def fold_record(problem: PotentialProblem, folds: Folds) -> BlockSum:
     """The record of the potentials' sums, of each fold apart and of the rows that no fold holds."""
     whole = potential_record(problem)
     accumulators = {

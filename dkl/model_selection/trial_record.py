@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dkl.linear.judge import mean_over_rows
 from dkl.model_selection.evaluation import Outcome
 from dkl.model_selection.folds import ValidationFold
 from dkl.passes.checkpoint import Checkpoint
@@ -95,8 +96,7 @@ class Record:
 
     def score(self, trial: int) -> float:
         """The mean over the rows of all folds; NaN for a trial that failed."""
-        # Weighted by the rows of the folds, so that each row counts once: folds by a hash differ a little in size.
-        return float(self.weights @ self.scores(trial) / self.weights.sum())
+        return float(mean_over_rows(self.scores(trial), self.weights))
 
     def seconds(self, trial: int) -> float:
         """That all fits of a trial took."""

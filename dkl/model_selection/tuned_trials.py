@@ -13,18 +13,18 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.normal_equations import NewtonTargets
+from dkl.linear.judge import Folds
 from dkl.linear.target_statistics import target_scale
 from dkl.methods.density.learner import TunedRegressor
 from dkl.methods.density.pass_records import FoldSums
 from dkl.methods.density.penalty import MetaSpectrum
-from dkl.methods.density.row_summary import Squared
 from dkl.methods.density.squared import cross_validate
 from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.model_selection.evaluation import Outcome, with_parameters
-from dkl.model_selection.folds import RowFolds
 from dkl.model_selection.running import Outcomes, TrialFit
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
+from dkl.solvers.squared_sums import Squared
 
 # These parameters act on the sums of a pass: they change neither the frequencies nor the rows, so no trial reads rows.
 WITHOUT_PASS = frozenset(
@@ -83,14 +83,14 @@ class OnSums:
     scoring: str | None
 
     @classmethod
-    def of(cls, model: TunedRegressor, dataset: Dataset, folds: RowFolds, scoring: str | None) -> OnSums:
+    def of(cls, model: TunedRegressor, dataset: Dataset, folds: Folds, scoring: str | None) -> OnSums:
         """Run the pass.
 
         Parameters
         ----------
         model : TunedRegressor
         dataset : Dataset
-        folds : RowFolds
+        folds : Folds
         scoring : str or None
         """
         # The steps of `TunedLearner.fit` up to its first pass over the features: check, seed, scale, draw the
@@ -141,7 +141,7 @@ class OnSums:
                 spectra.clear()
                 spectra[key] = model._meta_spectrum(self.reference)
             penalty = model._penalty(spectra[key])
-            errors = cross_validate(self.sums, penalty, model.lam, shared=model.shared_density).errors
+            errors = cross_validate(self.sums, penalty, model.lam, shared=model.shared_density)
             scores = self._scores(errors)
         except Exception as error:
             return [Outcome(float("nan"), 0.0, f"{type(error).__name__}: {error}")] * len(self.sums)

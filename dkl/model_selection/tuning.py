@@ -16,10 +16,11 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
+from dkl.linear.judge import Folds
 from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
-from dkl.model_selection.folds import RowFolds, ValidationFold, fold_views
+from dkl.model_selection.folds import ValidationFold, fold_views
 from dkl.model_selection.halving import Ladder, ladder_of, search_by_halving
 from dkl.model_selection.proposals import Acquisition, Proposer
 from dkl.model_selection.result import Tuning, tuning_of
@@ -215,7 +216,7 @@ class Search:
         """
         check_names(model, space_of(self.space), self.ladder, self.scoring)
         # Only the argument is checked here; the folds themselves need the seed.
-        RowFolds.of(self.folds, 0)
+        Folds.of(self.folds, 0)
         if self.n_trials is None and self.timeout is None:
             raise ValueError("the search has no end: give n_trials=50, say, or timeout=3600 (seconds), or both")
         if self.halving is not None and self.n_trials is None:
@@ -255,7 +256,7 @@ class Search:
         n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
         proposer = Proposer(space, self.seed, n_initial, self.acquisition, float(self.kappa))
         budget = Budget(self.n_trials, float("inf") if self.timeout is None else started + self.timeout)
-        folds = RowFolds.of(self.folds, self.seed)
+        folds = Folds.of(self.folds, self.seed)
         views = fold_views(dataset, folds)
         record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
         runner = self._runner(model, dataset, folds, views)
@@ -273,7 +274,7 @@ class Search:
             journal.record, parameters, space, split=kind_of_split(dataset), resource=resource, ended=ended
         )
 
-    def _runner(self, model: Estimator, dataset: Dataset, folds: RowFolds, views: Sequence[ValidationFold]) -> Runner:
+    def _runner(self, model: Estimator, dataset: Dataset, folds: Folds, views: Sequence[ValidationFold]) -> Runner:
         """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
         names, scoring = space_of(self.space).dimensions, self.scoring
         # Sums by fold serve models of all other folds; by time a fold is judged by models of the older ones alone.

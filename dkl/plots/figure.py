@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dkl.data.store.outputs import FileKind, check_file, written_whole
+from dkl.plain_text import plain_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,6 +156,7 @@ def _draw_as_they_are(texts: Iterable[Text], most: int) -> None:
 
 def _shortened(name: str, most: int) -> str:
     """A text of at most `most` characters: of a longer one the beginning and the end, where names differ."""
+    name = plain_text(name)
     return name if len(name) <= most else f"{name[: most - most // 3 - 1]}…{name[-(most // 3) :]}"
 
 

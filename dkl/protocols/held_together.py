@@ -1,4 +1,4 @@
-"""Which rows are held out together: the value by which a row is held out, its place among all rows, and its fold.
+"""Which rows are held out together: the value by which a row is held out, and its place among all rows.
 
 Rows are held out by `Block.held_with`, one int64 a row. A value of at least 0 is an identity (of the row, or of one of
 thousands of groups): its hash is its place. A value below 0 says its place itself: one of a few groups, which a seed
@@ -67,23 +67,3 @@ def places(held_with: np.ndarray, seed: int) -> np.ndarray:
     rank[np.argsort(hash_rows(np.arange(n_groups), seed, _HELD_OUT_ROUND), kind="stable")] = np.arange(n_groups)
     # a little beyond the beginning of the share: folds that meet there have no group in common, whatever is rounded
     return (rank[(own - TIME_PLACES) & ((1 << _GROUP_BITS) - 1)] + _BEYOND) / n_groups
-
-
-def fold_numbers(held_with: np.ndarray, count: int, seed: int, *, parts: float | None = None) -> np.ndarray:
-    """The fold of each row, (n,) int64; `count` for rows that no fold holds.
-
-    By identity and by group each fold holds one part of the rows (of the groups). By time fold 0 holds the newest
-    rows, fold 1 those before them, and so on; a model is judged on a fold by rows that are older than all of it, so
-    that the oldest rows are in none.
-
-    Parameters
-    ----------
-    held_with : ndarray of shape (n,), int64
-    count : int
-    seed : int
-    parts : float or None
-        One over the share of a fold; None is `count`, and one more by time.
-    """
-    if parts is None:
-        parts = float(count + are_times(held_with))
-    return np.minimum((places(held_with, seed) * parts).astype(np.int64), count)

@@ -130,13 +130,6 @@ def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray
     return matrix
 
 
-def symmetric(packed: np.ndarray, width: int) -> np.ndarray:
-    """The whole matrix (width, width) of an upper triangle that is packed column by column."""
-    upper, _ = lapack.dtpttr(width, packed)
-    upper = np.triu(upper)
-    return upper + np.triu(upper, 1).T
-
-
 def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
     """The factor R of R^T R = A, for a symmetric positive definite A; one that is not quite gets a growing diagonal.
 

@@ -80,8 +80,17 @@ class DeviatingPredictions(NumberPredictions):
 
     @property
     def noise_(self) -> float | np.ndarray:
-        """The standard deviation of the noise, in the units of y; (t,) for several targets."""
-        noise = self._checked_posterior().noise
+        """The standard deviation of the noise, in the units of y; (t,) for several targets.
+
+        Raises
+        ------
+        AttributeError
+            The fit left no Gram matrix. Notebooks and `dir` ask for every attribute, and take no other error.
+        """
+        try:
+            noise = self._checked_posterior().noise
+        except ValueError as error:
+            raise AttributeError(str(error)) from error
         return float(noise[0]) if self._has_one_target() else noise
 
     def _with_lengths(self, X: object, strict: bool = False) -> np.ndarray | da.Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dkl.plain_text import plain_text
 from dkl.plots.column_shares import DriftDisplay
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Drift:
             "  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{w}}" for cell, w in zip(cells, widths[1:], strict=True))])
             for name, *cells in (head, *rows)
         ]
-        return "\n".join([self._verdict, self._which, *table, *self._rest])
+        return plain_text("\n".join([self._verdict, self._which, *table, *self._rest]))
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigh
 
-from dkl.uncertainty.posterior import centred_gram
+from dkl.solvers.squared_sums import SquaredSums, centred_gram
 
 # Penalties relative to the largest eigenvalue: from where sums of products of this precision are rounding alone, to
 # where nothing is left of the coefficients.
@@ -49,23 +49,13 @@ class Evidence:
     weight: float
 
     @classmethod
-    def of_sums(cls, packed: np.ndarray, products: np.ndarray, squares: np.ndarray) -> Evidence:
-        """The evidence by sums over the rows, which need not be centred.
-
-        Parameters
-        ----------
-        packed : ndarray of shape ((m + 1) (m + 2) / 2,)
-            The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
-        products : ndarray of shape (t, m + 1)
-            ``sum_i s_i y_i (phi_i, 1)`` of each target.
-        squares : ndarray of shape (t,)
-            ``sum_i s_i y_i^2``.
-        """
-        gram, center, weight = centred_gram(packed)
-        level = products[:, -1] / weight
+    def of_sums(cls, sums: SquaredSums) -> Evidence:
+        """The evidence by sums over the rows, which need not be centred."""
+        gram, center, weight = centred_gram(sums.gram)
+        level = sums.cross[:, -1] / weight
         # sum_i s_i (phi_i - mean) y_i, and sum_i s_i (y_i - level)^2
-        centred = products[:, :-1].T - np.outer(center, products[:, -1])
-        squares = squares - weight * level**2
+        centred = sums.cross[:, :-1].T - np.outer(center, sums.cross[:, -1])
+        squares = sums.squares - weight * level**2
         eigenvalues, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False, driver="evd")
         projected = vectors.T @ centred
         # c_j^2 <= e_j |y|^2 by Cauchy and Schwarz: rounding may leave an eigenvalue below that, or below 0

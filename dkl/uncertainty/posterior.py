@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
 from dkl.solvers.cholesky import inverse_panels
+from dkl.solvers.squared_sums import centred_gram, n_columns
 from dkl.solvers.systems import factor_positive
 
 
@@ -119,35 +120,3 @@ class CoefficientPosterior:
     def __getstate__(self) -> dict[str, Any]:
         # Tasks are sent the packed factor alone, and invert it where they run.
         return {name: value for name, value in vars(self).items() if name != "_panels"}
-
-
-def n_columns(packed: np.ndarray) -> int:
-    """The columns of a triangle of so many numbers."""
-    return int(np.sqrt(2.0 * len(packed)))
-
-
-def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Products of centred features by the sums of those that are not: a Newton head's.
-
-    Parameters
-    ----------
-    packed : ndarray of shape ((m + 1) (m + 2) / 2,)
-        The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
-
-    Returns
-    -------
-    gram : ndarray of shape (m, m), Fortran order
-        The upper triangle of ``sum_i s_i phi_i phi_i^T - N mean mean^T``.
-    center : ndarray of shape (m,)
-        The mean.
-    weight : float
-        N, the sum of the weights.
-    """
-    # the last column holds the sums of the features, and last the sum of the weights
-    m = n_columns(packed) - 1
-    border, weight = packed[-m - 1 : -1], float(packed[-1])
-    center = border / weight
-    gram, _ = lapack.dtpttr(m, packed[: -m - 1])
-    for j in range(m):
-        gram[: j + 1, j] -= border[j] * center[: j + 1]
-    return gram, center, weight

@@ -19,8 +19,8 @@ import dkl
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
-from dkl.methods.density.row_summary import SquaredRows, SquaredSums
 from dkl.methods.density.squared import solve_squared
+from dkl.solvers.squared_sums import SquaredRows, SquaredSums
 
 Values = Mapping[str, Any]
 Space = dict[str, Any]

@@ -221,3 +221,56 @@ def test_a_day_that_may_be_a_month_is_told_of_and_no_date():
 def test_texts_of_several_forms_or_of_days_that_are_not_are_names(texts):
     (rule,) = learn_encoding([pd.DataFrame({"d": texts * 20})]).rules
     assert rule.kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("form", "kept"),
+    [
+        ("%d%b%Y", "d b y"),
+        ("%d%b%Y:%H:%M:%S", "d b y"),
+        ("%d-%b-%Y", "d b y"),
+        ("%-d. %B %Y %H:%M", "d b y"),
+        ("%a, %d %b %Y %H:%M:%S", "d b y"),
+        ("%b %-d, %Y", "b d y"),
+        ("%B %d %Y %I:%M %p", "b d y"),
+    ],
+)
+def test_dates_with_names_of_months_are_those_of_pandas(form, kept):
+    moments = pd.date_range("2021-01-29 17:05", periods=90, freq="301h")
+    written = pd.DataFrame({"d": moments.strftime(form).str.replace("Jan", "JAN")})
+    encoding = learn_encoding([written])
+    (rule,) = encoding.rules
+    assert (rule.kind, rule.form) == ("date", kept)
+    expected = pd.DataFrame({"d": pd.to_datetime(moments.strftime(form), format=form.replace("%-", "%"))})
+    np.testing.assert_array_equal(encoding.transform(written), encoding.transform(expected))
+
+
+@pytest.mark.parametrize("text", ["32JAN2023", "5 Janus", "market 5, 20", "31-Feb-2023"])
+def test_texts_that_begin_as_months_are_names(text):
+    (rule,) = learn_encoding([pd.DataFrame({"d": [text, "other"] * 10})]).rules
+    assert rule.kind == "category"
+
+
+def test_lengths_of_time_are_those_of_the_frame_in_its_file(tmp_path):
+    lengths = pd.to_timedelta(np.arange(-20, 70) * 977.25, unit="min")
+    frame = pd.DataFrame({"wait": lengths, "x": np.arange(90) / 7})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", shuffle=False, progress=False)
+    encoding = learn_encoding([frame])
+    assert ds.encoding.rules == encoding.rules
+    np.testing.assert_array_equal(ds.X.compute(), encoding.transform(frame))
+    texts = frame.assign(wait=lengths.astype(str))
+    np.testing.assert_array_equal(encoding.transform(texts), encoding.transform(frame))
+    with pytest.raises(ValueError, match=r"column 'wait' is 'long' in row 1, .*write it as 1 days 05:30:00"):
+        encoding.transform(texts.assign(wait=texts["wait"].where(texts.index != 1, "long")))
+
+
+def test_a_clock_that_goes_beyond_24_hours_shows_lengths_of_time():
+    texts = [f"{hour}:{hour % 60:02d}:07" for hour in range(1, 50)]
+    encoding = learn_encoding([pd.DataFrame({"wait": texts})])
+    assert encoding.rules[0].kind == "duration"
+    days = [(hour * 3600 + hour % 60 * 60 + 7) / 86400 for hour in range(1, 50)]
+    np.testing.assert_allclose(encoding.transform(pd.DataFrame({"wait": texts}))[:, 0], days, rtol=1e-6)
+    # Arrow takes lengths below a day for times of day
+    short = pa.table({"wait": pa.array([datetime.time(5, 30)])}).to_pandas()
+    np.testing.assert_allclose(encoding.transform(short)[:, 0], [5.5 / 24], rtol=1e-6)

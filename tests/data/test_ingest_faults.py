@@ -47,6 +47,7 @@ def refused(folder: Path, texts: dict[str, str], kind: type[Exception], message:
         ("x,x,y\n1,2,a\n", r"a.csv' has several columns named \['x'\]"),
         ("x,,y\n0,1,a\n1,2,b\n", r"column 2 of '.*a.csv' has no name.*drop=\[''\]"),
         (GOOD + "x,c,y\n1,a,no\n", "a.csv', row 4 after the header, is the header line once more"),
+        ("# a note\n" + GOOD, "row 1 after the header: found 3 columns, and the first line, '# a note', names one; it"),
         (GOOD + "4,a\n", "a.csv', row 4 after the header: expected 3 columns and found 2"),
         (GOOD + "4,a,no,1\n", "a.csv', row 4 after the header: expected 3 columns and found 4"),
         (GOOD + "inf,a,no\n", "column 'x' is inf in row 3; numbers must be finite"),

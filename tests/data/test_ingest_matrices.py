@@ -317,3 +317,18 @@ def test_sparse_rows_above_the_limit_are_refused_before_they_are_read(
     monkeypatch.setattr(NpzFormat, "read", lambda *given: pytest.fail("rows were read"))
     with pytest.raises(dkl.errors.MemoryLimitError, match=rf"{what} of '.*long\.npz' has [\d.]+ MiB"):
         dkl.ingest(tmp_path / "long.npz", tmp_path / "rows.zarr", memory_limit="300MiB")
+
+
+@pytest.mark.parametrize("form", ["csc", "bsr", "coo", "dia"])
+def test_a_sparse_matrix_that_is_not_stored_by_rows_is_refused_and_not_taken_for_its_transpose(
+    tmp_path: Path, form: str
+) -> None:
+    """The parts of a square CSC matrix are those of the CSR matrix with rows and columns exchanged."""
+    X = sparse.random_array((40, 40), density=0.1, format="csr", rng=np.random.default_rng(0))
+    sparse.save_npz(tmp_path / "rows.npz", X.asformat(form))
+    with pytest.raises(ValueError, match=rf"rows.npz.*'{form}'.*X.tocsr"):
+        dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr", progress=False)
+    assert not (tmp_path / "rows.zarr").exists()
+    sparse.save_npz(tmp_path / "rows.npz", X)
+    found, _ = rows_in_order(dkl.ingest(tmp_path / "rows.npz", tmp_path / "rows.zarr", progress=False))
+    np.testing.assert_array_equal(found, X.toarray())

@@ -22,9 +22,11 @@ from dkl.data.schema import RowColumn
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rows import held_rows
 from dkl.data.together.rules import counted_times, group_rule, time_rule
+from dkl.linear.judge import Folds
+from dkl.linear.minibatches import HeldOut
 from dkl.protocols import held_together
 from dkl.protocols.block import Block
-from dkl.protocols.held_together import fold_numbers, places
+from dkl.protocols.held_together import places
 
 RNG = np.random.default_rng(0)
 N = 300
@@ -218,7 +220,7 @@ def test_folds_take_shares_of_the_groups(count: int, n_groups: int) -> None:
     codes = group_codes(np.arange(n_groups), n_groups, "groups")
     rule = group_rule([codes], GROUP)
     block = rule.note(Block(0, np.empty((n_groups, 0)), None, None, codes, {"group": codes}), np.arange(n_groups))
-    sizes = np.bincount(fold_numbers(block.held_with, count, 3), minlength=count)
+    sizes = np.bincount(Folds(HeldOut(1.0 / count, 3), count)(block.held_with), minlength=count)
     assert sizes.max() - sizes.min() <= 1
     assert sizes.sum() == n_groups
 
@@ -233,7 +235,7 @@ def test_thousands_of_groups_are_held_out_by_their_hash() -> None:
 
 def test_rows_by_themselves_are_held_out_as_ever() -> None:
     ids = np.arange(1_000)
-    np.testing.assert_array_equal(fold_numbers(ids, 4, 5), (places(ids, 5) * 4).astype(int))
+    np.testing.assert_array_equal(Folds(HeldOut(0.25, 5), 4)(ids), (places(ids, 5) * 4).astype(int))
 
 
 def test_ingest_keeps_groups_and_times_of_tables(tmp_path: Path) -> None:

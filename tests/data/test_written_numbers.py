@@ -191,6 +191,15 @@ def test_one_mark_before_three_digits_is_what_the_delimiter_or_the_option_says(
     assert ds.X.compute()[0, 0] == np.float32(number)
 
 
+def test_a_warning_of_a_mark_shows_a_number_that_has_it(tmp_path: Path) -> None:
+    lines = ["v,x", *(f'"{k:,}",{k}' for k in range(900, 1800, 7))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    said = r"'1,005', whose comma may be a decimal mark .* taken for a thousands mark: decimal=','"
+    with pytest.warns(UserWarning, match=said):
+        ds = dkl.ingest(tmp_path / "rows.csv", tmp_path / "rows.zarr", **SHUFFLED)
+    assert ds.X.compute()[:, 0].tolist() == list(range(900, 1800, 7))
+
+
 def test_a_point_groups_digits_where_another_column_has_decimal_commas(tmp_path: Path) -> None:
     lines = ["umsatz;preis"] + [f"{1 + k}.{100 + k};{k},25" for k in range(60)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
@@ -206,7 +215,9 @@ def test_points_before_three_digits_between_semicolons_are_told(tmp_path: Path) 
     assert ds.X.compute()[0, 0] == np.float32(1.1)
 
 
-@pytest.mark.parametrize("mark", ["-", "--", "?", ".", "*", "n/a", "None", "<NA>", "\\N", "NaN", "#N/A", "—"])
+@pytest.mark.parametrize(
+    "mark", ["-", "--", "?", ".", "*", "n/a", "None", "<NA>", "\\N", "NaN", "#N/A", "—", "missing"]
+)
 @pytest.mark.parametrize("way", ["csv", "frame"])
 def test_marks_for_missing_values_are_missing(tmp_path: Path, mark: str, way: str) -> None:
     values = [mark if k % 3 == 0 else str(k) for k in range(90)]

@@ -121,7 +121,7 @@ def sums_by_fold(block: Block, operands: Operands) -> Sums:
     """`potential_sums` of the rows of each fold, and last of the rows that no fold holds."""
     folds = operands["folds"]
     number, out = folds(block.row_id), []
-    for fold in range(folds.count + 1):
+    for fold in (*range(folds.count), -1):
         own = [i for i in range(block.n_rows) if number[i] == fold]
         if own:
             out.append(potential_sums(block.rows(np.array(own)), operands))

@@ -78,9 +78,3 @@ def eliminate(square: float, lam: float, curvature: float, floor: float, center:
 def shift_kernel(shifts: np.ndarray, W: np.ndarray, density: np.ndarray) -> np.ndarray:
     """The mean of u_j exp(i w_j.delta), whose imaginary part an even density has not."""
     return np.array([np.mean([u * np.exp(1j * (w @ s)) for w, u in zip(W, density, strict=True)]).real for s in shifts])
-
-
-def density_at(points: np.ndarray, W: np.ndarray, density: np.ndarray, kernel: Values, gamma: float) -> np.ndarray:
-    """Equation (14): kappa(w, W) (G + gamma D I)^-1 u."""
-    coefficients = np.linalg.solve(gram(kernel, W, W) + gamma * len(W) * np.eye(len(W)), density)
-    return np.array([sum(c * kernel(point, w) for c, w in zip(coefficients, W, strict=True)) for point in points])

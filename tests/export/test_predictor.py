@@ -164,8 +164,10 @@ def test_nan_is_an_error_where_features_would_make_a_number_of_it(family: Any, s
 
 
 def test_probabilities_that_the_model_has_not_are_an_error() -> None:
+    predictor = classifier().fit(X, TWO).predictor()
+    assert not hasattr(predictor, "predict_proba")
     with pytest.raises(AttributeError, match="calibrate=True"):
-        classifier().fit(X, TWO).predictor().predict_proba(X)
+        predictor.predict_proba(X)
 
 
 def test_a_model_that_is_not_fitted_has_no_predictor() -> None:

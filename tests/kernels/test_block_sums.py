@@ -29,7 +29,7 @@ from dkl.linear.sums import shuffled_minibatch, stored_minibatch
 from dkl.methods.density.descent import TunedModel
 from dkl.methods.density.sums import MarginOptions, Smoothing
 from dkl.methods.game.sums import DualStep, Feasible, GameTargets, Smoothed, Trials
-from dkl.methods.margin.round import column_numbers
+from dkl.methods.margin.driver import column_numbers
 from dkl.methods.margin.sums import CorrectiveRound
 from dkl.methods.metric.sums import MetricModel
 from dkl.methods.peaks.grid_driver import GridProblem
@@ -37,7 +37,6 @@ from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.potentials import PotentialProblem
 from dkl.methods.rounds.sums import HeldTargets, RefitTask, SearchTask
 from dkl.methods.steps.binning import ColumnBins, column_bins
-from dkl.model_selection.folds import RowFolds
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of
 from tests.definitions import block_sums, corrective, game, metric
@@ -479,7 +478,7 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
     ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
-        "folds": RowFolds(2, 3.0, 0),
+        "folds": Folds(HeldOut(1.0 / 3.0), 2),
     },
     ("dkl.uncertainty.drift_sums", "column_counts"): lambda _: {
         "edges": column_bins(holey_rows(N, D_IN), np.ones(N), 5).edges,

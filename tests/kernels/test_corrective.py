@@ -14,7 +14,7 @@ from dkl.kernels.newton.gram import signed_products
 from dkl.kernels.normal_equations import NewtonTargets, design_rows
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.margin import sums as corrective
-from dkl.methods.margin.round import column_numbers
+from dkl.methods.margin.driver import column_numbers
 from dkl.methods.margin.sums import (
     CorrectiveRound,
     corrective_block,

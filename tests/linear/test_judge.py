@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dkl.linear.judge import Folds, SeenRows, gains, is_clear, last_gain, level_with_best
+from dkl.linear.judge import (
+    Folds,
+    SeenRows,
+    gains,
+    is_clear,
+    last_gain,
+    last_least,
+    level_with_best,
+    mean_over_rows,
+    ranked,
+)
 from dkl.linear.minibatches import HeldOut
 
 LOSSES = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)
@@ -75,3 +85,47 @@ def test_the_rows_of_a_fold_are_seen_by_the_models_of_all_others_alone() -> None
         np.testing.assert_array_equal(seen, (numbers != fold) & (numbers != -2))
     # fold 0 holds the rows that a fit without folds keeps from its model
     np.testing.assert_array_equal(SeenRows(Folds(HeldOut(0.1, seed=3), 1), 0)(rows), numbers != 0)
+
+
+@given(st.lists(st.one_of(st.floats(-2.0, 2.0), st.just(float("nan"))), max_size=12))
+def test_scores_are_ranked_from_the_best_on_equal_ones_in_order_and_failures_left_out(scores: list[float]) -> None:
+    able = [place for place, score in enumerate(scores) if score == score]
+    assert ranked(scores) == sorted(able, key=lambda place: (-scores[place], place))
+
+
+@given(LOSSES)
+def test_of_equal_losses_the_last_is_the_least(losses: list[float]) -> None:
+    place = int(last_least(np.array(losses)))
+    assert losses[place] == min(losses)
+    assert all(loss > losses[place] for loss in losses[place + 1 :])
+
+
+def test_each_row_counts_once_in_the_mean_over_folds() -> None:
+    rows = np.arange(10.0)
+    folds = [rows[:2], rows[2:5], rows[5:]]
+    scores, weights = (np.array([measure(fold) for fold in folds]) for measure in (np.mean, len))
+    assert mean_over_rows(scores, weights) == pytest.approx(rows.mean(), rel=1e-15)
+
+
+def test_folds_take_equal_shares_of_all_rows_and_a_single_one_its_share() -> None:
+    rows = np.arange(40_000)
+    assert np.bincount(Folds.of(5, 3)(rows)).tolist() == pytest.approx([8_000] * 5, rel=0.03)
+    assert np.mean(Folds.of(0.3, 3)(rows) == 0) == pytest.approx(0.3, rel=0.03)
+    # rows that a model holds out by itself, under the same seed, are of all folds
+    own = Folds.of(5, 3)(rows[HeldOut(0.1, 3).mask(rows)])
+    assert np.bincount(own).min() > 700
+
+
+@pytest.mark.parametrize("folds", [1, 0, True, 1.0, 0.0, -0.2, "five", None])
+def test_folds_that_are_neither_a_number_nor_a_share_are_refused(folds: object) -> None:
+    with pytest.raises(ValueError, match=r"folds is .*; expected a whole number of at least 2"):
+        Folds.of(folds, 0)  # type: ignore[arg-type]
+
+
+def test_models_see_all_other_folds_or_by_time_the_older_ones() -> None:
+    folds = Folds.of(4, 0)
+    assert folds.outside(1) == [0, 2, 3, -1]
+    assert folds.along_time().outside(1) == [2, 3, -1]
+    # the oldest rows, of no fold, are as many as each fold has
+    assert folds.along_time().held_out.share == pytest.approx(0.2)
+    assert Folds.of(0.25, 0).along_time().held_out.share == 0.25

@@ -16,9 +16,9 @@ from distributed import Client, LocalCluster
 import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.together.rows import BesideFeatures, held_rows
-from dkl.linear.judge import judging_folds
+from dkl.linear.judge import Folds, judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.model_selection.folds import fold_views
 
 RNG = np.random.default_rng(0)
 N = 360
@@ -49,7 +49,7 @@ def same(first: Any, second: Any) -> bool:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_no_group_is_in_two_folds(count: int) -> None:
-    folds = fold_views(together(groups=GROUPS), RowFolds.of(count, 3))
+    folds = fold_views(together(groups=GROUPS), Folds.of(count, 3))
     found = [set(GROUPS[numbers(fold.test)]) for fold in folds]
     assert sum(map(len, found)) == 18
     assert set.union(*found) == set(GROUPS)
@@ -58,7 +58,7 @@ def test_no_group_is_in_two_folds(count: int) -> None:
 
 
 def test_no_row_is_judged_by_a_model_of_newer_rows() -> None:
-    folds = fold_views(together(times=DAYS), RowFolds.of(4, 3))
+    folds = fold_views(together(times=DAYS), Folds.of(4, 3))
     parts = [(DAYS[numbers(fold.train)], DAYS[numbers(fold.test)]) for fold in folds]
     assert all(train.max() < test.min() for train, test in parts)
     assert all(newer.min() > older.max() for (_, newer), (_, older) in itertools.pairwise(parts))
@@ -66,7 +66,7 @@ def test_no_row_is_judged_by_a_model_of_newer_rows() -> None:
 
 
 def test_a_share_by_time_is_the_newest_rows() -> None:
-    (fold,) = fold_views(together(times=DAYS), RowFolds.of(0.25, 3))
+    (fold,) = fold_views(together(times=DAYS), Folds.of(0.25, 3))
     assert DAYS[numbers(fold.train)].max() < DAYS[numbers(fold.test)].min()
     assert fold.test.n_rows == pytest.approx(N / 4, rel=0.1)
 

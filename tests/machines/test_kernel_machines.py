@@ -691,3 +691,19 @@ def test_learned_features_are_those_of_the_learner_alone(digits: Any) -> None:
     machine = classifier(features=learner).fit(X, y)
     np.testing.assert_array_equal(machine.features_.transform(X), clone(learner).fit(X, y).transform(X))
     assert not hasattr(learner, "feature_map_")
+
+
+@pytest.mark.parametrize("machine", [regressor(), classifier(), dkl.MarginFeatures(), dkl.TunedRegressor()])
+def test_notebooks_and_completion_may_ask_for_every_attribute(machine: Any) -> None:
+    """What a fit has not left is no attribute: another error would end `dir`, and with it Tab and the page of HTML."""
+    X, y = rows(60, 2)
+    for model in (machine, machine.fit(X, y) if isinstance(machine, KernelClassifier | KernelRegressor) else machine):
+        assert "fit" in dir(model)
+        assert not [name for name in dir(model) if name == "noise_"]
+        assert type(model).__name__ in model._repr_html_()
+
+
+def test_a_regressor_without_a_gram_matrix_says_so_when_its_noise_is_asked_for() -> None:
+    model = regressor(solver="sgd").fit(rows(60, 3)[0], np.arange(60.0))
+    with pytest.raises(AttributeError, match="has no deviations"):
+        _ = model.noise_

@@ -20,11 +20,13 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool
 from dkl.methods.frequency_search.peak_search import SearchOptions
-from dkl.methods.margin import round as corrective_round
-from dkl.methods.margin.driver import CorrectiveDriver
+from dkl.methods.margin import driver as one_family
+from dkl.methods.margin.driver import CorrectiveDriver, most_candidates
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState, RoundSchedule
-from dkl.methods.margin.round import most_candidates
 from dkl.methods.margin.sums import gram_weights
+from dkl.methods.rounds import driver as families
+from dkl.methods.rounds.loop import best_round
+from dkl.methods.rounds.problem import RoundsProblem, first_state
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.passes.room import own_room
 from dkl.passes.states import decode_state, encode_state
@@ -338,6 +340,29 @@ def test_rounds_end_for_the_reason_that_is_given(schedule: RoundSchedule, messag
         assert state.n_points == 9
 
 
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([1.0, 0.5, 0.6, 0.7], 1),
+        # less than a ten thousandth is no gain, however often it comes
+        ([1.0, 0.5, 0.49998, 0.49997, 0.49996, 0.4], 5),
+        ([1.0, 0.5, 0.49998, 0.49997, 0.49996], 1),
+        ([np.nan, np.nan, np.nan, np.nan], 3),
+    ],
+)
+def test_rounds_of_one_family_and_of_several_have_the_same_patience(losses: list[float], best: int) -> None:
+    assert best_round(np.array(losses)) == best
+    has_ended = len(losses) - 1 - best >= 2
+    problem = problem_of(schedule=RoundSchedule(patience=2))
+    history = np.zeros((len(losses), len(HISTORY)))
+    history[:, HISTORY.index("held_out_loss")] = losses
+    state = replace(CorrectiveDriver().init(problem), history=history, points=problem.space.start(3, 0))
+    assert bool(one_family.why_to_stop(problem, state)) == has_ended
+    several = RoundsProblem(problem.targets, 1, D_IN, 50, problem.loss, patience=2)
+    lines = np.column_stack([np.ones(len(losses)), losses, np.ones(len(losses))])
+    assert bool(families.why_to_stop(several, replace(first_state(several), history=lines))) == has_ended
+
+
 def test_given_points_stay_and_others_join_them() -> None:
     X, y = rows()
     start = FAMILY.draw(5, D_IN, 9, np.float32).projection.dense()
@@ -473,14 +498,14 @@ def test_more_features_than_a_round_has_room_for_take_more_rounds(n_rows: int, m
     X = generator.standard_normal((n_rows, 3))
     y = X[:, 0] * X[:, 1] > 0.0
     most: list[int] = []
-    accumulator = corrective_round.Accumulator
+    accumulator = one_family.Accumulator
 
     def seen(shape: tuple[int, ...], *rest: str) -> Any:
         most.append(8 * int(np.prod(shape)))
         return accumulator(shape, *rest)
 
-    monkeypatch.setattr(corrective_round, "_PANEL_BYTES", 1 << 17)
-    monkeypatch.setattr(corrective_round, "Accumulator", seen)
+    monkeypatch.setattr(one_family, "_PANEL_BYTES", 1 << 17)
+    monkeypatch.setattr(one_family, "Accumulator", seen)
     dkl.plan(dkl.MarginFeatures(n_features=200), X, y)
     features = dkl.MarginFeatures(n_features=200, random_state=0).fit(X, y)
     assert features.transform(X[:2]).shape == (2, 200)

@@ -16,8 +16,6 @@ from dkl.methods.density.meta_kernels import (
     SumMetaKernel,
     as_meta_kernel,
 )
-from dkl.methods.density.penalty import meta_spectrum
-from dkl.methods.density.spectral import density_at
 from tests.definitions import density as definitions
 
 CASES: dict[str, tuple[Any, definitions.Values]] = {
@@ -62,16 +60,6 @@ def test_a_gram_matrix_is_symmetric_and_has_no_negative_eigenvalue(case: str) ->
 def test_an_even_meta_kernel_holds_even_functions_alone(case: str) -> None:
     W, V = frequencies(5), frequencies(4, seed=1)
     np.testing.assert_array_equal(CASES[case][0].gram(W, V), CASES[case][0].gram(W, -V))
-
-
-@pytest.mark.parametrize("kernel", [PolynomialMetaKernel(2, 0.3), PolynomialMetaKernel(2, 2.0, even=True)])
-def test_a_constant_makes_the_reference_density_exact(kernel: PolynomialMetaKernel) -> None:
-    """Footnote 1: mu-hat = 1 everywhere, which no combination of RBF functions is."""
-    W, points = frequencies(40), 3.0 * frequencies(20, seed=1)
-    found = density_at(points, W, np.ones(40), kernel, meta_spectrum(W, kernel), gamma=1e-13)
-    np.testing.assert_allclose(found, 1.0, rtol=0, atol=1e-8)
-    smooth = RBFMetaKernel()
-    assert np.ptp(density_at(points, W, np.ones(40), smooth, meta_spectrum(W, smooth), gamma=1e-13)) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkl.methods.game.projection import alternate_dual, first_edges, keep_found, narrow, project_dual
-from dkl.methods.game.sums import breakpoint_sums
+from dkl.methods.game.projection import first_edges, keep_found, narrow, project_dual
+from dkl.methods.game.sums import breakpoint_sums, feasible
 from tests.definitions import game as definitions
 
 
@@ -89,9 +89,20 @@ def test_one_class_alone_leaves_nothing() -> None:
     np.testing.assert_allclose(alpha, 0.0, atol=1e-15)
 
 
+def alternated(
+    values: np.ndarray, signs: np.ndarray, weight: np.ndarray, rounds: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    """The alternations that a game spreads over passes, with an upper bound of 1: weights, and what each subtracts."""
+    shifts = np.zeros((0, values.shape[1]))
+    for _ in range(rounds):
+        alpha = np.clip(feasible(values, signs, 1.0, shifts, exact=False), 0.0, 1.0)
+        shifts = np.vstack([shifts, (weight @ (signs * alpha))[None] / weight.sum()])
+    return feasible(values, signs, 1.0, shifts, exact=False), shifts
+
+
 def test_alternating_projections_are_algorithm_3() -> None:
     values, signs, weight = dual_block()
-    alpha, shifts = alternate_dual(values, signs, weight, 1.0)
+    alpha, shifts = alternated(values, signs, weight)
     assert shifts.shape == (10, 2)
     np.testing.assert_allclose(alpha, definitions.alternate_dual(values, signs, weight, 1.0), rtol=0, atol=1e-14)
 
@@ -100,7 +111,7 @@ def test_alternating_projections_end_feasible_but_not_at_the_projection() -> Non
     n = 2_000
     values = np.random.default_rng(0).normal(0.6, 1.0, (n, 1))
     signs = np.where(np.arange(n) < n // 10, 1.0, -1.0)[:, None]
-    far, _ = alternate_dual(values, signs, np.ones(n), 1.0, rounds=200)
+    far, _ = alternated(values, signs, np.ones(n), rounds=200)
     nearest, _ = project_dual(values, signs, np.ones(n), 1.0)
     assert abs((signs * far).sum()) < 1e-9 * n
     assert far.min() > -1e-9

@@ -7,9 +7,7 @@ import pytest
 
 from dkl.features.families import Gaussian, Laplacian, Matern
 from dkl.methods.density import spectral
-from dkl.methods.density.meta_kernels import DeltaMetaKernel, RBFMetaKernel
-from dkl.methods.density.penalty import meta_spectrum
-from dkl.methods.density.spectral import density_at, shift_kernel, steepest_direction
+from dkl.methods.density.spectral import shift_kernel, steepest_direction
 from tests.definitions import density as definitions
 
 
@@ -44,24 +42,6 @@ def test_a_reweighted_reference_is_another_kernel() -> None:
     shifts = np.linspace(0.0, 3.0, 7)[:, None]
     narrower = Gaussian(0.7).kernel(shifts, np.zeros((1, 1)))[:, 0]
     np.testing.assert_allclose(shift_kernel(shifts, W, u), narrower, atol=0.03)
-
-
-@pytest.mark.parametrize("gamma", [1e-3, 1.0])
-def test_the_density_off_the_sample_is_equation_14(gamma: float) -> None:
-    W, points, u = drawn(8), drawn(5), 1.0 + np.random.default_rng(0).random((2, 8))
-    kernel, values = RBFMetaKernel(0.9, even=True), definitions.even(definitions.rbf(0.9))
-    found = density_at(points, W, u, kernel, meta_spectrum(W, kernel), gamma=gamma)
-    expected = [definitions.density_at(points, W, one, values, gamma) for one in u]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_array_equal(found, density_at(-points, W, u, kernel, meta_spectrum(W, kernel), gamma=gamma))
-
-
-def test_a_delta_says_nothing_off_the_sample() -> None:
-    W, u = drawn(4), np.array([1.0, 2.0, 3.0, 4.0])
-    found = density_at(
-        np.concatenate([W[1:3], drawn(2)]), W, u, DeltaMetaKernel(), meta_spectrum(W, "delta"), gamma=0.5
-    )
-    np.testing.assert_allclose(found, [2.0 / 3.0, 1.0, 0.0, 0.0], rtol=1e-15)
 
 
 def test_no_direction_is_steeper_than_the_steepest() -> None:

@@ -21,9 +21,10 @@ import dkl
 from dkl.cli.app import app
 from dkl.data.coerce import as_dataset
 from dkl.errors import StoreError
+from dkl.linear.judge import Folds
 from dkl.model_selection.comparing import entries_of, exact_machine, learners_for
 from dkl.model_selection.comparison import Compared, Comparison
-from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.model_selection.folds import fold_views
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.registry import learner_classes
 from tests.test_notebooks import run_here
@@ -82,7 +83,7 @@ def test_rivals_are_those_that_end_in_time_and_take_such_rows() -> None:
 
 def test_scores_are_those_of_each_fit_by_itself(rows: tuple[np.ndarray, np.ndarray]) -> None:
     found = small(rows, folds=2, machine=None)
-    folds = fold_views(as_dataset(*rows), RowFolds.of(2, 0))
+    folds = fold_views(as_dataset(*rows), Folds.of(2, 0))
     weights = [fold.test.total_weight for fold in folds]
     for one in found.results:
         features = dkl.RandomFeatures(n_features=one.n_features, scaling="standard", random_state=0)
@@ -150,7 +151,7 @@ def test_a_memory_limit_holds_for_every_fit(rows: tuple[np.ndarray, np.ndarray])
 def test_estimators_of_others_are_fitted_once_to_the_same_rows(rows: tuple[np.ndarray, np.ndarray]) -> None:
     logistic = LogisticRegression(C=0.1, max_iter=500)
     found = small(rows, learners={"random": dkl.RandomFeatures(), "logistic": logistic})
-    (fold,) = fold_views(as_dataset(*rows), RowFolds.of(0.2, 0))
+    (fold,) = fold_views(as_dataset(*rows), Folds.of(0.2, 0))
     by_hand = logistic.fit(fold.train.X.compute(), fold.train.y.compute())
     (one,) = (one for one in found.results if one.learner == "logistic")
     assert (one.n_features, one.score) == (None, by_hand.score(fold.test.X.compute(), fold.test.y.compute()))

@@ -13,7 +13,8 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.encodings.categories import with_categories
 from dkl.linear.fitting import Run
-from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.linear.judge import Folds
+from dkl.model_selection.folds import fold_views
 from dkl.protocols.sampling import smallest_keys
 
 
@@ -93,7 +94,7 @@ def test_a_value_is_judged_by_its_alignment_with_the_fold_that_it_has_not_seen(
     # no whole numbers: a fit takes these for copies of rows, and draws among them
     weight = 0.5 + np.arange(200) % 3
     found = dkl.sweep(learner, X, y, values=values, folds=3, sample_weight=weight, random_state=11)
-    fold = RowFolds.of(3, 11)(np.arange(200))
+    fold = Folds.of(3, 11)(np.arange(200))
     shares = np.array([weight[fold == number].sum() for number in range(3)])
     for _, row in found.table.iterrows():
         chosen = clone(learner).set_params(random_state=11, **row.drop(["alignment", "deviation"]).to_dict())
@@ -161,7 +162,7 @@ def test_what_needs_a_pass_of_its_own_is_refused(
 
 
 def test_folds_of_a_sweep_are_those_of_a_search(sphere: tuple[np.ndarray, np.ndarray]) -> None:
-    views = fold_views(as_dataset(*sphere), RowFolds.of(0.25, 2))
+    views = fold_views(as_dataset(*sphere), Folds.of(0.25, 2))
     assert len(views) == 1
     found = dkl.sweep(ALIGNED, *sphere, values={"rho": [1.0]}, folds=0.25, random_state=2)
     assert found.table["deviation"].tolist() == [0.0]
@@ -177,9 +178,9 @@ def test_rows_that_judge_tell_no_other_row_their_targets_by_way_of_target_means(
     found = dkl.sweep(learner, frame, y, values=values, folds=5, random_state=7)
     assert found.best_score_ > 0.05
     assert found.best_learner_.transform(frame).shape[0] == n
-    dataset, folds = as_dataset(frame, y), RowFolds.of(5, 7)
+    dataset, folds = as_dataset(frame, y), Folds.of(5, 7)
     held_with = next(dataset.source.blocks_without_x()).held_with
-    held_out = folds.first_held_out
+    held_out = folds.held_out
     np.testing.assert_array_equal(held_out.mask(held_with), folds(held_with) == 0)
     # one fold judges, on numbers that were made without the targets of its rows
     changed = np.where(held_out.mask(held_with), 1 - y, y)

@@ -21,7 +21,8 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.data.create import create_dataset
 from dkl.errors import StoreError
-from dkl.model_selection.folds import RowFolds, fold_views
+from dkl.linear.judge import Folds
+from dkl.model_selection.folds import fold_views
 from dkl.model_selection.halving import ladder_of
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.space import space_of
@@ -164,7 +165,7 @@ def test_a_trial_scores_the_mean_over_the_rows_of_its_folds(numbers: tuple[np.nd
     weight = np.arange(90) % 4
     alphas = [0.01, 1.0, 30.0]
     tuning = dkl.tune(Ridge(), X, y, space={"alpha": alphas}, sample_weight=weight, folds=4, random_state=5)
-    fold = RowFolds.of(4, 5)(np.arange(90))
+    fold = Folds.of(4, 5)(np.arange(90))
     expected = {}
     for alpha in alphas:
         total = 0.0
@@ -188,7 +189,7 @@ def test_every_row_is_in_one_fold_whatever_the_blocks_are(tmp_path: Path) -> Non
     stored = create_dataset(str(tmp_path / "rows.zarr"), X, y, sample_weight=weight, rows_a_block=64)
     ids = []
     for dataset in (as_dataset(X, y, weight), stored):
-        views = fold_views(dataset, RowFolds.of(5, 1))
+        views = fold_views(dataset, Folds.of(5, 1))
         for view in views:
             inside, outside = set(np.asarray(view.test.row_id)), set(np.asarray(view.train.row_id))
             assert inside | outside == set(np.flatnonzero(weight))
@@ -201,7 +202,7 @@ def test_every_row_is_in_one_fold_whatever_the_blocks_are(tmp_path: Path) -> Non
 
 
 def test_a_share_holds_out_so_much_once() -> None:
-    (view,) = fold_views(as_dataset(np.zeros((4_000, 1)), np.arange(4_000) % 2), RowFolds.of(0.2, 0))
+    (view,) = fold_views(as_dataset(np.zeros((4_000, 1)), np.arange(4_000) % 2), Folds.of(0.2, 0))
     assert abs(view.test.n_rows - 800) < 100
     assert view.test.n_rows + view.train.n_rows == 4_000
 
@@ -209,7 +210,7 @@ def test_a_share_holds_out_so_much_once() -> None:
 def test_scorers_of_scikit_learn_see_all_predictions(labels: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = labels
     tuning = dkl.tune(machine(alpha=1e-3), X, y, space={"alpha": [1e-3]}, folds=0.5, scoring="roc_auc", random_state=0)
-    (view,) = fold_views(as_dataset(X, y), RowFolds.of(0.5, 0))
+    (view,) = fold_views(as_dataset(X, y), Folds.of(0.5, 0))
     model = machine(alpha=1e-3, random_state=0).set_params(features__random_state=0).fit(view.train)
     expected = roc_auc_score(np.asarray(view.test.y), np.asarray(model.decision_function(view.test)))
     assert tuning.best_score_ == pytest.approx(expected, rel=1e-12)
@@ -474,7 +475,7 @@ def test_one_pass_judges_every_trial_of_a_tuned_regressor(tmp_path: Path) -> Non
     tuning = dkl.tune(model, X, y, **given, refit=False)
 
     # with a fixed bandwidth and no scaling, only the scale of the targets differs from fits without each fold
-    fold = RowFolds.of(3, 7)(np.arange(120))
+    fold = Folds.of(3, 7)(np.arange(120))
     scale = np.sqrt(np.cov(y, aweights=weight, bias=True))
     for trial, chosen in enumerate(tuning.trials[list(space)].to_dict("records")):
         for number in range(3):

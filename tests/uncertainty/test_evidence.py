@@ -16,6 +16,7 @@ from dkl.features.families import Gaussian
 from dkl.kernels.newton.gram import packed_size
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.random_features import RandomFeatures
+from dkl.solvers.squared_sums import SquaredSums
 from dkl.uncertainty.evidence import Evidence
 from tests.definitions import uncertainty as definitions
 
@@ -37,7 +38,7 @@ def evidence_of(phi: np.ndarray, y: np.ndarray) -> Evidence:
     packed = np.concatenate([gram[: j + 1, j] for j in range(len(gram))])
     assert len(packed) == packed_size(0, len(gram))
     targets = y.reshape(len(y), -1)
-    return Evidence.of_sums(packed, targets.T @ wide, np.sum(targets**2, axis=0))
+    return Evidence.of_sums(SquaredSums(packed, targets.T @ wide, np.sum(targets**2, axis=0)))
 
 
 @pytest.mark.parametrize("lam", PENALTIES)

@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkl.data.checks import spoken_names
 from dkl.data.columns.free_text import TextDirections
-from dkl.data.columns.numbers import Mark, NumberForm, UsualMark, two_spellings
+from dkl.data.columns.numbers import LEADING_ZERO, Mark, NumberForm, NumberParts, UsualMark, two_spellings
 from dkl.data.columns.seen import SHARE_READ, Reading, TextStatistics
 from dkl.data.ingest.column_rules import (
     DIRECTION,
@@ -21,11 +23,14 @@ from dkl.data.ingest.column_rules import (
     decide_rule,
 )
 from dkl.data.ingest.dates import spoken_form
+from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.statistics import ColumnStatistics, TableStatistics
 from dkl.errors import Problems, hint, users_level
 
 # From this share of values on that are written as numbers, or dates, a column of texts is told that most of them are.
 _MOST_PART = 0.5
+# So many ways of writing numbers are shown, the others counted.
+_MOST_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,12 @@ def decided_columns(
                 rule = replace(rule, why=_why_no_number(column.texts))
                 decided.said += _why_names(column, marks)
             if rule.kind in ("category", "code"):
-                decided.said += apart_by_blanks(f"column '{column.name}'", column.categories or {})
+                # what came as categories was called names by its type; of numbers of several forms it was said
+                are_meant = chosen or column.texts is None or bool(column.texts.ways)
+                otherwise = f"or say that they do not: categorical=['{column.name}']"
+                decided.said += alike_names(
+                    f"column '{column.name}'", column.categories or {}, otherwise, are_meant=are_meant
+                )
             decided.rules.append(rule)
     return decided
 
@@ -208,8 +218,8 @@ def _spoken(reading: Reading) -> str:
     """What a column is read as, in words."""
     if reading.kind == "number":
         return f"numbers written as {reading.form}" if reading.form else "numbers"
-    if reading.kind == "time":
-        return "times of day"
+    if reading.kind != "date":
+        return "times of day" if reading.kind == "time" else "lengths of time"
     return f"dates written {spoken_form(reading.form)}" if reading.form else "dates in ISO 8601"
 
 
@@ -248,15 +258,17 @@ def open_mark(name: str, reading: Reading, marks: Marks) -> str:
     name : str
         How messages call the column.
     reading : Reading
+        Of numbers that are open.
     marks : Marks
     """
     form = NumberForm.of(reading.form) if reading.form else NumberForm()
-    mark = "," if "," in reading.figures.first[1] else "."
+    ((_, example),) = reading.either
+    mark = "," if "," in example else "."
     is_decimal = form.decimal == mark
     taken = "a decimal mark" if is_decimal else "a thousands mark"
     other = "." if (mark == ",") == is_decimal else ","
     return (
-        f"{name} holds numbers such as {reading.figures.first[1]!r}, whose {'comma' if mark == ',' else 'point'} may "
+        f"{name} holds numbers such as {example!r}, whose {'comma' if mark == ',' else 'point'} may "
         f"be a decimal mark or stand between thousands, and is taken for {taken}: {marks.remedy.format(repr(other))} "
         "takes it for the other one"
     )
@@ -276,8 +288,10 @@ def _written_twice(column: ColumnStatistics, reading: Reading) -> tuple[str, str
     return two_spellings(texts, form.numbers(texts))
 
 
-def several_units(name: str, texts: TextStatistics, otherwise: str = "") -> str:
-    """The sentence for a column that writes numbers with a unit and without, or with several; empty where it does not.
+def several_ways(name: str, texts: TextStatistics, otherwise: str = "") -> str:
+    """The sentence for a column whose numbers have several forms, such as 5% and 5, 1 kg and 500 g, 5,5 and 5.5.
+
+    Empty where they have one, or are none.
 
     Parameters
     ----------
@@ -287,20 +301,40 @@ def several_units(name: str, texts: TextStatistics, otherwise: str = "") -> str:
     otherwise : str
         How the caller says that they are names; empty where they cannot be.
     """
-    written = [f"{of.first[1]!r} in row {of.first[0]} ({of.count:,} values)" for of in texts.units]
-    if not written:
+    ways = texts.ways
+    if not ways:
         return ""
-    ways = f"{name} writes its numbers in {len(written)} ways, {', '.join(written[:-1])} and {written[-1]}"
+    *first, last = [f"{of.first[1]!r} in row {of.first[0]} ({of.count:,} values)" for of in ways[:_MOST_SHOWN]]
+    shown = f"{', '.join(first)} and {last}" if len(ways) <= _MOST_SHOWN else f"{', '.join([*first, last])}, ..."
+    said = f"{name} writes its numbers in {len(ways)} ways, {shown}, which need not mean the same"
     if not otherwise:
-        return f"{ways}, which need not mean the same: write all of them in one way"
-    return (
-        f"{ways}, which need not mean the same; all are taken as names. Write all of them in one way to have numbers, "
-        f"{otherwise}"
-    )
+        return f"{said}: write all of them in one way"
+    return f"{said}; all are taken as names. Write all of them in one way to have numbers, {otherwise}"
 
 
-def apart_by_blanks(name: str, counts: Mapping[str, int]) -> list[str]:
-    """A sentence on names that differ by blanks around them alone, where there are any.
+def few_zeros(name: str, texts: TextStatistics, otherwise: str = "") -> list[str]:
+    """A sentence on numbers that are names since few of them have a zero in front, which may be a slip.
+
+    Parameters
+    ----------
+    name : str
+        How messages call the column.
+    texts : TextStatistics
+    otherwise : str
+        How the caller says that they are names, where that can be said.
+    """
+    zeros = texts.leading_zeros
+    numbers = sum(figures.count for figures in texts.numbers.values())
+    if zeros is None or zeros.count > (1.0 - SHARE_READ) * texts.count or 2 * numbers < texts.count:
+        return []
+    return [
+        f"{name} is taken for names, since {zeros.count:,} of its {texts.count:,} values have a zero in front, the "
+        f"first is {_named([zeros.first])}; write these as the others to have numbers{otherwise and f', {otherwise}'}"
+    ]
+
+
+def alike_names(name: str, counts: Mapping[str, int], otherwise: str = "", *, are_meant: bool = False) -> list[str]:
+    """A sentence on names that may mean the same: they differ by blanks, by capitals, or by how they write a number.
 
     Parameters
     ----------
@@ -308,22 +342,62 @@ def apart_by_blanks(name: str, counts: Mapping[str, int]) -> list[str]:
         How messages call the column.
     counts : mapping of str to int
         How often each of its names occurs.
+    otherwise : str
+        How the caller says that they are different ones, where that can be said.
+    are_meant : bool
+        It was said: blanks around them, which nobody sees, are told of all the same.
     """
-    alike: dict[str, list[str]] = {}
-    for text in counts:
-        if text != text.strip():
-            alike.setdefault(text.strip(), []).append(text)
-    # the name itself comes first, where it occurs
-    alike = {text: [*([text] if text in counts else []), *sorted(found)] for text, found in alike.items()}
-    pairs = [found for text, found in sorted(alike.items()) if len(found) > 1]
-    if not pairs:
+    texts = pa.array(list(counts), pa.string())
+    keys = pc.utf8_trim_whitespace(texts)
+    if not are_meant:
+        numbers = _names_as_numbers(texts, np.fromiter(counts.values(), np.int64, len(counts)))
+        keys = pc.coalesce(pa.array(numbers + 0.0, from_pandas=True).cast(pa.string()), pc.utf8_lower(keys))
+    coded = pc.dictionary_encode(keys)
+    if len(coded.dictionary) == len(texts):
         return []
-    shown = "; ".join(" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in found) for found in pairs[:3])
-    more = f"; and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
+    codes = coded.indices.to_numpy()
+    alike: dict[int, list[str]] = {}
+    for place in np.flatnonzero(np.bincount(codes)[codes] > 1).tolist():
+        alike.setdefault(int(codes[place]), []).append(texts[place].as_py())
+    # the name without blanks comes first
+    found = [sorted(group, key=lambda text: (len(text), text)) for group in alike.values()]
+    found.sort(key=lambda group: (group[0].strip(), group))
+    by = [how for how in _ALIKE if any(_differ_by(group) == how for group in found)]
+    shown = "; ".join(" and ".join(f"{text!r} ({counts[text]:,} rows)" for text in group) for group in found[:3])
+    more = f"; and {len(found) - 3:,} more" if len(found) > 3 else ""
+    remedy = " (of a frame: rows[column].str.strip() removes blanks)" if _ALIKE[0] in by else ""
+    if otherwise and by != [_ALIKE[0]]:
+        remedy += f", {otherwise}"
     return [
-        f"{name} holds names that differ by the blanks around them alone, and are taken for different ones: "
-        f"{shown}{more}. Where they mean the same, remove the blanks before (of a frame: rows[column].str.strip())"
+        f"{name} holds names that differ by {' or by '.join(by)} alone, and are taken for different ones: "
+        f"{shown}{more}. Where they mean the same, write them in one way{remedy}"
     ]
+
+
+_ALIKE = ("the blanks around them", "capital letters", "the spelling of a number")
+
+
+def _differ_by(group: list[str]) -> str:
+    """The way in which names that may mean the same differ, the plainest that tells all of them apart."""
+    if len({text.strip() for text in group}) == 1:
+        return _ALIKE[0]
+    return _ALIKE[1] if len({text.strip().lower() for text in group}) == 1 else _ALIKE[2]
+
+
+def _names_as_numbers(texts: pa.Array, counts: np.ndarray) -> np.ndarray:
+    """The numbers that names write, (n,); NaN where one writes none, and everywhere unless nearly all of them do."""
+    parts = NumberParts.of(texts)
+    values = np.full(len(texts), np.nan)
+    is_number = parts.place >= 0
+    # 5% need not be 5
+    if len({spelling.unit for spelling in parts.spellings}) != 1 or counts[is_number].sum() < SHARE_READ * counts.sum():
+        return values
+    for place, spelling in enumerate(parts.spellings):
+        at = np.flatnonzero(parts.place == place)
+        # a zero in front makes a name of its own: 0123 is not 123
+        values[at] = np.nan if spelling.shape == LEADING_ZERO else parts.numbers(at, spelling.thousands)
+    # of larger whole numbers several are one in float64
+    return np.where(np.abs(values) < EXACT, values, np.nan)
 
 
 def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
@@ -338,25 +412,23 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
             "be told from the month; its values are taken as names. Write them as 2014-03-27 to have dates (of a "
             f"frame: pandas.to_datetime with a format), {names}"
         ]
+    if len(texts.first_dates) > 1:
+        return [
+            f"{name} writes its dates in several forms ({_named(texts.first_dates)}); its values are taken as names. "
+            f"Write all of them as 2014-03-27 to have dates (of a frame: pandas.to_datetime with a format), {names}"
+        ]
     if texts.short_years >= _MOST_PART * (texts.count - texts.marks) and texts.short_years:
         return [
             f"{name} looks like dates whose year has two digits ({_named(texts.short_year)}), which does not tell the "
             "century, nor day, month and year apart; its values are taken as names. Write the year with four digits, "
             f"as in 2014-03-27, to have dates (of a frame: pandas.to_datetime with a format), {names}"
         ]
-    if units := several_units(name, texts, names):
-        return [units]
+    if ways := several_ways(name, texts, names):
+        return [ways]
     if column.categories is not None and len(column.categories) <= MOST_ONE_HOT:
         return []
-    zeros = texts.leading_zeros
-    if zeros is not None:
-        # a few zeros among many numbers may be a slip
-        if zeros.count > (1.0 - SHARE_READ) * texts.count:
-            return []
-        return [
-            f"{name} is taken for names, since {zeros.count:,} of its {texts.count:,} values have a zero in front, the "
-            f"first is {_named([zeros.first])}; write these as the others to have numbers, {names}"
-        ]
+    if texts.leading_zeros is not None:
+        return few_zeros(name, texts, names)
     most = texts.reading(marks.decimal, marks.usual, share=_MOST_PART)
     if most is None:
         return []

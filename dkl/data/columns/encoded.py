@@ -20,6 +20,7 @@ from dkl.data.ingest.dates import (
     CLOCK,
     DATE_KINDS,
     NAIVE,
+    SPAN,
     ZONED,
     date_kind,
     days,
@@ -151,7 +152,8 @@ class _Column:
         elif self.column.null_count == len(self.column):
             values = np.full(len(self.column), np.nan)
         else:
-            if date_kind(self.column.type) != rule.kind:
+            # lengths of less than a day look like times of day
+            if date_kind(self.column.type) not in (rule.kind, "time" if rule.kind == "duration" else ""):
                 raise TypeError(f"column '{rule.name}' holds {self.column.type} values, and held {rule.kind}s before")
             values = days(self.column, rule.zone or "")
             self._tell_zone(np.flatnonzero(~np.isnan(values)), zone_of(self.column.type))
@@ -174,8 +176,8 @@ class _Column:
         """The days that texts write in the form of the rule, or in ISO 8601; NaN where they are missing."""
         rule, written = self.rule, self._texts()
         values = np.full(len(written), np.nan)
-        forms = (CLOCK,) if rule.kind == "time" else dict.fromkeys((rule.form, NAIVE, ZONED))
-        for form in forms if rule.kind != "duration" else ():
+        forms = {"time": (CLOCK,), "duration": (SPAN,)}.get(rule.kind) or dict.fromkeys((rule.form, NAIVE, ZONED))
+        for form in forms:
             left = np.flatnonzero(np.isnan(values) & written.is_valid().to_numpy(zero_copy_only=False))
             if not len(left):
                 break
@@ -258,7 +260,8 @@ class _Column:
         )
         if rule.kind in DATE_KINDS:
             form = f" as {spoken_form(rule.form)}, or" if rule.form else ""
-            raise ValueError(f"{held}; write it{form} as 2026-11-22 or 2026-11-22 17:30, or leave it empty")
+            example = {"time": "17:30", "duration": "1 days 05:30:00"}.get(rule.kind, "2026-11-22 or 2026-11-22 17:30")
+            raise ValueError(f"{held}; write it{form} as {example}, or leave it empty")
         as_before = f" (written as {rule.form})" if rule.form else ""
         raise ValueError(f"{held}{as_before}; correct it, or leave it empty where missing values are allowed")
 

@@ -36,13 +36,21 @@ _NUMBER = (
     r"(?P<inner>[+-]?)(?P<body>(?:\d(?:[\d.,' _]*\d)?[.,]?|[.,]\d+)(?:[eE][+-]?\d+)?)"
     r" ?(?P<after>[^\d\s()+.,'_-](?:[^\d()]{0,14}[^\d\s()+-])?[23]?)?(?P<close>[)-]?)$"
 )
+# Letters behind a number that are a unit in whatever company; others may be a part of a name, as in 1st, 10a, 1234AB.
+_MEASURES = frozenset(
+    (
+        "b|bn|c|cl|cm|d|day|days|dl|f|ft|g|gal|gb|ghz|h|ha|hour|hours|hp|hr|hrs|hz|in|inch|k|kb|kcal|kg|kj|km|kmh|kn|kw|"
+        "kwh|l|lb|lbs|liter|litre|m|mb|mg|mi|min|mins|minutes|mio|ml|mm|mo|month|months|mph|ms|mw|mwh|nm|oz|pb|pct|"
+        "percent|pt|s|sec|secs|seconds|t|tb|v|w|week|weeks|y|yd|year|years|yr|yrs|°c|°f|µg|µm|" + _CURRENCIES.lower()
+    ).split("|")
+)
 _WHOLE = re.compile(r"[9zo]+")
 _ONE_MARK = re.compile(r"([9zo]*)([.,])(9*)")
 # Groups of three digits; by commas also of two before the last one, as they are written in India.
 _GROUPS = re.compile(r"[9zo]{1,3}(?:([.,' _])999)(?:\1(?:999))*(?:([.,])9*)?")
 _INDIAN = re.compile(r"[9z]{1,2}(?:,99)+,999(?:\.9*)?")
 # Texts that mean "missing" wherever numbers or dates are expected: words, and whatever has no letter and no digit.
-MISSING_MARKS = ("none", "<na>", r"\n", "nat", "n.a.", "na", "n/a", "#n/a", "nan", "null")
+MISSING_MARKS = ("none", "<na>", r"\n", "nat", "n.a.", "na", "n/a", "#n/a", "nan", "null", "(null)", "missing")
 # Texts of a column that are written in so many ways at most are looked at; rarer ones are no numbers.
 _MOST_WAYS = 1_000
 
@@ -58,6 +66,16 @@ class Spelling(NamedTuple):
     def unit(self) -> tuple[str, str]:
         """Currency and unit, whatever the case of its letters."""
         return self.before, self.after.lower()
+
+    @property
+    def letters(self) -> str:
+        """The unit behind the number, in lower case, where letters are in it; else empty."""
+        return self.after.lower() if any(map(str.isalpha, self.after)) else ""
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether the letters behind the number are those of a unit of measure, or of money: kg, km/h, m², EUR."""
+        return all(part.strip(" 23²³") in _MEASURES for part in self.letters.split("/"))
 
     @property
     def is_whole(self) -> bool:

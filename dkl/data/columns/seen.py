@@ -23,7 +23,7 @@ from dkl.data.columns.numbers import (
     means_missing,
     suiting_form,
 )
-from dkl.data.ingest.dates import CLOCK, NAIVE, ZONED, days, has_short_year, written_times
+from dkl.data.ingest.dates import CLOCK, NAIVE, SPAN, ZONED, days, has_short_year, written_times
 from dkl.data.ingest.precision import EXACT
 
 Key = TypeVar("Key")
@@ -99,7 +99,7 @@ class Reading:
 
     Parameters
     ----------
-    kind : {"number", "date", "time"}
+    kind : {"number", "date", "time", "duration"}
     form : str
         How they are written: of numbers as `NumberForm` writes 1234.56, empty without any mark; of dates as of
         `dkl.data.ingest.dates.FORMS`, empty for ISO 8601.
@@ -111,20 +111,26 @@ class Reading:
         Values that are not, and count as missing; what means "missing" is none of them.
     named : tuple of (int, str)
         The rows of the first of these, and what stands there.
-    is_open : bool
-        Numbers could be read by another decimal mark as well.
+    either : tuple of (int, str)
+        Row and text of the first number whose mark may be a decimal or a thousands mark, where another decimal mark
+        would read as many values.
     zoneless : int
         Points in time without a zone among those that have one.
     """
 
-    kind: Literal["number", "date", "time"]
+    kind: Literal["number", "date", "time", "duration"]
     form: str
     figures: Figures
     zone: str | None = None
     unread: int = 0
     named: tuple[tuple[int, str], ...] = ()
-    is_open: bool = False
+    either: tuple[tuple[int, str], ...] = ()
     zoneless: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the numbers could be read by another decimal mark as well."""
+        return bool(self.either)
 
 
 @dataclass(frozen=True)
@@ -258,19 +264,39 @@ class TextStatistics:
         return reduce(Figures.merge, found) if found else None
 
     @property
-    def units(self) -> list[Figures]:
-        """The numbers of each unit or sign, and those without, where nearly all values are numbers of at least two.
+    def ways(self) -> list[Figures]:
+        """The numbers of each form, where nearly all values are numbers and no form reads all of these; else none.
 
-        Several units of letters are none: "1st" and "2nd" are names.
+        Letters behind them are units where they are those of measures or of money (1 kg, 500 g), or where there are no
+        others and more than one (5 pieces beside 5); else the values are names, as 1st and 2nd, 10 and 10a.
         """
-        found: dict[tuple[str, str], Figures] = {}
-        for spelling, figures in self.numbers.items():
-            found = _merged(found, {spelling.unit: figures})
-        are_letters = [any(sign.isalpha() for sign in "".join(unit)) for unit in found]
-        count = sum(figures.count for figures in found.values())
-        if len(found) < 2 or sum(are_letters) > 1 or count < SHARE_READ * (self.count - self.marks):
+        count = sum(figures.count for figures in self.numbers.values())
+        letters = {spelling.letters for spelling in self.numbers if spelling.letters}
+        others = {spelling.letters for spelling in self.numbers if spelling.letters and not spelling.is_measure}
+        are_names = len(others) > 0 and (len(letters) > 1 or len(max(others)) == 1)
+        if are_names or not count or count < SHARE_READ * (self.count - self.marks):
             return []
-        return sorted(found.values(), key=lambda figures: figures.first)
+        left, found = dict(self.numbers), []
+        while left:
+            form, _ = suiting_form({spelling: figures.count for spelling, figures in left.items()})
+            # what no form reads is a way of its own
+            read = [spelling for spelling in left if form.reads(spelling)] or list(left)
+            found.append(reduce(Figures.merge, map(left.pop, read)))
+        return sorted(found, key=lambda figures: figures.first) if len(found) > 1 else []
+
+    @property
+    def first_dates(self) -> list[tuple[int, str]]:
+        """Row and text of the first date or time of each form, where nearly all values are such; else none.
+
+        A year of two digits, and a day that cannot be told from the month, make a date as well. A text that is a date
+        in two forms is there once.
+        """
+        there = self.count - self.marks
+        numbers = sum(figures.count for figures in self.numbers.values())
+        dated = there - self.strange - numbers + self.short_years
+        if not (self.dates or self.short_year) or dated < SHARE_READ * there:
+            return []
+        return sorted({*self.short_year, *(figures.first for figures in self.dates.values())})
 
     @property
     def holds_words(self) -> bool:
@@ -305,7 +331,7 @@ class TextStatistics:
             # points in time and times of a clock: of the latter it is said what they are taken for
             figures = self.dates[ZONED].merge(self.dates[NAIVE])
             return Reading(
-                "date", "", figures, "UTC", there - figures.count, self._others((NAIVE, ZONED)), False, zoneless
+                "date", "", figures, "UTC", there - figures.count, self._others((NAIVE, ZONED)), (), zoneless
             )
         if self.unclear_day is not None:
             return None
@@ -313,6 +339,8 @@ class TextStatistics:
         unread = there - best, self._others((form,))
         if form == CLOCK:
             return Reading("time", "", self.dates[form], None, *unread)
+        if form == SPAN:
+            return Reading("duration", "", self.dates[form], None, *unread)
         return Reading("date", form.strip(ZONED), self.dates[form], "UTC" if form == ZONED else "", *unread)
 
     @property
@@ -342,7 +370,8 @@ class TextStatistics:
         )
         unread = self.count - self.marks - figures.count
         written = "" if form == NumberForm() else str(form)
-        return Reading("number", written, figures, None, unread, self._others(read), is_open)
+        either = [self.numbers[spelling].first for spelling in read if is_open and is_either_mark(spelling)]
+        return Reading("number", written, figures, None, unread, self._others(read), tuple(sorted(either)[:1]))
 
     def _others(self, read: Collection[object]) -> tuple[tuple[int, str], ...]:
         """The first of the values that are not read by a form of dates, or as numbers of some spellings."""

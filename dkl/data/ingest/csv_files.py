@@ -421,7 +421,12 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
     row = f", row {rows_before + int(numbered[1])} after the header" if numbered else ""
     place = f"'{file.name}'{row}"
     # Arrow's sentences are taken apart: a column number means little where there is a name.
-    if ragged := re.search(r"Expected (\d+) columns, got (\d+)", text):
+    if (ragged := re.search(r"Expected (\d+) columns, got (\d+)", text)) and len(names) == 1:
+        return (
+            f"{place}: found {ragged[2]} columns, and the first line, {names[0]!r}, names one; it holds the "
+            "names of the columns: remove what stands before them"
+        )
+    if ragged:
         return (
             f"{place}: expected {ragged[1]} columns and found {ragged[2]}; every line needs as many values as the "
             f"first (is the delimiter right, are texts with delimiters quoted, is it a note or a total at the end?)"

@@ -29,19 +29,36 @@ _STAGED: dict[DateKind, pa.DataType] = {
     "time": pa.time64("us"),
     "duration": pa.duration("us"),
 }
-FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y")
-"""How texts write dates beside ISO 8601. Nobody puts the month first before dots."""
-NAIVE, ZONED, CLOCK = "", "+", "t"
-"""What texts write beside dates in a form of `FORMS`: dates in ISO 8601 without a zone, with one, and times of day."""
+FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y", "d b y", "b d y")
+"""How texts write dates beside ISO 8601: b is the English name of a month, whatever stands between the parts. Nobody
+puts the number of the month first before dots."""
+NAIVE, ZONED, CLOCK, SPAN = "", "+", "t", "s"
+"""What texts write beside dates in a form of `FORMS`: dates in ISO 8601 without a zone, with one, times of day, and
+lengths of time."""
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
 _ISO_DAY = r"(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})"
 # The zone as databases, JavaScript, Java and Python write it: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].
 _OFFSET = r" ?(?:[Zz]|UTC|GMT|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?)(?:\[[\w/+-]+\])?"
 _DIGITS = {"y": r"\d{4}", "m": r"\d{1,2}", "d": r"\d{1,2}"}
-
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?i:(?P<b>{'|'.join(_MONTHS)})[a-z]{{0,6}})"
+# 05JAN2023, 5-Jan-2023, Thu, 5 January 2023; Jan 5, 2023. A colon stands before the time of SAS.
+_NAMED = {
+    "d b y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?(?P<d>\d{{1,2}})[ .-]{{0,2}}{_MONTH}[ .,-]{{0,2}}(?P<y>\d{{4}})",
+    "b d y": rf"(?:\p{{L}}{{2,9}}\.?, ?)?{_MONTH}[ .-]{{1,2}}(?P<d>\d{{1,2}}),? ?(?P<y>\d{{4}})",
+}
+# Days, and a clock that goes beyond 24 hours: "1 days 05:30:00" and "-1 days +18:30:00" of pandas, "29:30:00".
+_SPAN = (
+    r"(?:(?P<span>-?\d{1,7}) days?,? )?(?P<minus>[+-]?)(?P<hour>\d{1,6}):(?P<minute>\d{2}):(?P<second>\d{2})"
+    r"(?:[.,](?P<fraction>\d{1,9}))?"
+)
 
 # A day, a month and two digits of a year, in any order.
-_SHORT_YEAR = "^(?:" + "|".join(rf"\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{2}}" for sign in ("/", "-", r"\.")) + ")"
+_SHORT_YEAR = (
+    "^(?:"
+    + "|".join(rf"\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{2}}" for sign in ("/", "-", r"\."))
+    + rf"|\d{{1,2}}[ .-]?{_MONTH}[ .-]?\d{{2}})"
+)
 
 
 def date_kind(dtype: pa.DataType) -> DateKind | None:
@@ -97,7 +114,8 @@ def written_times(texts: pa.Array) -> dict[str, pa.Array]:
     """The dates or times of day that texts write, by form; null where a text writes none in it.
 
     A form has the order of day, month and year and what stands between them ("m/d/y"). `NAIVE`, `ZONED` and `CLOCK`
-    stand for ISO 8601; points in time with a zone are in UTC. Texts of which no day is beyond 12 have two forms.
+    stand for ISO 8601, `SPAN` for lengths of time; points in time with a zone are in UTC. Texts of which no day is
+    beyond 12 have two forms.
 
     Parameters
     ----------
@@ -107,8 +125,8 @@ def written_times(texts: pa.Array) -> dict[str, pa.Array]:
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     found: dict[str, pa.Array] = {}
     # Texts begin as dates in few ways: only these are taken apart.
-    for form in (NAIVE, ZONED, CLOCK, *FORMS):
-        start = {CLOCK: r"^\d{2}:\d{2}"}.get(form) or (r"^\d{4}-\d{2}-" if form in (NAIVE, ZONED) else _start(form))
+    for form in (NAIVE, ZONED, CLOCK, SPAN, *FORMS):
+        start = _STARTS.get(form) or _start(form)
         may_be = pc.fill_null(pc.match_substring_regex(plain, start), False)
         if pc.any(may_be).as_py():
             found[form] = times_in_form(texts, form)
@@ -120,13 +138,16 @@ def times_in_form(texts: pa.Array, form: str) -> pa.Array:
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     if form in (NAIVE, ZONED):
         pattern = rf"^{_ISO_DAY}[T ]{_TIME}{_OFFSET}$" if form == ZONED else rf"^{_ISO_DAY}(?:[T ]{_TIME})?$"
-    elif form == CLOCK:
-        pattern = rf"^{_TIME}$"
+    elif form in (CLOCK, SPAN):
+        pattern = rf"^{_TIME}$" if form == CLOCK else rf"^{_SPAN}$"
     else:
-        written = re.escape(form[1]).join(f"(?P<{part}>{_DIGITS[part]})" for part in form[::2])
-        pattern = rf"^{written}(?:[ T]{_TIME}(?: ?(?P<half>[AaPp][Mm]))?)?$"
+        written = _NAMED.get(form) or re.escape(form[1]).join(f"(?P<{part}>{_DIGITS[part]})" for part in form[::2])
+        pattern = rf"^{written}(?:[ T{':' * (form in _NAMED)}]{_TIME}(?: ?(?P<half>[AaPp][Mm]))?)?$"
     fields = _Fields(pc.extract_regex(plain, pattern))
     clock, is_time = fields.clock()
+    if form == SPAN:
+        span, is_span = fields.span()
+        return pa.array(span, pa.int64(), mask=~(fields.matched & is_span)).cast(pa.duration("us"))
     if form == CLOCK:
         return pa.array(clock, pa.time64("us"), mask=~(fields.matched & is_time))
     day, is_day = fields.day()
@@ -140,6 +161,17 @@ def has_short_year(texts: pa.Array) -> np.ndarray:
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     found = pc.match_substring_regex(plain, _SHORT_YEAR + rf"(?:[ T]{_TIME}(?: ?[AaPp][Mm])?)?$")
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
+
+
+# What begins otherwise is not taken apart.
+_STARTS = {
+    NAIVE: r"^\d{4}-\d{2}-",
+    ZONED: r"^\d{4}-\d{2}-",
+    CLOCK: r"^(?:\d{2}:\d{2}|\d:\d{2}:\d{2})",
+    SPAN: r"^[+-]?\d+(?: days?,? |:\d{2}:)",
+    "d b y": rf"^(?:\p{{L}}{{2,9}}\.?, ?)?\d{{1,2}}[ .-]{{0,2}}{_MONTH}",
+    "b d y": rf"^(?:\p{{L}}{{2,9}}\.?, ?)?{_MONTH}[ .-]{{1,2}}\d",
+}
 
 
 def _start(form: str) -> str:
@@ -189,10 +221,21 @@ class _Fields:
     def day(self) -> tuple[np.ndarray, np.ndarray]:
         """Days since 1970-01-01, and whether a calendar has such a day."""
         year, month, day = (self.number(name) for name in ("y", "m", "d"))
+        if "b" in self._names:
+            known = pa.array(_MONTHS, pa.string())
+            places = pc.index_in(pc.utf8_lower(self.texts("b")), value_set=known)
+            month = np.asarray(pc.fill_null(places, -1).to_numpy()).astype(np.int64) + 1
         months = ((year - 1970) * 12 + np.clip(month, 1, 12) - 1).astype("M8[M]")
         days = months.astype("M8[D]") + (day - 1)
         is_day = (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (days.astype("M8[M]") == months)
         return days.astype(np.int64), is_day
+
+    def span(self) -> tuple[np.ndarray, np.ndarray]:
+        """Microseconds of a length of time, and whether a clock shows such minutes and seconds."""
+        clock, _ = self.clock()
+        is_negative = np.asarray(pc.equal(self.texts("minus"), "-").to_numpy(zero_copy_only=False))
+        is_span = (self.number("minute") < 60) & (self.number("second") < 60)
+        return self.number("span") * _DAY + np.where(is_negative, -clock, clock), is_span
 
     def offset(self) -> np.ndarray:
         """Microseconds by which the clock is ahead of UTC."""
@@ -209,7 +252,7 @@ def _halves(half: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def spoken_form(form: str) -> str:
     """A form in words: "month/day/year"."""
-    words = {"y": "year", "m": "month", "d": "day"}
+    words = {"y": "year", "m": "month", "d": "day", "b": "name of the month"}
     return "".join(words.get(sign, sign) for sign in form)
 
 

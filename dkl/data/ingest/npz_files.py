@@ -159,6 +159,17 @@ class _Members:
 
     @property
     def hold_csr(self) -> bool:
+        """Whether they are the parts of a CSR matrix; ValueError for a sparse matrix in another form.
+
+        The parts of a CSC matrix have the same names, and would be taken for those of its transpose.
+        """
+        if {"data", "shape", "format"} <= set(self.names):
+            form = np.asarray(self.get("format", "rows").everything()).astype(str).item()
+            if form in ("csc", "bsr", "coo", "dia"):
+                raise ValueError(
+                    f"'{self._file.name}' holds a sparse matrix in the form {form!r}; expected 'csr': save it again by "
+                    "scipy.sparse.save_npz(path, X.tocsr())"
+                )
         return set(_CSR_PARTS) <= set(self.names)
 
     def get(self, name: str, role: str) -> _Member:

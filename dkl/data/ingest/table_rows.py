@@ -273,6 +273,7 @@ class TableRows:
             with problems.collected():
                 target = self._target.decide(self._choices.task)
         said: list[Callable[[], None]] = [partial(_say_form, target, self._target)] if target is not None else []
+        said += [partial(_say_doubts, column) for column in (self.split, *self._together) if column is not None]
         if self._seen.columns or not problems:
             with problems.collected():
                 encoding = self._encoding(self._seen, said)
@@ -361,6 +362,11 @@ def _say_form(target: Target, summary: TargetSummary | None) -> None:
         f"where these are labels, say so: categorical=['{summary.name}']",
         f"target as numbers: {summary.name} {target.form}",
     )
+
+
+def _say_doubts(column: SplitColumn | TogetherColumn) -> None:
+    for sentence in column.doubts():
+        warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
 def _of_percents(target: Target) -> str:

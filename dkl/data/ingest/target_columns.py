@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.columns.deciding import Marks, apart_by_blanks, open_mark, several_units
+from dkl.data.columns.deciding import Marks, alike_names, few_zeros, open_mark, several_ways
 from dkl.data.columns.numbers import NumberForm
 from dkl.data.columns.seen import Reading, TextStatistics
 from dkl.data.ingest.columns import column_kind, numbers, texts, why_unusable
@@ -105,10 +105,7 @@ class TargetSummary:
         if kind is None:
             raise TypeError(f"target: {why_unusable(self.name, column.type)}")
         if kind in ("date", "time", "duration"):
-            raise TypeError(
-                f"target '{self.name}' holds dates or times ({column.type}): turn it into numbers, such as the days "
-                f"from a day, or into labels, categorical=['{self.name}']"
-            )
+            raise TypeError(f"target '{self.name}' holds dates or times ({column.type}): {self._instead_of_dates}")
         # Types are those of the whole input, so that this is a type that changes from file to file.
         if self.kind not in ("empty", kind):
             raise TypeError(f"target '{self.name}' holds {self.kind} values up to row {self.rows}, then {kind} values")
@@ -140,6 +137,10 @@ class TargetSummary:
         """The numbers that the texts write; None where they are labels."""
         reading = self._texts.reading(self._marks.decimal, self._marks.usual)
         return None if reading is None or reading.kind != "number" else reading
+
+    @property
+    def _instead_of_dates(self) -> str:
+        return f"turn it into numbers, such as the days from a day, or into labels, categorical=['{self.name}']"
 
     def _checked(self, values: np.ndarray) -> np.ndarray:
         """The numbers, none of them missing or infinite."""
@@ -177,6 +178,11 @@ class TargetSummary:
             task has to be said.
         """
         reading = self._reading if self.kind == "category" else None
+        if dates := self._texts.first_dates:
+            row, text = dates[0]
+            raise RowError(
+                f"target '{self.name}' holds dates or times ({text!r} in row {row}): {self._instead_of_dates}", row
+            )
         if (self._task(reading) if task == "auto" else task) == "regression":
             if self.kind == "category":
                 return Target("regression", None, self._form_of_numbers())
@@ -190,12 +196,14 @@ class TargetSummary:
         return Target("classification", np.array(labels).astype(dtype))
 
     def doubts(self, target: Target) -> list[str]:
-        """Sentences on labels that may be numbers, or the same as others."""
+        """Sentences on labels that may be numbers or times, or the same as others."""
         if target.classes is None or self.kind != "category":
             return []
-        called = f"target '{self.name}'"
-        units = several_units(called, self._texts, f"or say that they are labels: categorical=['{self.name}']")
-        return [*([units] if units else []), *apart_by_blanks(called, self._labels)]
+        called, otherwise = f"target '{self.name}'", f"or say that they {{}}: categorical=['{self.name}']"
+        ways = several_ways(called, self._texts, otherwise.format("are labels"))
+        alike = alike_names(called, self._labels, otherwise.format("do not"), are_meant=self._is_named or bool(ways))
+        zeros = few_zeros(called, self._texts, otherwise.format("are labels"))
+        return [*([ways] if ways else []), *zeros, *alike]
 
     def _form_of_numbers(self) -> str:
         """The form in which all texts write numbers.
@@ -210,8 +218,8 @@ class TargetSummary:
         if reading is None and not self._is_named and self._texts.whole == self._texts.count:
             return ""
         if reading is None:
-            units = several_units(f"target '{self.name}'", self._texts)
-            raise ValueError(units or f"target '{self.name}' holds texts, and task='regression' needs numbers")
+            ways = several_ways(f"target '{self.name}'", self._texts)
+            raise ValueError(ways or f"target '{self.name}' holds texts, and task='regression' needs numbers")
         if strange := sorted((*reading.named, *self._texts.marked)):
             written = f" written as {reading.form}" if reading.form else ""
             row, text = strange[0]
@@ -324,7 +332,7 @@ class SplitColumn:
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows = 0
-        self._names: set[str] = set()
+        self._names: Counter[str] = Counter()
         self._codes: list[np.ndarray] = []
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -341,10 +349,14 @@ class SplitColumn:
             raise RowError(
                 f"split column '{self.name}' is missing in row {row}; every row needs the name of its split", row
             )
-        self._names |= set(values.unique().to_pylist())
+        self._names.update(_counted(values))
         if len(self._names) > MAX_SPLITS:
             raise ValueError(f"split column '{self.name}' has more than {MAX_SPLITS} values; is it the right column?")
         self.rows += len(values)
+
+    def doubts(self) -> list[str]:
+        """A sentence on splits whose names may mean the same."""
+        return alike_names(f"split column '{self.name}'", self._names)
 
     def place(self, column: pa.ChunkedArray, weight: np.ndarray | None) -> None:
         """Note the splits of rows in their final order; rows of weight 0 are in none."""
@@ -371,6 +383,7 @@ class TogetherColumn:
         self.name, self.role = name, role
         self.rows = 0
         self._kind: Any = "group"
+        self._names: Counter[str] = Counter()
 
     def add(self, column: pa.ChunkedArray) -> None:
         """Take the next rows of the input.
@@ -381,7 +394,13 @@ class TogetherColumn:
             A value is missing, or is no time; its row is named.
         """
         self._codes(column, self.rows)
+        if self.role == "group" and len(self._names) <= MAX_CLASSES:
+            self._names.update(_counted(texts(column)))
         self.rows += len(column)
+
+    def doubts(self) -> list[str]:
+        """A sentence on groups whose names may mean the same; those of more than `MAX_CLASSES` groups are not kept."""
+        return alike_names(f"group column '{self.name}'", self._names) if len(self._names) <= MAX_CLASSES else []
 
     @property
     def known(self) -> RowColumn:

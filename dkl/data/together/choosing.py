@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from dkl.data.sources.lazy import lazy_part
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.codes import group_codes, time_codes
 from dkl.data.together.rules import with_column
+from dkl.errors import users_level
 
 # Rows whose dates alone are looked at: the dates of all of them are held, 64 MiB.
 _MOST_DATED_ROWS = 2**23
@@ -102,10 +104,26 @@ def with_values(
     n_rows, called = int(source.block_rows.sum()) if kept is None else n_given or len(kept), name or f"{role}s"
     kind: Any = "group"
     if role == "group":
+        values = values.compute() if dask.is_dask_collection(values) else values
         codes = group_codes(values, n_rows, called)
+        _say_alike(values, called)
     else:
         codes, kind = time_codes(values, n_rows, called)
     return with_column(source, schema, role, codes if kept is None else codes[kept], (name or role, kind))
+
+
+def _say_alike(groups: Any, name: str) -> None:
+    """Warn of groups whose names may mean the same: rows of one would be held out and taught by rows of the other."""
+    import pandas as pd
+
+    counts = pd.Series(groups).value_counts()
+    if pd.api.types.infer_dtype(counts.index) != "string":
+        return
+    # it brings pyarrow, which few rows in memory need
+    from dkl.data.columns.deciding import alike_names
+
+    for sentence in alike_names(name, {str(value): int(count) for value, count in counts.items()}):
+        warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
 def feature_values(source: RowSource, place: int) -> np.ndarray:

@@ -35,7 +35,7 @@ from dkl.methods.potentials import AlignmentDriver, PotentialProblem, PotentialS
 from dkl.protocols.driver import Driver
 from dkl.solvers.kernel_alignment import divergence, effective_features, maximise_alignment
 
-# The radius rho of the ball where none is given, for each candidate.
+# The radius rho of the divergence ball for rho=None, as a share of the number of candidates.
 RHO_SHARE = 0.005
 
 
@@ -44,7 +44,7 @@ Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float
 
 
 class AlignedFeatures(Certified, SelectingLearner):
-    """Features that agree with the targets, chosen from a pool of candidates by one pass over the rows.
+    """Features with the highest alignment with the targets, chosen from random candidates in one pass over the rows.
 
     The weights q maximise the alignment of the kernel with the targets among all with D_f(q || uniform) <= rho,
     f(t) = t^k - 1. Features are then the support of q with amplitudes sqrt(q), or drawn from q where the support has
@@ -78,7 +78,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         "auto": the support where it fits into `n_features`, else a draw (the paper's rule). "draw": always drawn.
         "support": always the support, the largest weights where it does not fit.
     sigma_factors : sequence of float
-        Spread the candidates evenly over the bandwidth times each of these: with, say, (0.3, 1, 3) the choice of
+        Factors of the bandwidth that the candidates are spread over evenly: with, say, (0.3, 1, 3) the choice of
         bandwidth matters little.
     sums : path, URL or None
         Where to keep the sums of each block of a Dataset, so that `update` reads only blocks that changed; a folder
@@ -106,7 +106,7 @@ class AlignedFeatures(Certified, SelectingLearner):
     similarity_ : ndarray of shape (K, K)
         S by class, where `similarity` is given.
     self_similarity_ : float
-        Where `similarity` is given: that of each row with itself, summed over the rows, at most.
+        With `similarity`: an upper bound on the sum over rows of each row's similarity with itself.
     bounds_ : Bounds
         For class labels and Fourier features: on the expected loss and alignment of the weighed kernel, its distance
         from the best, and the complexity of machines on it; see `bounds`.
@@ -210,7 +210,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         return self._chosen_again(rho=rho, n_features=n_features, estimator=estimator, k=k)
 
     def bounds(self, eps: float = 0.05, *, as_printed: bool = False) -> Bounds:
-        """What the weights in the ball promise for the population; without another look at the rows.
+        """Bounds for the population on the alignment of the weights in the ball; computed without reading rows.
 
         Theorem 4 of Letarte et al. (mu = k) on the expected loss; for k >= 2, which Sinha & Duchi ask for, their lemma
         1 on the expected alignment, theorem 1 on its distance from the best in the ball, and lemma 3 on machines with
@@ -292,13 +292,13 @@ class AlignedFeatures(Certified, SelectingLearner):
         return replace(super()._problem(pool, dataset), center=self.center, similarity=S, diagonal=self.diagonal)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """The alignments v that the driver has found."""
+        """Store the alignments v."""
         self.alignment_ = np.asarray(state.values)
         if self.similarity is not None:
             self.self_similarity_ = state.itself
 
     def _choose(self) -> None:
-        """The weights q that maximise q.v in the ball, and the features that are kept by them: no pass."""
+        """Set the weights q that maximise q.v in the ball, and the features chosen by them, without a pass."""
         groups = self.pool_.groups
         sizes = np.bincount(groups)
         self.rho_ = self._radius
@@ -310,7 +310,7 @@ class AlignedFeatures(Certified, SelectingLearner):
         self._keep(self.chosen(weights))
 
     def weighed(self, values: np.ndarray, total: float = np.nan) -> np.ndarray:
-        """The weights of the pool's blocks by alignments of all candidates; of single ones where blocks are single.
+        """The weights of the pool's blocks from the alignments of all candidates.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class AlignedFeatures(Certified, SelectingLearner):
 
     @property
     def _radius(self) -> float:
-        """rho, which grows with the number of blocks where none is given."""
+        """The radius `rho`, or its default, which grows with the number of blocks."""
         if self.rho is not None:
             return float(self.rho)
         radius = RHO_SHARE * (int(self.pool_.groups.max()) + 1)
@@ -331,14 +331,14 @@ class AlignedFeatures(Certified, SelectingLearner):
         return radius if self.k >= 2 else math.expm1((self.k - 1.0) * math.log1p(radius))
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The candidates that a feature map keeps by weights of the blocks."""
+        """The choice of candidates by the weights of the blocks."""
         # a pair takes two columns of the bound that `n_features` is
         kept = None if self.n_features is None else self.n_features // self.pool_.columns_a_frequency
         return choose_blocks(weights, self.pool_.groups, kept, self.seed_, estimator=self.estimator)
 
 
 def similarity_of_classes(similarity: Similarity, classes: np.ndarray | None) -> np.ndarray:
-    """S of two labels as a matrix over the classes.
+    """The similarities of pairs of classes as a matrix (K, K).
 
     Parameters
     ----------

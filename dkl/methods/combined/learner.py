@@ -18,7 +18,7 @@ from dkl.registry import learner_entry, learner_keys
 
 # A prime apart, so that the streams of searches with neighbouring seeds differ.
 _BETWEEN_SEEDS = 104_729
-# what a learner counts for that finds its own number of features, where all together are bounded
+# Columns assumed for a learner that chooses its own number of features, when the sum of all learners is bounded.
 _OF_ITS_OWN = 1_000
 
 
@@ -35,7 +35,7 @@ class CombinedFeatures(FeatureLearner):
     features : sequence of feature learners and of their names
         ``[dkl.StepFeatures(), dkl.NystromFeatures(scaling="standard")]``; None is these two.
     searches : int
-        Each learner is fitted so many times, with seeds of its own: other samples of the rows (where it has
+        Number of fits of each learner, with seeds of their own: other samples of the rows (where it has
         `max_rows`), other starts, and, where a machine withholds none, other rows held out.
     n_features : int or None
         Columns of all together at most: learners that ask for more get fewer, each the same share of its own. None
@@ -43,7 +43,7 @@ class CombinedFeatures(FeatureLearner):
     dtype : {"float32", "float64"}
         Of the features; learners compute in their own.
     max_rows : int or None
-        Every learner sees the same sample of so many rows at most.
+        Rows at most of the sample that all learners see.
     class_weight : dict, "balanced" or None
         For those learners that have none of their own.
     device, random_state, checkpoint, progress, memory_limit
@@ -121,13 +121,13 @@ class CombinedFeatures(FeatureLearner):
         return max(getattr(learner, "validation_fraction", 0.1) for learner in self._given())
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """Those of every learner, one after the other."""
+        """The passes of every learner, one after the other."""
         check_parameters(self)
         self._check_rest()
         return [planned for learner in self._new(0) for planned in learner.planned_passes(dataset)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """What the driver of the largest learner holds: they are fitted one after the other."""
+        """The bytes that the driver of the largest learner holds, since learners are fitted one after the other."""
         planned = [learner.planned_memory(dataset) for learner in self._new(0)]
         return max(planned, key=lambda items: sum(items.values()))
 
@@ -165,7 +165,7 @@ class CombinedFeatures(FeatureLearner):
         return [learner_entry(f).learner_class() if isinstance(f, str) else f for f in self.features]
 
     def named_learners(self) -> list[Any]:
-        """Those of the learners that are there by name alone, unfitted, which stand in `features` from now on.
+        """The learners that `features` lists by name, as unfitted objects that replace the names in `features`.
 
         Nobody has given them parameters, so that a machine may.
         """
@@ -179,7 +179,7 @@ class CombinedFeatures(FeatureLearner):
         return named
 
     def _new(self, seed: int) -> list[Any]:
-        """A new learner for each of the searches, with the seed, size and options that it has not itself."""
+        """A new learner for each fit, with the seed, size and options of this one where it has none of its own."""
         given = self._given()
         sizes = [_size_of(learner) for learner in given]
         share = 1.0 if self.n_features is None else min(1.0, self.n_features / (self.searches * sum(sizes)))
@@ -203,7 +203,7 @@ class CombinedFeatures(FeatureLearner):
         return learners
 
     def put_together(self, learners: Sequence[FeatureLearner]) -> Self:
-        """Be fitted by learners that were fitted to the same rows already; of combined ones each part counts.
+        """Set the fitted attributes from learners fitted to the same rows; parts of combined learners count one by one.
 
         Parameters
         ----------
@@ -226,6 +226,6 @@ class CombinedFeatures(FeatureLearner):
 
 
 def _size_of(learner: FeatureLearner) -> int:
-    """The columns that a learner asks for."""
+    """The number of columns that a learner may have."""
     size = learner.get_params(deep=False).get("n_features")
     return int(size) if isinstance(size, Integral) else _OF_ITS_OWN

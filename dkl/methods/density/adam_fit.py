@@ -9,6 +9,7 @@ import numpy as np
 
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
 from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
+from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.summary import Summary, summary_records
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
@@ -17,11 +18,12 @@ from dkl.passes.session import PassStats
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
-# On few rows there are as many epochs as make _STEPS steps, within these bounds; batches are small up to _MANY_ROWS.
+# Steps of Adam that a default fit takes at least, within the bounds on its epochs, and the rows of a batch: the small
+# one for fewer than _MANY_ROWS rows.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 6_000, 10, 400
 _SMALL_BATCH, _LARGE_BATCH, _MANY_ROWS = 32, 512, 65_536
-# The cost of a step, for plans: it reads the meta-kernel's vectors twice, and each number of theirs takes as long as
-# so many operations of a product; so does each number of the model, which Adam updates one by one.
+# The cost of a step, for plans, in operations of a matrix product: for each number of the meta-kernel's eigenvectors,
+# which a step reads twice, and for each number of the model, which Adam updates.
 _MATRIX_FLOPS, _NUMBER_FLOPS = 40.0, 300.0
 
 
@@ -36,7 +38,7 @@ class Descent:
     rate : float
         The learning rate of the first steps; it falls with the square root of their number.
     patience : int or None
-        After so many epochs without a lower loss on held-out rows it stops; None goes through all epochs.
+        Epochs without a lower loss on held-out rows after which the descent stops; None goes through all epochs.
     shared : bool
         One density for all models, or one each.
     """
@@ -74,7 +76,7 @@ class AdamFit:
     def message(self, objective: float, gap: float) -> str:
         """How the epochs ended, given the objective of the model and its duality gap (NaN where it was not judged)."""
         share = gap / max(objective, np.finfo(np.float64).tiny)
-        best = f", the best of which ({int(np.argmin(self.losses)) + 1}) was kept," if self.losses else ""
+        best = f", the best of which ({last_gain(self.losses) + 1}) was kept," if self.losses else ""
         bound = f"end at most {100.0 * share:.2g} % above the optimum" if share < 1.0 else "end where no bound is known"
         asked = f"{self.ended}: " if self.ended else ""
         return f"{asked}{len(self.trace)} epochs of Adam{best} {bound}; more epochs, or solver='full', come nearer"
@@ -131,7 +133,7 @@ def fit_by_adam(
         model = TunedModel(coef, intercept, final.model.density.copy())
         # an average of densities that follow from weights is not the one that follows from their average
         model.clip(problem.alpha, penalty)
-        # the best epoch is kept, but the trace is that of all epochs
+        # the best epoch is kept, and the trace has all epochs
         trace = TunedDescent(**state.model).trace
         means = trace[:, 0] / np.maximum(trace[:, 1], 1.0)
         return AdamFit(model, summary.target_center, summary.target_scale, state.losses, means, state.ended)
@@ -147,7 +149,7 @@ def descent_passes(
     K = None if problem.classes is None else len(problem.classes)
     columns = K or problem.n_targets
     records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
-    # a summary of as many rows, with moments that do not matter for sizes
+    # a summary of the same number of rows, with any moments, since sizes do not depend on them
     n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
     planned = Summary(
         n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
@@ -174,7 +176,7 @@ def adam_problem(
     # Small minibatches step further on few rows; on many rows larger ones cost less for each row.
     batch = _SMALL_BATCH if n_rows <= _MANY_ROWS else _LARGE_BATCH
     first = TunedModel.first(n_models, 1 if descent.shared else n_models, penalty)
-    # what a step costs beside the products with its rows: Adam on all numbers, and the gradient of the penalty
+    # the cost of a step apart from the products with its rows: Adam on all numbers, and the gradient of the penalty
     numbers = len(first.values)
     matrix = 0 if penalty.separable else len(first.density) * penalty.n_frequencies**2
     stopping = None if descent.patience is None else Stopping(problem.loss, descent.patience)
@@ -203,5 +205,5 @@ def adam_problem(
 
 
 def default_epochs(n_rows: float, batch: int) -> int:
-    """10 epochs, and on few rows as many as make some thousand steps, up to 400."""
+    """10 epochs, or on few rows the number that makes 6,000 steps, up to 400."""
     return int(np.clip(np.ceil(_STEPS * batch / max(n_rows, 1.0)), _FEWEST_EPOCHS, _MOST_EPOCHS))

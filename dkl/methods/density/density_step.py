@@ -13,9 +13,9 @@ from dkl.solvers.cholesky import factorise
 from dkl.solvers.density_term import LEAST_DENSITY, DensityTerm
 from dkl.solvers.line_search import SHORTEST, falls_enough
 
-# What is added to the diagonal, over its mean, where rounding leaves a matrix indefinite in spite of lam.
+# Addition to the diagonal, as a share of its mean, where rounding leaves a matrix indefinite in spite of lam.
 _JITTER = 1e-15
-# Differences of objectives that are rounding, relative to them.
+# Relative difference of two objectives below which it counts as rounding.
 _ROUNDING = 1e-15
 
 
@@ -58,7 +58,7 @@ class WholeForm:
     Parameters
     ----------
     A : ndarray of shape (m, m)
-        Symmetric, positive semidefinite: the covariance of m = parts D columns, those of one part together.
+        Symmetric, positive semidefinite: the covariance of m = parts D columns, ordered by part.
     C : ndarray of shape (m, K)
         In the range of A.
     lam : float
@@ -103,7 +103,7 @@ class ThinForm:
     Parameters
     ----------
     B : ndarray of shape (m, r)
-        For columns of rows, those of sqrt(s/N) (phi - mean) transposed.
+        For columns of rows, the transpose of sqrt(s/N) (phi - mean).
     t : ndarray of shape (r, K)
     lam : float
     """

@@ -18,7 +18,7 @@ from dkl.solvers.losses import loss_of
 
 # The weights of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps count more.
 _AVERAGING = 8.0
-# After so many steps the rate has fallen to 1 / sqrt(2).
+# Steps after which the learning rate has fallen to 1 / sqrt(2) of the first.
 _DECAY = 500.0
 
 
@@ -80,7 +80,7 @@ class TunedModel:
 
 @dataclass(frozen=True, eq=False)
 class TunedDescent:
-    """A model while it is fitted, with the running means that Adam's steps are made of.
+    """A model during its fit, with the running means of Adam.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The driver that finds the optimum of a tuned problem: the one that the problem's loss asks for."""
+"""The driver of a tuned problem, by its loss."""
 
 from __future__ import annotations
 

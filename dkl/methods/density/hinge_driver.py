@@ -37,20 +37,20 @@ _WORSE = 2.0
 # The prior of the rows' dual weights follows the model from this width, or this gap over the objective, on.
 _FOLLOWED_WIDTH = 0.3
 _FOLLOWED_GAP = 0.1
-# A lam below the first of these is come down to by the second, a factor at a time: Newton steps go far on an objective
-# that is strongly convex, and little on one that hardly is.
+# A small lam is approached from _FIRST_LAM, multiplied by _WEAKER at a time: Newton steps go far on an objective that
+# is strongly convex, and little on one that hardly is.
 _FIRST_LAM, _WEAKER = 1e-4, 0.1
-# Differences of the objective that are rounding, relative to it.
+# Relative difference of two objectives below which it counts as rounding.
 _ROUNDING = 1e-12
-# A gap that is as good as none: rows of one class have an objective of 0.
+# An absolute duality gap that ends the fit, since rows of one class have an objective of 0.
 _ZERO = 1e-12
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
 # The intercept's curvature is at least this: without rows near the kink nothing else holds it.
 _INTERCEPT = 1e-4
-# What the last Newton step on the density may still promise, as a share of the objective.
+# Newton steps on the density end once the next one promises to lower the objective by less than this share of it.
 _INNER = 1e-6
-# A subsample of the rows comes first where there are _MANY times its rows; it ends at the last of these gaps, over the
-# objective.
+# A fit of at least _MANY times as many rows begins on a subsample: its rows at least, its rows for each column, and the
+# relative duality gap that ends it.
 _SAMPLE_ROWS, _SAMPLE_PER_COLUMN, _MANY = 20_000, 8, 4
 _SAMPLE_GAP = 1e-2
 
@@ -187,7 +187,7 @@ def penalties(problem: TunedProblem, coefficients: np.ndarray, density: np.ndarr
 
 
 def shortened(problem: TunedProblem, state: TunedState, length: float) -> TunedState:
-    """The state that looks at a shorter step, with derivatives at the present width; ended where none is left."""
+    """The state with a shorter step, and derivatives at the present width; ended if steps become too short."""
     if length < SHORTEST:
         return ended(state, "no step lowers the objective any more")
     if state.passes >= problem.max_passes:
@@ -239,7 +239,7 @@ def judged_point(problem: TunedProblem, state: TunedState, sums: Mapping[str, np
 
 
 def balance_of_sides(mass: np.ndarray) -> np.ndarray:
-    """What scales the dual weights of both sides, whose sums are `mass` (2, K), to the smaller of the two."""
+    """Factors that scale the dual weights of both sides, with sums `mass` (2, K), to the smaller of the two sums."""
     return np.where(mass > 0.0, mass.min(axis=0) / np.where(mass > 0.0, mass, 1.0), 0.0)
 
 
@@ -258,7 +258,7 @@ def square_of_duals(scale: np.ndarray, losses: np.ndarray, loss: str) -> float:
 
 
 def on_all_rows(state: TunedState) -> TunedState:
-    """The same point, to be looked at on all rows by a step of length 0."""
+    """The same point, to be evaluated on all rows by a step of length 0."""
     return replace(
         state,
         share=1.0,
@@ -272,7 +272,7 @@ def on_all_rows(state: TunedState) -> TunedState:
 
 
 def ended(state: TunedState, why: str) -> TunedState:
-    """The state that asks for no more passes, with a message that says where it stands and why."""
+    """The final state, with a message on its gap and the reason why it ended."""
     subsample = "" if state.share == 1.0 else f" on {100.0 * state.share:.2g} % of the rows"
     message = (
         f"{why}: after {state.passes} passes the gap is {state.gap:.1e} and the largest residual {state.residual:.1e} "
@@ -282,7 +282,7 @@ def ended(state: TunedState, why: str) -> TunedState:
 
 
 def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, hessians: np.ndarray) -> TunedState:
-    """The minimum of the second-order model and the penalties as the next moves, and what it promises.
+    """The next moves, to the minimum of second-order model plus penalties, and the decrease that it predicts.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ def newton_step(problem: TunedProblem, state: TunedState, descent: np.ndarray, h
 
 
 def next_smoothing(problem: TunedProblem, state: TunedState, is_settled: bool) -> TunedState:
-    """The width, prior and lam of the next step: new ones where the smoothed problem at hand is nearly solved."""
+    """The width, prior and lam of the next step: new ones once the present smoothed problem is nearly solved."""
     is_smoothed = problem.loss_row.is_smoothed
     ahead = max(_SHRINK * state.width, _LEAST_WIDTH) if is_settled and is_smoothed else state.width
     if is_settled and state.lam > problem.lam:
@@ -358,6 +358,6 @@ class QuadraticModel:
         return float(0.5 * w @ (self.A @ w) - linear @ w)
 
     def intercept(self, descent: np.ndarray, move: np.ndarray) -> tuple[float, float]:
-        """What the best intercept lowers the model by at the point itself, and its move for a move of the weights."""
+        """The decrease of the quadratic model by the best intercept alone, and its move for a move of the weights."""
         fall = 0.5 * float(descent[-1]) ** 2 / self.corner
         return fall, float(descent[-1] - self.border @ move) / self.corner

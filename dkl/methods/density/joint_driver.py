@@ -26,13 +26,13 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # The problem on the working candidates is solved to this share of the gap over all, then all are looked at again.
 _NEARER = 0.2
-# So many working candidates are taken for each one in use, or that the dual point gives weight, but at least _FEWEST.
+# Working candidates for each candidate in use or with weight at the dual point, and their least number.
 _SPARE = 1.5
 _FEWEST = 32
-# The dual point may ask for so many times the candidates that are in use, or that must have weight.
+# Candidates that the dual point may add, as a multiple of those in use and of those that must have weight.
 _GROWTH = 2
-# More working candidates than so many times those wanted are dropped: what the driver's matrices cost grows with the
-# cube of their number.
+# Candidates are dropped once they are more than this multiple of the wanted number: the cost of the driver's matrices
+# grows with the cube of it.
 _KEPT = 1.2
 # A round stands still where its gap is above this share of the gap before it: if it broke off there, new candidates
 # will not change that.
@@ -44,7 +44,7 @@ class JointDriver:
     """Sinha & Duchi 2016, equation (9), by sums over blocks: no dual weight is kept, and the gap is certified."""
 
     def init(self, problem: JointProblem) -> JointState:
-        """Weights 0 or those of the start, nothing read: the first pass looks at all candidates."""
+        """Weights of 0 or of the start, before any pass: the first pass prices all candidates."""
         working = np.zeros(1, np.int64) if problem.start is None else problem.start[0]
         on_these = problem.on(working, 1.0)
         if problem.start is not None:
@@ -75,7 +75,7 @@ class JointDriver:
         return dict(state.rounds[-1]) if state.rounds else {}
 
     def stopped(self, problem: JointProblem, state: JointState, why: str) -> JointState | None:
-        """The model that was last looked at with all candidates; None until the next look."""
+        """The model that was last priced with all candidates; None before the first time."""
         if state.done:
             return state
         looked = bool(state.rounds) and state.rounds[-1]["passes"] == state.passes
@@ -90,7 +90,7 @@ class JointDriver:
         return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
 
     def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """Looks at all candidates, and passes on the largest working set."""
+        """The passes that price all candidates, and passes on the largest working set."""
         largest = self.init(problem).moved_to(problem.largest_working)
         solving = driver_of(problem.loss).plan(problem.on(problem.largest_working, 1.0))
         # max_passes bounds the steps of all rounds together; a round without steps takes its one pass each time
@@ -101,7 +101,7 @@ class JointDriver:
         ]
 
     def _pricing_record(self, problem: JointProblem, state: JointState) -> BlockSum:
-        """The features of all candidates, weighed by the dual weights of the model at hand."""
+        """The record of all candidates' features, times the dual weights of the present model."""
         pool, K = problem.pool, problem.n_outputs
         working = pool.take(state.working)
         shapes = pricing_shapes(pool.columns_a_frequency, pool.n_frequencies, K)
@@ -159,7 +159,7 @@ class JointDriver:
 
 @dataclass(frozen=True, eq=False)
 class PricingCost:
-    """What a block costs: scores by the working candidates, then the features of all.
+    """The cost of a block: scores by the working candidates, then the features of all candidates.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class PricingCost:
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The model at hand against the best dual point that its margins give.
+    """The present model, compared with the best dual point that its margins give.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ def why_done(problem: JointProblem, state: JointState, working: np.ndarray, inne
 
 
 def next_working(problem: JointProblem, state: JointState, point: DualPoint) -> np.ndarray:
-    """Those in use and those that the dual point gives the most, of which a few that were there before stay."""
+    """The next working candidates: in use, with the most weight at the dual point, and a few of the former ones."""
     in_use = state.working[state.has_density | state.has_past]
     used = max(len(in_use), problem.ball.least)
     # the first dual points give weight to many more candidates than the last

@@ -44,7 +44,7 @@ from dkl.solvers.kernel_alignment import divergence, effective_features
 
 # A weight below this share of the largest is rounding.
 _NO_WEIGHT = 1e-7
-# What the matrices of the working candidates' columns may take where `max_working` is None.
+# Bytes of the matrices of the working candidates' columns for max_working=None.
 _WORKING_BYTES = 2 << 30
 
 
@@ -88,7 +88,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         `fit` starts from the weights and the machine of the last fit, whose candidates, bandwidth and scaler stay; the
         optimum is the same.
     sigma_factors : sequence of float
-        Spread the candidates evenly over the bandwidth times each of these.
+        Factors of the bandwidth that the candidates are spread over evenly.
     scaling, max_rows
         As of `RandomFeatures`; `max_rows` bounds the rows of all passes.
     class_weight : dict, "balanced" or None
@@ -110,7 +110,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     objective_, duality_gap_ : float
         Of the problem above, and how far above its minimum that is at most.
     history_ : list of dict
-        One line each time that all candidates were looked at: passes, objective, gap, working candidates, support.
+        One line for each pricing of all candidates: passes, objective, gap, working candidates, support.
     message_ : str
         How it ended.
     family_, scaler_, seed_, n_features_in_, classes_, stats_
@@ -187,7 +187,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         return [*planned_scale(dataset), *JointDriver().plan(self._planned_problem(dataset))]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The matrices of as many working candidates as there may be."""
+        """Bytes of the matrices for the largest number of working candidates."""
         return JointDriver().memory(self._planned_problem(dataset), row_bytes(dataset.source))
 
     def bounds(self, *, as_printed: bool = False) -> Bounds:
@@ -235,7 +235,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         start = self._start(dataset)
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
-        # parameters without meaning for these rows are told before any pass
+        # parameters without meaning for these rows raise an error before any pass
         self._planned_problem(dataset)
         if start is None:
             scaler = self._prepare(dataset)
@@ -264,7 +264,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         return self._solution
 
     def _problem(self, pool: FeatureMap, dataset: Dataset, scale: TargetScale | None) -> JointProblem:
-        """The problem of these parameters.
+        """The problem that the parameters define.
 
         Raises
         ------
@@ -307,7 +307,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         return most
 
     def _loss(self, classes: Sequence[object] | np.ndarray | None) -> TunedLoss:
-        """The loss that is asked for, or the default for these targets."""
+        """`loss`, or the default for these targets."""
         if classes is None and self.loss is not None and not TUNED_LOSSES[self.loss].takes_one_pass:
             raise ValueError(
                 f"loss={self.loss!r} is for class labels, and these targets are numbers; use loss='squared_error'"
@@ -327,7 +327,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         choice = choose_features(self.weights_, kept, self.seed_, estimator="support")
         self._keep(choice)
         model = state.moved_to(choice.index).coefficients
-        # the solver has features of amplitude 1 / sqrt(D), the map has those of the choice
+        # the solver has features of amplitude 1 / sqrt(D), the map has the amplitudes of the choice
         coef = model[:, :-1] / np.tile(np.sqrt(D) * choice.amplitudes, self.pool_.columns_a_frequency)
         center, unit = (0.0, np.ones(len(coef))) if scale is None else (scale.center, scale.scale)
         self.coef_, self.intercept_ = coef * unit[:, None], model[:, -1] * unit + center

@@ -1,4 +1,4 @@
-"""The problem of learning a kernel's weights and the machine on it together, and where its solver stands."""
+"""Learning a kernel's weights together with the machine on it as data: the problem, and the state of its solver."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class JointProblem:
 
     @property
     def loss_row(self) -> LossRow:
-        """What the solvers must know of the loss."""
+        """The loss's row of the table."""
         return TUNED_LOSSES[self.loss]
 
     @property
@@ -77,7 +77,7 @@ class JointProblem:
 
     @property
     def largest_working(self) -> np.ndarray:
-        """As many candidates as may be solved on at once, for plans."""
+        """The most candidates that are solved on at once, for plans."""
         return np.arange(min(self.most_working, self.pool.n_frequencies))
 
     def on(self, working: np.ndarray, goal: float) -> TunedProblem:
@@ -111,7 +111,7 @@ class JointState(TunedState):
     bound : float
         The largest dual objective so far: the minimum is not below it.
     rounds : tuple of dict
-        "passes", "objective", "gap", "working" and "support" each time that all candidates were looked at.
+        "passes", "objective", "gap", "working" and "support" for each pricing of all candidates.
     done : bool
     """
 
@@ -144,7 +144,7 @@ class JointState(TunedState):
         )
 
     def columns(self, n_candidates: int, parts: int) -> np.ndarray:
-        """The columns of the working candidates among those of all, (parts s,)."""
+        """The columns of the working candidates in the map of all candidates, (parts s,)."""
         return (n_candidates * np.arange(parts)[:, None] + self.working).ravel()
 
     def moved_to(self, working: np.ndarray) -> JointState:

@@ -15,7 +15,7 @@ from dkl.protocols.block import Block
 
 
 def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What a dual point needs of the rows, and the sums of all candidates' features for two weight columns an output.
+    """The sums of a block that a dual point follows from, and all candidates' features times two columns an output.
 
     For hinges the columns are the dual weights times the targets of rows with target -1, and of those with 1; for half
     the squared error the residuals and ones, all times the rows' weights: mixtures of the two are dual weights that

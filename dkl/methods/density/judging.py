@@ -47,7 +47,7 @@ def judged(
 ) -> TunedSolution:
     """Objective, residual and gap of a model from the sums of the pass.
 
-    The dual point is made of the slopes of the losses: those of each sign are scaled so that they sum to 0; of the
+    The dual point has the slopes of the losses, with each sign scaled so that they sum to 0; of the
     hinge, whose slope jumps, the best of a few spreads over a width (see `dkl.methods.density.solution`).
 
     Parameters

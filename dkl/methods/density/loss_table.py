@@ -1,4 +1,4 @@
-"""The losses of tuned and joint machines: one table, whose row says everything that their solvers must know of a loss.
+"""The losses of tuned and joint machines: one table with a row for each loss, from which their solvers read.
 
 To add a loss, add its row to `TUNED_LOSSES` and its name to `TunedLoss`; no other module of the method branches on a
 name. Its value, slope and conjugate come from `dkl.solvers.losses`, which defines every loss of the library, once.
@@ -86,7 +86,7 @@ def _log_one_plus(q: float) -> float:
 
 @dataclass(frozen=True)
 class LossRow:
-    """What the solvers of tuned and joint machines must know of a loss.
+    """A loss as the solvers of tuned and joint machines use it.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from dkl.features.families import Gaussian, Matern
 
 @runtime_checkable
 class MetaKernel(Protocol):
-    """What `dkl.methods.density.penalty` needs of a meta-kernel: any frozen dataclass with these two methods."""
+    """The interface of a meta-kernel for `dkl.methods.density.penalty`: a frozen dataclass with two methods."""
 
     def validate(self) -> None:
         """Raise ValueError if a parameter has no meaning."""
@@ -57,7 +57,7 @@ class RBFMetaKernel(_Smooth):
     Parameters
     ----------
     length_scale : float
-        In the units of frequencies, the inverse of those of the (scaled) columns.
+        In the units of frequencies, the inverse of the units of the (scaled) columns.
     even : bool
         (kappa(w, v) + kappa(w, -v)) / 2 instead: the density of a real kernel is even (section 3.1).
 

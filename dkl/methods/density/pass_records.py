@@ -13,10 +13,10 @@ from dkl.kernels.device import on_host
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.newton.gram import packed_panels, packed_size
 from dkl.kernels.normal_equations import NewtonTargets, TrialSteps, newton_tile
-from dkl.methods.density.row_summary import Squared, SquaredRows, SquaredSums
 from dkl.methods.density.sums import MarginOptions, Smoothing, margin_block, margin_shapes, misfit_block, squared_block
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.squared_sums import Squared, SquaredRows, SquaredSums
 
 # The most bytes that one accumulator may take: packed matrices above it are cut into panels of columns, a record each.
 _ACCUMULATOR_BYTES = 1 << 26
@@ -68,7 +68,7 @@ class FoldSums:
         return self.n_rows is not None and 2 * self.n_rows <= self.feature_map.n_features
 
     def records(self) -> list[Record]:
-        """What the pass computes."""
+        """The records of the pass."""
         # n rows of m features take n m numbers, their sums m^2 / 2: the smaller of the two goes to the driver
         if self.keeps_rows and self.n_rows is not None:
             return [RowSample("rows", self.n_rows, seed=0)]
@@ -90,7 +90,7 @@ class FoldSums:
         return [SquaredSums(gram[f], first["cross"][f], first["squares"][f]) for f in range(self.n_folds)]
 
     def _record(self, columns: tuple[int, int], *, first: bool) -> BlockSum:
-        """The sums of one panel of columns; the first panel brings those of the targets."""
+        """The sums of one panel of columns; the first panel also has the sums of the targets."""
         F, K, width = self.n_folds, len(self.targets.models), self.feature_map.n_features + 1
         accumulators = {"gram": Accumulator((F, packed_size(*columns)))}
         if first:
@@ -142,7 +142,7 @@ def margin_records(
 
 @dataclass(frozen=True, eq=False)
 class TunedCost:
-    """What a block costs: mapping, scores and gradients in float64, products of all pairs of columns.
+    """The cost of a block: mapping, scores and gradients in float64, products of all pairs of columns.
 
     Parameters
     ----------

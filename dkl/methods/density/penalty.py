@@ -18,7 +18,7 @@ from dkl.solvers.block_pivoting import bounded_minimum
 from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
 from dkl.solvers.interior_point import minimise_quadratic
 
-# The D x D matrices of float64 that stand at once: vectors and the work of eigh, or vectors, H and a factor.
+# D x D float64 matrices in memory at once: eigenvectors and the work of eigh, or eigenvectors, H and its factor.
 _MATRICES = 3
 _TILE_BYTES = 1 << 22
 MOST_BYTES = 8 << 30
@@ -84,7 +84,7 @@ class DensityPenalty:
     gamma : float
         Positive: how much the fit of a density at the frequencies is smoothed.
     Lam : float
-        Positive; ``inf`` fixes the density at `center`, and the model is that of plain random features.
+        Positive; ``inf`` fixes the density at `center`, and the model is a model on plain random features.
     floor : float
         >= 0: 1 is the paper's constraint, a small number gives its (17)-(18), 0 Fourier kernel learning.
     center : float
@@ -134,7 +134,7 @@ class DensityPenalty:
 
     @cached_property
     def curvatures(self) -> np.ndarray:
-        """The eigenvalues of H, t / (t + gamma D)^2, in the order of those of G: (D,)."""
+        """The eigenvalues of H, t / (t + gamma D)^2, in the order of the eigenvalues t of G: (D,)."""
         t = self.spectrum.values
         return t / np.square(t + self.gamma * self.n_frequencies)
 
@@ -294,7 +294,7 @@ def meta_spectrum(
     W : ndarray of shape (D, d)
     meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
     length_scale : float
-        That of a meta-kernel by name; an object has its own.
+        The length scale of a meta-kernel given by name; an object has its own.
     most_bytes : int
         Refuse to work above it.
 

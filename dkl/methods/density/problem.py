@@ -15,8 +15,8 @@ from dkl.solvers.density_term import DensityTerm
 
 # Products in float32 err by some 1e-8 of the largest eigenvalue; further passes correct that while lam is larger.
 _SINGLE_ABOVE = 1e-6
-# The m x m matrices that stand at once: for each Hessian its packed sums, the matrix and its factor, and beside them
-# what one curvature takes; and the D x D matrices: the penalty's, the curvature's, and their factor.
+# Matrices in memory at once. m x m: the packed sums of each Hessian, the matrix and its factor, and those of one
+# curvature. D x D: those of the penalty and of the curvature, and their factor.
 _MATRICES_EACH, _MATRICES_SHARED, _MATRICES_DENSITY = 4, 3, 5
 
 
@@ -77,7 +77,7 @@ class TunedProblem:
 
     @property
     def loss_row(self) -> LossRow:
-        """What the solvers must know of the loss."""
+        """The loss's row of the table."""
         return TUNED_LOSSES[self.loss]
 
     @property
@@ -101,7 +101,7 @@ class TunedProblem:
         return 1 if self.shared else self.n_outputs
 
     def memory(self, n_hessians: int) -> dict[str, int]:
-        """Bytes of the matrices of pairs of columns, for so many Hessians, and of those of pairs of frequencies."""
+        """Bytes of the matrices of pairs of columns, for `n_hessians` Hessians, and of pairs of frequencies."""
         return {
             "matrices of columns": matrix_bytes(self.width - 1, n_hessians),
             "matrices of frequencies": _MATRICES_DENSITY * 8 * self.penalty.n_frequencies**2,
@@ -109,13 +109,13 @@ class TunedProblem:
 
 
 def matrix_bytes(n_columns: int, n_hessians: int) -> int:
-    """Bytes that the matrices of pairs of columns take at most, for so many Hessians at once."""
+    """Bytes of the matrices of pairs of columns at most, with `n_hessians` Hessians at once."""
     return (_MATRICES_SHARED + _MATRICES_EACH * n_hessians) * 8 * n_columns**2
 
 
 @dataclass(frozen=True, eq=False)
 class TunedState:
-    """Where the solver stands.
+    """The state of the solver between passes.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class TunedState:
     share : float
         The share of the rows that count: where there are many, the first steps see a subsample.
     objective, residual, gap : float
-        Those of the accepted point: see `dkl.methods.density.solution.TunedSolution`.
+        The fields of the accepted point: see `dkl.methods.density.solution.TunedSolution`.
     history : tuple of dict
         "objective", "residual", "gap", "width" and "share" of each accepted point.
     passes : int
@@ -175,7 +175,7 @@ class TunedState:
 
     @classmethod
     def begin(cls, problem: TunedProblem) -> TunedState:
-        """Weights 0 and the density of the reference kernel, or those of the problem's start; nothing is read yet."""
+        """Weights of 0 and the density of the reference kernel, or the problem's start, before any pass."""
         # the reference kernel, u = c, costs no penalty; where c lies below the floor, the floor costs the least
         models = np.zeros((problem.n_outputs, problem.width))
         density = np.tile(problem.penalty.start(), (problem.n_densities, 1))

@@ -27,7 +27,7 @@ class TunedSolution:
     residual : float
         The largest of |gradient by w|, |gradient by b| and |u - max(u - gradient by u, floor)|.
     gap : float
-        The objective less that of a feasible dual point: how far above the minimum it is at most.
+        The objective minus the value of a feasible dual point: a bound on the distance from the minimum.
     message : str
         How the solver ended, in a sentence.
     """
@@ -42,7 +42,7 @@ class TunedSolution:
 
     @classmethod
     def of(cls, problem: TunedProblem, state: TunedState) -> TunedSolution:
-        """The solution where a driver has ended, or stands."""
+        """The solution of a driver's present state."""
         return cls(
             coef=state.coefficients[:, :-1],
             intercept=state.coefficients[:, -1],

@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
-from dkl.methods.density.density_step import DensityFit, tuned_density
-from dkl.methods.density.row_summary import Centred, Squared
+from dkl.methods.density.density_step import DensityFit, Form, ThinForm, WholeForm, tuned_density
 from dkl.methods.density.solution import TunedSolution, optimality
 from dkl.solvers.density_term import DensityTerm
+from dkl.solvers.squared_sums import Centred, CentredSums, Squared, without_each
 
-# What the last Newton step on the density may still promise, as a share of the objective: for a model, and for one
-# that only judges hyper-parameters on a fold.
+# Newton steps on the density end once the next one promises to lower the objective by less than this share of it: in
+# the fit of a model, and in the fit of one that only judges hyper-parameters on a fold.
 _EXACT = 1e-14
 _JUDGED = 1e-7
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOutErrors:
-    """How models that were fitted without a fold predict it.
-
-    Attributes
-    ----------
-    errors : ndarray of shape (F, K)
-        The mean squared error on each fold.
-    weights : ndarray of shape (F,)
-        The weight of each fold's rows.
-    densities : tuple of ndarray
-        Those of the folds' models: a start for hyper-parameters nearby.
-    """
-
-    errors: np.ndarray
-    weights: np.ndarray
-    densities: tuple[np.ndarray, ...]
-
-    @property
-    def mean(self) -> float:
-        """Over all rows, and over outputs."""
-        return float(np.average(self.errors.mean(axis=1), weights=self.weights))
 
 
 def solve_squared(
@@ -87,15 +61,9 @@ def solve_squared(
 
 
 def cross_validate(
-    folds: Sequence[Squared],
-    penalty: DensityTerm,
-    lam: float,
-    *,
-    starts: Sequence[np.ndarray] | None = None,
-    shared: bool = True,
-    tol: float = _JUDGED,
-) -> HeldOutErrors:
-    """Fit without each fold and predict it, from the sums of the folds alone: no row is read.
+    folds: Sequence[Squared], penalty: DensityTerm, lam: float, *, shared: bool = True, tol: float = _JUDGED
+) -> np.ndarray:
+    """The mean squared errors on each fold of models that are fitted without it, (F, K), from the sums alone.
 
     Parameters
     ----------
@@ -103,36 +71,17 @@ def cross_validate(
         At least two, each with rows.
     penalty, lam, shared, tol
         As of `solve_squared`.
-    starts : sequence of ndarray or None
-        A density for each fold to start from, such as the `densities` of a cross-validation nearby.
-
-    Returns
-    -------
-    HeldOutErrors
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two folds, or one without rows.
     """
-    empty = [number for number, fold in enumerate(folds) if not fold.weight > 0.0]
-    if len(folds) < 2 or empty:
-        what = f"fold {empty[0]} has no rows" if empty else f"there is {len(folds)} fold"
-        raise ValueError(f"cross-validation needs two folds or more with rows in each, but {what}; take fewer folds")
-    errors, densities = [], []
+    errors = []
     with one_blas_thread():
-        for number, fold in enumerate(folds):
-            # sums of disjoint rows add, and rows themselves are put after each other
-            rest = reduce(operator.add, [*folds[:number], *folds[number + 1 :]])
-            begins = _starts(penalty, None if starts is None else starts[number], fold.n_outputs, shared)
+        for fold, rest in zip(folds, without_each(folds), strict=True):
             rows = rest.centred()
             # models that only predict a fold need no gap
             outputs = [rows] if shared else [rows.output(k) for k in range(fold.n_outputs)]
-            fits = [SquaredFit.of(part, penalty, lam, begin, tol) for part, begin in zip(outputs, begins, strict=True)]
+            fits = [SquaredFit.of(part, penalty, lam, penalty.start(), tol) for part in outputs]
             weights = np.hstack([fit.weights for fit in fits])
             errors.append(fold.errors(weights.T, rows.center - rows.mean @ weights))
-            densities.append(fits[0].fit.density if shared else np.stack([fit.fit.density for fit in fits]))
-    return HeldOutErrors(np.array(errors), np.array([fold.weight for fold in folds]), tuple(densities))
+    return np.array(errors)
 
 
 def stacked(each: Sequence[TunedSolution]) -> TunedSolution:
@@ -168,7 +117,7 @@ class SquaredFit:
     def of(cls, rows: Centred, penalty: DensityTerm, lam: float, start: np.ndarray, tol: float) -> SquaredFit:
         """Newton steps on the density from a start (D,); the variance of the targets completes the objective."""
         offset = 0.5 * float(rows.variance.sum())
-        return cls(rows, lam, tuned_density([rows.form(lam)], penalty, start, offset=offset, tol=tol))
+        return cls(rows, lam, tuned_density([_form(rows, lam)], penalty, start, offset=offset, tol=tol))
 
     @property
     def weights(self) -> np.ndarray:
@@ -198,3 +147,8 @@ def _starts(penalty: DensityTerm, start: np.ndarray | None, n_outputs: int, shar
     if shared:
         return np.atleast_2d(begin).mean(axis=0, keepdims=True)
     return np.broadcast_to(begin, (n_outputs, begin.shape[-1]))
+
+
+def _form(rows: Centred, lam: float) -> Form:
+    """The data term with the coefficients eliminated, in the smaller of two dimensions: of columns or of rows."""
+    return WholeForm(rows.A, rows.C, lam) if isinstance(rows, CentredSums) else ThinForm(rows.B, rows.t, lam)

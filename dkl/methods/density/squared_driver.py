@@ -11,13 +11,13 @@ import numpy as np
 from dkl.kernels.blas import one_blas_thread
 from dkl.methods.density.pass_records import FoldSums, misfit_record
 from dkl.methods.density.problem import TunedProblem, TunedState
-from dkl.methods.density.row_summary import SquaredSums
 from dkl.methods.density.solution import TunedSolution, optimality, ridge_value
 from dkl.methods.density.squared import solve_squared
 from dkl.protocols.records import Record
+from dkl.solvers.squared_sums import SquaredSums
 
-# Sums of products in float32 are corrected until the residual of the optimality conditions is this small, by at most
-# so many further passes.
+# Sums of products in float32 are corrected by further passes until the residual of the optimality conditions is at most
+# _CORRECTED, and by _CORRECTIONS passes at most.
 _CORRECTED = 1e-9
 _CORRECTIONS = 8
 

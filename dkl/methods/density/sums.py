@@ -23,11 +23,11 @@ from dkl.solvers.losses import loss_of
 
 @dataclass(frozen=True, eq=False)
 class Smoothing:
-    """How the hinge is made smooth: by dual weights that may move from where earlier models have led them.
+    """The smoothing of the hinge, by a logistic function that starts from a prior for the rows' dual weights.
 
     With slack m = 1 - y f and prior z the hinge max(0, m) becomes ``h log((1 + exp(z + m/h)) / (1 + exp(z)))``, whose
-    slope, the row's dual weight, is 1 / (1 + exp(-z - m/h)). Where z stands still and h shrinks, this is the usual
-    smoothed hinge; where z follows, z + m/h of the last model, it is the hinge's own optimum at any width.
+    slope, the row's dual weight, is 1 / (1 + exp(-z - m/h)). With a fixed z and a shrinking h, this is the usual
+    smoothed hinge; with z that follows, z + m/h of the last model, it is the hinge's own optimum at any width.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Smoothing:
     ahead : float
         h of the gradient and Hessian at the first step.
     past : ndarray of shape (K, m + 1)
-        The prior of a row is ``reach - y f`` of this model: the models that it followed, each over its width.
+        The prior of a row is ``reach - y f`` of this model, a sum of the models that it followed, each over its width.
     reach : float
         The sum of one over the widths of these models.
     follows : bool
@@ -52,7 +52,7 @@ class Smoothing:
 
 @dataclass(frozen=True, eq=False)
 class MarginOptions:
-    """What a pass for hinge losses computes.
+    """Options of a pass for hinge losses.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def margin_sums(
     smoothing: Smoothing,
     options: MarginOptions,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What a Newton step on losses of the margin depends on, and the curvature of the rows.
+    """The sums of a Newton step on losses of the margin, and the curvature of each row.
 
     The squared hinge is max(0, 1 - y f)^2 and needs no smoothing; its dual weights are 2 s y max(0, 1 - y f).
 
@@ -193,7 +193,7 @@ def margin_sums(
     sums : dict of ndarray
         "smooth" (K, T), the smoothed losses at the steps; at the first one, separately over the rows with target -1
         and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "dual_sums"
-        (2, K, m + 1), those of the dual weights times (phi_i, 1): together they are minus the gradient.
+        (2, K, m + 1), sums of the dual weights times (phi_i, 1) for each side: together they are minus the gradient.
     curvature : ndarray of shape (n, K)
         The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
@@ -228,7 +228,7 @@ def sided_duals(
     smooth : ndarray of shape (K, T)
         The sums of the smoothed losses at the steps.
     losses : ndarray of shape (2, K)
-        Those of the losses at the first step, over the rows with target -1 and 1.
+        The losses at the first step, summed over the rows with target -1 and 1.
     sides : ndarray of shape (2, n, K)
         The dual weights of the rows times their targets, 0 on the other side.
     curvature : ndarray of shape (n, K)
@@ -297,7 +297,7 @@ def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[
 
 
 def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What `judged` needs of a block: losses, and sums over the duals a of either sign of |a|, a y, a^2 and a (phi, 1).
+    """The sums of a block for `judged`: losses, and |a|, a y, a^2 and a (phi, 1) summed over duals a of either sign.
 
     Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
     """

@@ -107,7 +107,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
             Data frames are raw rows and are encoded; everything else holds encoded rows.
         y : array of shape (n,) or (n, t), or None
-            Labels or targets; those of a Dataset are its own.
+            Labels or targets; None for a Dataset, which has its own.
         sample_weight : array of shape (n,) or None
             Frequency weights: weight 2 is the row twice, weight 0 a row that is not there.
         groups : str, array of shape (n,), or None
@@ -126,12 +126,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         ValueError
             If a parameter or the rows have no meaning; before any pass.
         MemoryError
-            If the frequencies are so many that the matrix of the meta-kernel would not fit.
+            If the matrix of the meta-kernel on the frequencies does not fit into memory.
 
         Warns
         -----
         UserWarning
-            If `max_passes` end the solver before the gap is below `tol`; the message says where it stands.
+            If `max_passes` end the solver before the gap is below `tol`; the message gives the gap.
         """
         return super().fit(X, one_dimensional(y), sample_weight, groups=groups, times=times)
 
@@ -190,7 +190,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return [*planned_scale(dataset), *passes]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the solver holds at most beside the passes, item by item."""
+        """Bytes that the solver holds at most in addition to the passes, item by item."""
         reference = self.planned_map(dataset)
         penalty = self._planned_penalty(reference.n_frequencies)
         if self.solver == "full":
@@ -199,7 +199,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         return {} if penalty.separable else {"density": density_bytes(reference.n_frequencies)}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of as many features as `fit` learns, at the amplitudes of the reference kernel."""
+        """A map of the size that `fit` learns, with the amplitudes of the reference kernel."""
         family = self._planned_family()
         check_room(self, kept_frequencies(type(self).__name__, self.n_features, family), dataset.n_columns)
         return self._reference(family, dataset.n_columns, seed=0)
@@ -222,7 +222,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
                 "a family such as Gaussian() with pairing='cos-sin'"
             )
         size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
-        # a penalty without meaning, or a matrix that does not fit into memory, is told before any pass
+        # a penalty without meaning, or a matrix that does not fit into memory, raises an error before any pass
         if not self._planned_penalty(1).separable:
             check_density_size(size, min(MOST_BYTES, own_room(self.memory_limit).nbytes))
         self._check_sums(2 * size)
@@ -324,7 +324,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             learner._keep(reference, in_own_units(end, scale), fit.history())
 
         def so_far(fit: AdamFit) -> TunedLearner:
-            """A copy with the model under way: its objective is that of the last batches, and it has no bound."""
+            """A copy with the current model: its objective is the mean of the last batches, and it has no bound."""
             learner, model, unknown = copy.copy(self), fit.model, float("nan")
             last = float(fit.trace[-1])
             unjudged = TunedSolution(model.coef, model.intercept, model.density, last, unknown, unknown, "")
@@ -400,7 +400,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         self, dataset: Dataset, reference: FeatureMap, penalty: DensityPenalty, scale: TargetScale | None
     ) -> TunedProblem:
         """Equation (22) as the full-gradient solver takes it."""
-        # kept sums serve any number of rows, in units that may be those of other rows
+        # kept sums serve any number of rows, and may be in units of other rows
         keeps_sums = self.sums is not None
         return TunedProblem(
             reference,

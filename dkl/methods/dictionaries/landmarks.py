@@ -17,13 +17,14 @@ from dkl.methods.rounds.candidates import greedy_points
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.protocols.arrays import Rows
 
-# rows that are tried as landmarks for each that is proposed, so many at least, and the rows that judge them
+# Rows that are tried as landmarks for each landmark that is proposed, their least number, and the rows that their
+# scores are summed over.
 _TRIED, _LEAST_TRIED, _JUDGES = 8, 200, 4_000
 
 
 @dataclass(frozen=True)
 class Landmarks(ListedDictionary):
-    """Kernels k(., z) at landmarks z, rows among those of the fit, as a dictionary among others.
+    """Kernels k(., z) at landmarks z, which are rows of the fit, as a dictionary among others.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class LandmarkDictionary:
         return _unit(self.kernel.kernel(rows, rows[:_LEAST_TRIED]))
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """Of some of the rows those that together lower the loss most, one after the other."""
+        """Rows, among a random sample of them, whose kernels together lower the loss most, chosen one by one."""
         X = self._seen(rows.X)
         generator, n_tried = np.random.default_rng([seed, 0x1A4D]), max(_LEAST_TRIED, _TRIED * count)
         tried = np.unique(X[generator.choice(len(X), min(len(X), n_tried), replace=False)], axis=0)

@@ -14,11 +14,11 @@ Gradient = Callable[[Array], tuple[Array, Array]]
 Bounded = Callable[[Array], Array]
 Judge = Callable[[Array], Array]
 
-# pairs of steps and gradients that the quasi-Newton method remembers, and the least curvature (times step^2) that it
-# divides by
+# Pairs of steps and gradient differences that the quasi-Newton method keeps, and the least product of such a pair that
+# it divides by.
 _MEMORY = 6
 _LEAST = 1e-30
-# what a gaining and a failing step of plain ascent do to the next one
+# Factors on the length of the next step of plain ascent, after one that gained and after one that did not.
 _LONGER, _SHORTER = 1.3, 0.5
 
 
@@ -34,7 +34,7 @@ class Slope:
     bounded : callable
         u -> the nearest points that are allowed.
     judge : callable or None
-        u -> the heights (c,) by which the best is told, where these are others (those on held-out rows).
+        u -> heights (c,) that decide which point is the best, if other than the maximised ones (e.g. on held-out rows).
 
     """
 
@@ -70,7 +70,7 @@ class Slope:
 
 
 def _visited(values: Array | None) -> Array:
-    """Of the best points; before the first evaluation there are none."""
+    """The heights of the best points so far; minus infinity before the first evaluation."""
     if values is None:
         raise RuntimeError("the ascent has no best points yet: evaluate it once before they are asked for")
     return values
@@ -175,7 +175,7 @@ def _of_length(move: Array, length: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The last steps of each chain, what they took off the gradient, and 1 / (step . change), 0 where not concave."""
+    """The last steps of each chain, the falls of the gradient on them, and 1 / (step . fall), 0 where not concave."""
 
     steps: tuple[Array, ...]
     changes: tuple[Array, ...]

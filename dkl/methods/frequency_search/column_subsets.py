@@ -10,14 +10,16 @@ from dkl.kernels.device import array_module, on_host
 from dkl.kernels.moments import dense_sums
 from dkl.protocols.arrays import Rows
 
-# sizes of neighbourhoods, and how many columns have to vary for them to be worth while
+# The least and the largest number of columns of a neighbourhood, and the varying columns that rows need to have any.
 NARROWEST, WIDEST = 10, 150
 LEAST_COLUMNS = 2 * WIDEST
-# rows that correlations are taken over; columns with less than this share of the largest deviation belong to none
+# Rows whose correlations define neighbourhoods. A column belongs to none if it deviates by less than this share of the
+# largest deviation.
 _ROWS = 2_048
 _LEAST_DEVIATION = 0.1
-# the median of the correlations with a column's fourth neighbour: pixels of digits have .7; histograms of gradients
-# have .24, where neighbourhoods gained nothing clear, one-hot columns .13, where they cost accuracy
+# Neighbourhoods are used if the median, over columns, of the correlation with the _NEIGHBOUR-th nearest column is at
+# least _RELATED: pixels of digits have .7; histograms of gradients have .24, where neighbourhoods gained nothing clear,
+# and one-hot columns .13, where they cost accuracy.
 _NEIGHBOUR, _RELATED = 4, 0.4
 
 
@@ -42,7 +44,7 @@ def column_scales(X: Rows, weight: np.ndarray | None = None) -> np.ndarray:
 
 
 def neighbourhoods(X: Rows, scales: np.ndarray, count: int, seed: int) -> np.ndarray | None:
-    """Columns drawn at random, each with those whose correlation with it is strongest.
+    """Columns drawn at random, each with the columns of the strongest correlation with it.
 
     Parameters
     ----------

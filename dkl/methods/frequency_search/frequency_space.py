@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from scipy import sparse
@@ -19,40 +19,54 @@ from dkl.methods.frequency_search.peak_search import SearchOptions, distinct_pea
 from dkl.methods.rounds.dictionary import SampleSlopes
 from dkl.protocols.arrays import Rows
 
-# tiles of scaled and of mapped rows of a sum
+# Bytes of the tiles of scaled and of mapped rows while potentials are summed.
 SUMS_BYTES = 16 << 20
 
 
-class FrequencySpace(Protocol):
-    """A set of features. Its points are rows of an array, which a state keeps and `feature_map` understands."""
+class FrequencySpace(ABC):
+    """A set of features that is searched for those with a high potential; a dictionary of rounds, too.
+
+    Its points are rows of an array, which a state keeps and `feature_map` understands.
+    """
 
     @property
+    @abstractmethod
     def columns_a_point(self) -> int:
         """Output columns of one point: two for a cosine-sine pair."""
-        ...
 
     @property
+    @abstractmethod
     def none(self) -> np.ndarray:
-        """No point at all, in the form of points."""
-        ...
+        """An empty array of points."""
 
+    @property
+    @abstractmethod
+    def scaler(self) -> Scaler | None:
+        """The scaler of the rows that `search` and `propose` take; None for rows as they come."""
+
+    @abstractmethod
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         """The features of points, amplitudes 1."""
-        ...
 
+    @abstractmethod
     def start(self, count: int, seed: int) -> np.ndarray:
-        """Points that are worth looking at before anything is known."""
-        ...
+        """Points of the first pass, before any search."""
+
+    @property
+    def size(self) -> int | None:
+        """The number of points, where all of them are weighed at once; None where a search visits some of them."""
+        return None
 
     @property
     def draws_plainly(self) -> bool:
-        """Whether there are random draws: a finite pool is weighed as a whole instead."""
-        ...
+        """Whether random draws may join the points that a search finds."""
+        return False
 
     def plain(self, count: int, seed: int) -> np.ndarray:
-        """`count` points as `RandomFeatures` draws them: no search, so nothing to over-fit."""
-        ...
+        """`count` points as `RandomFeatures` draws them; none where `draws_plainly` is False."""
+        return self.none
 
+    @abstractmethod
     def search(
         self,
         X: Rows,
@@ -63,29 +77,49 @@ class FrequencySpace(Protocol):
         room: int | None = None,
         weight: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points with high potentials of weights S on scaled rows X, and these potentials; see `distinct`.
+        """At most `count` points with high potentials sum_k |sum_i S_ik phi(x_i)|^2 on scaled rows, and these.
 
-        Rows repeat by `weight`, which S has already.
+        A point of a finite set may be found in several rounds: a repeated point has more weight.
 
-        A point of a finite set may be found again: to repeat it is to give it more weight.
+        Parameters
+        ----------
+        X : ndarray or csr_array of shape (r, d)
+            Scaled by `scaler`.
+        S : ndarray of shape (r, K)
+            Dual weights, multiplied by the repetitions of the rows already.
+        count, seed : int
+        room : int or None
+            Points that may still join; see `distinct`.
+        weight : ndarray of shape (r,), or None
+            Repetitions of the rows; None for once each.
         """
-        ...
+
+    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
+        """At most `count` points with high potentials of the slopes, (p, d); the numbers of a point come first."""
+        S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
+        points = self.search(rows.X, S, count, seed)[0]
+        points = points.reshape(len(points), -1) if len(points) else points.reshape(0, 0)
+        return np.pad(points, ((0, 0), (0, rows.X.shape[1] - points.shape[1])))
+
+    def unit(self, X: Rows) -> float:
+        """1: cosines, sines and harmonics deviate about as much as steps."""
+        return 1.0
 
     def search_bytes(self, n_rows: int, count: int) -> int:
-        """What `search` holds at most beside so many rows."""
-        ...
+        """The most bytes that `search` allocates in addition to `n_rows` scaled rows."""
+        return SUMS_BYTES
 
+    @abstractmethod
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
-        """Positions of the k best that differ from each other; points of one block come together.
+        """Positions of the k points with the highest potentials that differ from each other.
 
-        The first block may have more than k points, up to `room` (None is k).
+        Points of one block of a finite family come together: the first block may have up to `room` points (None is k).
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
-class FourierSpace:
-    """All frequencies of R^d; a dictionary of rounds, too.
+class FourierSpace(FrequencySpace):
+    """All frequencies of R^d, searched by ascents.
 
     Parameters
     ----------
@@ -96,13 +130,13 @@ class FourierSpace:
     options : SearchOptions
         Its `chains` are a lower bound.
     chains_a_peak : float
-        Chains for each point that is asked for.
+        Chains for each wanted point.
     near_room : int
         Chains live on columns that go together, as `options` say, once no more points than these are missing: the first
         points do better over all columns.
     metric : ndarray of shape (d,) or (d, d), or None
-        A factor R of a metric: starts, steps and draws are those of rows R'x, for which w.(R'x) = (R w).x. It is 0 in
-        columns that no frequency may look at.
+        A factor R of a metric: starts, steps and draws are made for rows R'x, for which w.(R'x) = (R w).x. It is 0 in
+        columns that no frequency may depend on.
     """
 
     origin: FeatureMap
@@ -127,15 +161,6 @@ class FourierSpace:
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         projection = projection_of(points.astype(np.float32, copy=False))
         return replace(self.origin, projection=projection, amplitudes=np.ones(len(points)), phases=None)
-
-    def unit(self, X: Rows) -> float:
-        """Cosines and sines deviate as much as steps."""
-        return 1.0
-
-    def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """Peaks of the potential of the slopes that differ from each other."""
-        S = rows.s / max(float(np.abs(rows.s).sum()), np.finfo(np.float64).tiny)
-        return self.search(rows.X, S, count, seed)[0]
 
     def start(self, count: int, seed: int) -> np.ndarray:
         generator = np.random.default_rng([seed, 0])
@@ -205,8 +230,8 @@ class FourierSpace:
 
 
 @dataclass(frozen=True, eq=False)
-class FrequencyPool:
-    """Finitely many features; points are their numbers in the pool, int64 of shape (m,).
+class FrequencyPool(FrequencySpace):
+    """Finitely many features, all weighed at once; points are their numbers in the pool, int64 of shape (m,).
 
     Parameters
     ----------
@@ -226,18 +251,21 @@ class FrequencyPool:
     def none(self) -> np.ndarray:
         return np.zeros(0, np.int64)
 
+    @property
+    def scaler(self) -> Scaler | None:
+        return self.pool.scaler
+
+    @property
+    def size(self) -> int:
+        return self.pool.n_frequencies
+
     def feature_map(self, points: np.ndarray) -> FeatureMap:
-        return self.pool.take(points)
+        # what `propose` returns has the number in its first column
+        numbers = points if points.ndim == 1 else points[:, 0]
+        return self.pool.take(numbers.astype(np.int64, copy=False))
 
     def start(self, count: int, seed: int) -> np.ndarray:
         return np.arange(min(count, self.pool.n_frequencies))
-
-    @property
-    def draws_plainly(self) -> bool:
-        return False
-
-    def plain(self, count: int, seed: int) -> np.ndarray:
-        return self.none
 
     def search(
         self,
@@ -255,15 +283,12 @@ class FrequencyPool:
         best = self.distinct(np.arange(self.pool.n_frequencies), potentials, count, room=room)
         return best, potentials[best]
 
-    def search_bytes(self, n_rows: int, count: int) -> int:
-        return SUMS_BYTES
-
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, groups = np.unique(self.pool.groups[points], return_inverse=True)
         if len(groups) == 0:
             return np.zeros(0, np.int64)
         sizes = np.bincount(groups)
-        # the mean over a block is the potential of its kernel, which is 1 at x.x like that of a single point
+        # the mean over a block is the potential of its kernel, which is 1 at x.x like the kernel of a single point
         heights = np.bincount(groups, weights=potentials) / sizes
         # whole blocks, highest first: those that are larger than there is room for never come
         order = np.argsort(-heights, kind="stable")
@@ -276,7 +301,7 @@ class FrequencyPool:
 
 
 def projection_of(frequencies: np.ndarray) -> Projection:
-    """Frequencies as a matrix, or by their entries where some look at a few columns only."""
+    """Frequencies as a dense matrix, or by their entries if some have zeros."""
     if len(frequencies) and np.count_nonzero(frequencies, axis=1).min() < frequencies.shape[1]:
         return SparseProjection.from_rows(frequencies)
     return DenseProjection(frequencies)

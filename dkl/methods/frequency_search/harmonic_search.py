@@ -15,7 +15,7 @@ from dkl.features.harmonic_projection import HarmonicProjection
 from dkl.features.harmonics import SphericalHarmonics, random_indices
 from dkl.features.scaling import Scaler
 from dkl.kernels.sums import feature_sums
-from dkl.methods.frequency_search.frequency_space import SUMS_BYTES, FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.frequency_space import FrequencyPool, FrequencySpace
 from dkl.protocols.arrays import Rows
 
 Potential = Callable[[np.ndarray], np.ndarray]
@@ -110,12 +110,11 @@ def _proposals(index: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class HarmonicSpace:
+class HarmonicSpace(FrequencySpace):
     """All harmonics up to a degree, searched by chains; points are multi-indices, int16 of shape (m, d - 1).
 
     Neighbouring indices are orthogonal functions, so that a chain sees a peak only from where other potentials of the
-    same labels are high too: enumerate wherever that is possible. The interface is that of
-    `dkl.methods.frequency_search.frequency_space.FrequencySpace`.
+    same labels are high too: enumerate wherever that is possible.
 
     Parameters
     ----------
@@ -140,15 +139,14 @@ class HarmonicSpace:
         return np.zeros((0, self.origin.n_columns - 1), np.int16)
 
     @property
-    def draws_plainly(self) -> bool:
-        return False
-
-    def plain(self, count: int, seed: int) -> np.ndarray:
-        return self.none
+    def scaler(self) -> Scaler | None:
+        return self.origin.scaler
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
         kind: Any = self.origin.projection
-        projection = HarmonicProjection(np.asarray(points, dtype=np.int16), "single", kind.project)
+        # what `propose` returns has a further column of zeros
+        index = np.asarray(points[:, : self.origin.n_columns - 1], dtype=np.int16)
+        projection = HarmonicProjection(index, "single", kind.project)
         return replace(self.origin, projection=projection, amplitudes=np.ones(len(points)))
 
     def start(self, count: int, seed: int) -> np.ndarray:
@@ -179,9 +177,6 @@ class HarmonicSpace:
         _, best, height = walk(potential, begin, self.max_degree, self.options.betas, stream(seed, "walk"))
         kept = self.distinct(best, height, count)
         return best[kept], height[kept] * chance
-
-    def search_bytes(self, n_rows: int, count: int) -> int:
-        return SUMS_BYTES
 
     def distinct(self, points: np.ndarray, potentials: np.ndarray, k: int, *, room: int | None = None) -> np.ndarray:
         _, first = np.unique(points[np.argsort(-potentials, kind="stable")], axis=0, return_index=True)

@@ -19,22 +19,22 @@ from dkl.protocols.arrays import Array, Rows
 
 __all__ = ["potentials", "potentials_and_gradients"]
 
-# rows of a tile; the most spans of rows that cores share, and the tiles of the smallest; bytes of the waves, and of the
-# spans' gradients, that exist at once
+# Rows of a tile; spans of rows that cores share at most, and the tiles of a span at least. _WAVE_BYTES and
+# _GRADIENT_BYTES bound the cosines and the spans' gradients that are in memory at once.
 _ROWS = 512
 _MOST_SPANS = 32
 _LEAST_TILES = 2
-# chains that are evaluated at once on sparse rows, whose frequencies and gradients stay in the second cache; they come
-# in multiples, since compiled loops take so many at a time and what is left over one by one
+# Chains evaluated at once on sparse rows, so that their frequencies and gradients stay in the second-level cache: a
+# multiple of _LANES, the chains that compiled loops take at a time.
 _SPARSE_CHAINS, _LANES = 320, 32
 _WAVE_BYTES = 1 << 26
 _GRADIENT_BYTES = 1 << 26
-# shares of the chains on few columns for each core: they differ in their columns, and each is a task to hand out
+# Tasks for each core that the chains on few columns are cut into, since chains on other columns take other times.
 _SHARES = 3
 
 
 class Landscape(Protocol):
-    """The potential of rows that are looked at again and again."""
+    """The potential of rows in memory, for many evaluations."""
 
     def __call__(self, W: Array) -> tuple[Array, Array]:
         """v and its gradient, as `potentials_and_gradients`."""
@@ -106,7 +106,7 @@ def potentials(X: Rows, S: Array, W: Array, dtype: DTypeLike = "float32") -> np.
 
 
 def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.ndarray | None = None) -> Landscape:
-    """What is the same at every look, done once: rows and weights in `dtype`, and where they are needed."""
+    """The potential of rows X and weights S as an object, with the preparation that all its evaluations share."""
     dtype = checked_dtype(dtype)
     # where the rows lie decides where the arithmetic is done: no search moves them
     if device.is_on_gpu(X):
@@ -117,7 +117,7 @@ def landscape(X: Rows, S: Array, dtype: DTypeLike = "float32", *, columns: np.nd
 
 
 def ascent_bytes(n_rows: int, n_columns: int, n_chains: int) -> int:
-    """What a landscape holds at most beside its rows: the waves of its chains, its spans' gradients and their sum."""
+    """Bytes that a landscape holds at most in addition to its rows: waves of chains, gradients of spans, a sum."""
     waves = min(8 * n_rows * n_chains, max(_WAVE_BYTES, 8 * 16 * n_rows))
     gradient = 4 * n_chains * n_columns
     return waves + 3 * min(_MOST_SPANS * gradient, max(_GRADIENT_BYTES, gradient))
@@ -145,7 +145,7 @@ class _Tiles:
         return [slice(rows.start + t.start, rows.start + t.stop) for t in spans(rows.stop - rows.start, self.tile)]
 
     def gradient(self, work: Callable[[slice], np.ndarray], n_chains: int) -> np.ndarray:
-        """Twice the sum of what `work` makes of spans of rows, of as many as there is room for gradients."""
+        """Twice the sum of the gradients that `work` returns for spans of rows, `_GRADIENT_BYTES` of them at once."""
         most = _GRADIENT_BYTES // (self.X.shape[1] * n_chains * self.dtype.itemsize)
         return 2.0 * np.asarray(np.sum(self.crew.map(work, self.spans(most)), axis=0, dtype=np.float64))
 
@@ -176,7 +176,7 @@ class _DenseRows(_Tiles):
         return np.concatenate([_squares(self._project(W[chains])[1]) for chains in self._panels(len(W))])
 
     def _panels(self, n_chains: int) -> list[slice]:
-        """Chains that are evaluated at once, in multiples of 16: as many as there is room for waves."""
+        """Ranges of chains that are evaluated at once, in multiples of 16: as many as `_WAVE_BYTES` holds waves of."""
         most = _WAVE_BYTES // (2 * max(self.X.shape[0], 1) * self.dtype.itemsize)
         return list(spans(n_chains, max(16, most // 16 * 16)))
 

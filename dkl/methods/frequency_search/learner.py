@@ -1,4 +1,4 @@
-"""What learners that search have in common: rows that are ready for it, and strategies behind one parameter."""
+"""Base of learners that search for frequencies: prepared rows, and the strategies behind `solver` and `method`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PreparedRows:
     target_scale : TargetScale or None
         Mean and deviation of targets that are numbers; None for classes, and in a plan, which reads nothing.
     context : FitContext
-        What a machine asks of this fit.
+        Settings of a machine for this fit.
     metric : ndarray of shape (d,) or (d, d), or None
         The root of a learned metric that frequencies are searched in.
     """
@@ -66,11 +66,11 @@ class PreparedRows:
 
     @property
     def total_weight(self) -> float:
-        """Of all rows, with the factors of their classes."""
+        """The total weight of the rows, with the factors of their classes."""
         return weight_of(self.dataset, self.class_weight)
 
     def within(self, nbytes: int) -> int:
-        """How many of the rows fit into so many bytes."""
+        """The number of rows that fit into `nbytes`."""
         return rows_within(nbytes, self.dataset.source)
 
     def frequency_space(self, name: str, options: SearchOptions, chains_a_peak: float = 0.0) -> FrequencySpace:
@@ -82,7 +82,7 @@ class PreparedRows:
             Of the learner, for the error.
         options : SearchOptions
         chains_a_peak : float
-            Chains for each point that is asked for; those of `options` are a lower bound.
+            Chains for each wanted point; the number in `options` is a lower bound.
 
         Raises
         ------
@@ -101,10 +101,10 @@ class PreparedRows:
 
 
 class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
-    """A driver that says how much it holds beside the passes."""
+    """A driver that knows the bytes it holds outside the passes."""
 
     def memory(self, problem: Solved, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """At most so many bytes, item by item, for so many rows of so many bytes each."""
+        """Bytes held at most between and during passes over `n_rows` rows of `row_bytes` each, item by item."""
         ...
 
 
@@ -128,7 +128,7 @@ class SearchStrategy(Protocol[P, S, Start]):
         ...
 
     def problem(self, rows: PreparedRows, start: Start | None) -> P:
-        """What is to be solved on these rows, from a start or from nothing (None); ValueError where it is nothing."""
+        """The problem on these rows, from a start or from nothing (None); ValueError if parameters do not suit them."""
         ...
 
     def columns(self, problem: P, start: Start | None) -> ColumnStore | None:
@@ -212,12 +212,12 @@ def check_searchable(name: str, family: Family) -> None:
 
 
 def rows_within(nbytes: int, source: BlockSource) -> int:
-    """How many rows of a source fit into so many bytes."""
+    """The number of rows of a source that fit into `nbytes`."""
     return nbytes // row_bytes(source)
 
 
 def row_bytes(source: BlockSource) -> int:
-    """What a row of a source takes, at most."""
+    """Bytes of one row of a source at most."""
     longest = max(1, int(np.max(source.block_rows, initial=1)))
     return max(1, source.block_nbytes // longest)
 

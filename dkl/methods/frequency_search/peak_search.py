@@ -1,4 +1,4 @@
-"""Peaks of a Fourier potential on rows in memory: ascents from many starts at once, and the best points told apart."""
+"""Peaks of a Fourier potential on rows in memory: ascents from many starts at once, and the best distinct points."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Method = Literal["langevin", "quasi-newton"]
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How peaks are searched; lengths follow the data, so that one set of numbers serves all of them.
+    """Settings of a search for peaks; lengths are relative to the bandwidth, so that they suit any data.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class SearchOptions:
     near_share : float
         Share of the other chains that live on 10 to 150 columns that go together, of dense rows with that many.
     near_steps : int
-        Evaluations by each of these, which have fewer directions to go.
+        Evaluations by each of these chains, which have fewer directions to move in.
     polish : int
         Evaluations after that, of plain ascent that only accepts what is higher.
     max_norm : float or None
@@ -51,7 +51,7 @@ class SearchOptions:
     tries : int
         Random points of which each chain starts from the highest.
     max_columns : int
-        Sparse chains live on 1 to so many columns.
+        Sparse chains move on 1 to this number of columns.
     held_out : float
         Share of the rows that no chain ascends on: the potential there tells which point of a chain is its best, so
         that a search that only fits its rows does not get far. 0 takes all rows for both.
@@ -80,13 +80,13 @@ class SearchOptions:
 
     @property
     def evaluations(self) -> int:
-        """Of potential and gradient by each chain, in all."""
+        """Evaluations of potential and gradient by each chain, in all."""
         return self.steps + self.polish + (self.tries > 1) * self.tries
 
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """What a search found, one entry a chain.
+    """The best points of a search, one entry for each chain.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def distinct_peaks(
 
 
 def sample_size(n_candidates: int, accuracy: float = 0.05, failure: float = 0.05) -> int:
-    """Rows that suffice for the normalised potentials of so many fixed candidates to be right within `accuracy`.
+    """Rows that suffice for the normalised potentials of `n_candidates` fixed candidates to err by at most `accuracy`.
 
     n >= 8 log(2 K / failure) / accuracy^2: theorem 4.4 of Bullins, Zhang & Zhang 2018 for K candidates that do not
     depend on the rows. One row moves a potential, divided by n^2 and with weights of at most 1 in size, by 4 / n at
@@ -260,7 +260,7 @@ def pair_potentials(potentials: np.ndarray, absolutes: np.ndarray, squares: np.n
 
 
 def grown_sample(n_sampled: int, sampled: np.ndarray, verified: np.ndarray, *, most: int, least: float = 0.5) -> int:
-    """Rows of the next search: twice as many where the peaks of this one do not hold on all rows.
+    """The rows of the next search: twice as many if the peaks of this one are much lower on all rows.
 
     Parameters
     ----------

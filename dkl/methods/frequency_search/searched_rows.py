@@ -18,14 +18,14 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 
 _TILE_ROWS = 1024
-# features of the rows are kept up to this size at most, else formed again in each round
+# Bytes of the searched rows' features that stay in memory between rounds; features beyond are formed again each round.
 KEPT_BYTES = 256 << 20
 
 
 class SearchedRows:
-    """The last sample of rows.
+    """The last sample of rows, with features and scores of the rows.
 
-    What it finds follows from the record and from the sizes of the searches on it, so a resumed run has the same bits.
+    Scores follow from the record and from the sizes of the searches on it, so that a resumed run has the same bits.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class SearchedRows:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """How many rows were asked for, and the seed and the round that they were drawn by."""
+        """The requested number of rows, and the seed and the round that they were drawn by."""
         if self._key is None:
             raise RuntimeError("no rows were drawn yet: a search was asked for before the pass of its sample")
         return self._key
 
     @property
     def drawn(self) -> Block:
-        """The rows with what each counts: those of a smaller sample were drawn by their weights, and count once."""
+        """The rows with their weights; in a sample of fewer rows than there are, drawn by weight, each counts once."""
         return replace(self.block, weight=None) if self.block.n_rows >= self.key[0] else self.block
 
     def has(self, record: RowSample) -> bool:
@@ -67,7 +67,7 @@ class SearchedRows:
     def keep(self, record: RowSample, block: Block) -> None:
         """Take the rows of a record in place of the former ones."""
         self._key, self._block = _key(record), block
-        # fewer rows than were asked for are all that there are; a smaller sample was drawn by the rows' weights already
+        # Fewer rows than requested are all rows, and keep their weights; a full sample was drawn by the rows' weights.
         self.repeats = block.weights if block.n_rows < record.k else np.ones(block.n_rows)
         self._scaled, self._features = None, []
 
@@ -106,7 +106,7 @@ class SearchedRows:
         return out
 
     def most_bytes(self, n_rows: int, row_bytes: int, n_features: int, dtype: str) -> dict[str, int]:
-        """At most so much is held, of so many rows and features: rows as they came, scaled, and those with a dual."""
+        """Bytes held at most for `n_rows` rows: the rows as they came, scaled, and with a dual; and their features."""
         features = n_rows * n_features * np.dtype(dtype).itemsize
         return {"searched rows": 3 * n_rows * row_bytes, "features of searched rows": min(self._most_kept, features)}
 
@@ -131,10 +131,10 @@ class SearchedRows:
 
     @property
     def _kept_bytes(self) -> int:
-        """Of all features that are kept."""
+        """Bytes of all features in memory."""
         return sum(tile.nbytes for group in self._features for tile in group)
 
 
 def _key(record: RowSample) -> tuple[int, int, int]:
-    """What the rows of a sample follow from."""
+    """The numbers that determine the rows of a sample."""
     return record.k, record.seed, record.round

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import last_gain
 from dkl.methods.choice import block_means
-from dkl.methods.frequency_search.peak_search import distinct_peaks
+from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
 from dkl.methods.game.problem import (
     ALTERNATIONS,
     GameProblem,
     GameState,
     candidate_map,
+    checks_mean,
     dual_step,
     feasible_of,
     last_metrics,
@@ -35,14 +37,14 @@ from dkl.methods.game.problem import (
     trials_of,
     verify_record,
 )
-from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow
-from dkl.methods.game.search import next_candidates, regrown
+from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow, project_dual
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record
 
 __all__ = ["GameDriver"]
 
-# passes over targets alone of one exact projection, at most: each divides the bracket by thousands
+# Passes of one exact projection at most, each over targets and dual weights alone: a pass divides the bracket of the
+# multiplier by thousands.
 _MOST_REDUCTIONS = 8
 
 
@@ -50,11 +52,11 @@ class GameDriver:
     """Algorithm 2 on any number of rows; see `dkl.protocols.driver.Driver`."""
 
     def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns: what is projected next, and the means over rounds of the dual weights and of the scores."""
+        """The row columns: the numbers to project next, and the means over rounds of dual weights and of scores."""
         return row_columns(problem, ("dual", "mean", "score"))
 
     def init(self, problem: GameProblem) -> GameState:
-        """Nothing played, or the end of the game that goes on, where rounds and features leave room."""
+        """A new game, or the last state of the game that goes on, if rounds and features are left."""
         K, pool, unit, last = problem.n_blocks, problem.pool, problem.rules.unit, problem.start
         if last is not None:
             no_room = pool is None and len(last.mass) >= problem.rules.most
@@ -97,7 +99,7 @@ class GameDriver:
         return None
 
     def step(self, problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-        """What the pass of the phase has found."""
+        """The state after a pass of the current phase, from its sums."""
         after = {
             "open": _opened,
             "resume": _continued,
@@ -112,7 +114,7 @@ class GameDriver:
         return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: GameState, why: str) -> GameState | None:
-        """The rounds that were played to their end; None before the first of them, and in the middle of one."""
+        """The state after the last complete round; None before it, and in the middle of a round."""
         if not state.history or state.phase == "step":
             return None
         if state.phase == "done":
@@ -122,7 +124,7 @@ class GameDriver:
         )
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """In R^d the rows of the search, as they came, scaled, and those with weights again; and the ascent."""
+        """Bytes of the searched rows in R^d (as they came, scaled, and with weights once more), and of the ascent."""
         if problem.pool is not None:
             return {}
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
@@ -132,7 +134,7 @@ class GameDriver:
         """The opening, the reductions, and the two passes of a round."""
         state = self.init(problem)
         T = problem.rules.rounds
-        # the largest of each kind of pass: a search proposes at most so many candidates, and as many for the mean
+        # the largest pass of each kind: a search proposes at most this number of candidates, and as many for the mean
         if problem.pool is None:
             many = np.zeros((2 * problem.n_candidates, problem.n_columns), np.float32)
             state = replace(state, candidates=many)
@@ -153,28 +155,28 @@ class GameDriver:
 
 
 def _opened(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After the first pass: the same dual weight everywhere, and in R^d the first candidates under it."""
+    """The state after the first pass: equal dual weights for all rows, and in R^d the first candidates under them."""
     state = replace(state, total=float(results[0]["weight"]))
     if problem.pool is None:
         # every row has the same dual weight before the projection, and so has their mean
         block: Block = results[1]
         ones = np.full((block.n_rows, problem.n_blocks), problem.rules.unit)
-        state = next_candidates(problem, state, block, ones, ones)
+        state = _next_candidates(problem, state, block, ones, ones)
     return _begin_projection(problem, state, results[0])
 
 
 def _continued(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After the first pass of a game that goes on: what its last step would have found, had it not been the last."""
+    """The state after the first pass of a game that goes on, with the results that its former last step left out."""
     if problem.pool is None:
         block: Block = results[1]
-        state = next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
+        state = _next_candidates(problem, state, block, block.columns["dual"], block.columns["mean"])
     if problem.rules.projection == "alternating":
         return _projected(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))), results)
     return _begin_projection(problem, state, results[0])
 
 
 def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """The pass that wrote the new column has made the first reduction as well."""
+    """Begin the projection of the new column; the pass that wrote it has computed the first reduction as well."""
     K = problem.n_blocks
     if problem.rules.projection == "alternating":
         return replace(state, phase="project", shifts=np.zeros((0, K)))
@@ -183,7 +185,7 @@ def _begin_projection(problem: GameProblem, state: GameState, sums: Mapping[str,
 
 
 def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """After a reduction of the projection: exact ones narrow a bracket, alternating ones add a multiplier."""
+    """The state after a reduction: exact projections narrow brackets, alternating ones add a multiplier."""
     if problem.rules.projection == "exact":
         return _narrowed(problem, state, results[0])
     # the mean of y_i alpha_i, which Algorithm 3 subtracts to come back to the hyperplane sum_i c_i y_i alpha_i = 0
@@ -193,7 +195,7 @@ def _projected(problem: GameProblem, state: GameState, results: Sequence[Any]) -
 
 
 def _narrowed(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndarray]) -> GameState:
-    """With finer edges around the multipliers, or on to the candidates where all of them are exact."""
+    """The state with finer edges around the multipliers, or in the next phase if all multipliers are exact."""
     # the dual blocks are projected by themselves: one whose multiplier is exact waits for the others
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
@@ -233,7 +235,7 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
     if both.shape[2] > K:
         of_mean = _potentials(problem, both[..., K:])
         lower = max(lower, _value(problem, float(sums["alpha"][K:].sum()), float(sums["squares"][K:].sum()), of_mean))
-    state = regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
+    state = _regrown(problem, state, potentials, (sums["alpha"][:K], sums["squares"][:K]))
     size = _step_size(problem, state, features[answered])
     # where the multiplier of the next column is likely to be: no further than the largest move of a coordinate
     reach = rules.unit * (rules.rate if rules.rate is not None else 1.0) + 2.0 * np.abs(state.shifts).max(initial=0.0)
@@ -263,7 +265,7 @@ def _verified(problem: GameProblem, state: GameState, results: Sequence[Any]) ->
 
 
 def _potentials(problem: GameProblem, sums: np.ndarray) -> np.ndarray:
-    """v of each candidate from its sums (m, parts, K); in a pool with blocks that of the mean of a block's kernels."""
+    """v of each candidate from its sums (m, parts, K); in a pool with blocks, v of the mean of a block's kernels."""
     potentials = np.square(sums).sum(axis=(1, 2))
     if problem.pool is None:
         return potentials
@@ -288,7 +290,7 @@ def _step_size(problem: GameProblem, state: GameState, answer: np.ndarray) -> fl
 
 
 def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> GameState:
-    """The answer joins the dual measure; then the round's machine and gap, and another search, or the end."""
+    """The state after the dual step, with the answer in the dual measure, the machine, the gap, and the next search."""
     sums = results[0]
     previous = state
     # lambda gets the weight of the round, shared equally by the features of its answer; w the answer's sums with it
@@ -318,12 +320,12 @@ def _stepped(problem: GameProblem, state: GameState, results: Sequence[Any]) -> 
         step = dual_step(problem, previous)
         values, _ = step(block.X, alpha, signs)
         mean = (1.0 - step.share) * block.columns["mean"] + step.share * alpha
-        state = next_candidates(problem, state, block, values, mean)
+        state = _next_candidates(problem, state, block, values, mean)
     return _begin_projection(problem, state, sums)
 
 
 def _bounded(problem: GameProblem, state: GameState, losses: np.ndarray) -> tuple[GameState, float]:
-    """The best of the machines that the pass tried, and its primal value: it bounds max F(., lambda) from above."""
+    """The best machine that the pass tried, and its primal value, an upper bound of max F(., lambda)."""
     trials = trials_of(state)
     # |w|^2 of f = sum_t sqrt(lambda_t) u_t.phi_t, whose coefficients w_t = sqrt(lambda_t) u_t are the mean response
     lengths = np.square(state.coefficients).sum(axis=(1, 2))
@@ -346,7 +348,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
     """The round's entry of the history."""
     lower = state.lower
     if state.mean_sums is not None:
-        # the sums of a pool are linear in the dual weights: those of their means bound the value as well
+        # the sums of a pool are linear in the dual weights: the sums of mean weights bound the value as well
         alpha, squares = state.mean_dual / state.played
         potentials = _potentials(problem, state.mean_sums / state.played)
         lower = max(lower, _value(problem, float(alpha), float(squares), potentials))
@@ -374,7 +376,7 @@ def _recorded(problem: GameProblem, state: GameState, sums: Mapping[str, np.ndar
 def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.ndarray) -> float:
     """The largest of min over lambda of F(s alpha, lambda), 0 <= s <= 1: shrunken dual weights are feasible too.
 
-    `alpha` is the sum of the weights, `squares` (or a bound on it) that of their squares.
+    `alpha` is the sum of the weights, `squares` the sum of their squares or a bound on it.
     """
     # F(s alpha) = s sum alpha - s^2 / 2 (ridge |alpha|^2 + max_t v_t): a parabola in s
     quadratic = problem.rules.ridge * squares + float(potentials.max())
@@ -383,7 +385,7 @@ def _value(problem: GameProblem, alpha: float, squares: float, potentials: np.nd
 
 
 def _why_to_stop(problem: GameProblem, state: GameState) -> str:
-    """The stopping rule of the game: how it has ended, with the remedy; empty while it goes on.
+    """Why the game ends, with the remedy; empty while it goes on.
 
     It ends at the gap `tol`, after `patience` rounds without a lower loss on the rows held out, in R^d once all
     frequencies are found, and after `rounds` rounds.
@@ -403,7 +405,7 @@ def _why_to_stop(problem: GameProblem, state: GameState) -> str:
 
 
 def _standing(state: GameState) -> str:
-    """The last gap, for the user."""
+    """A phrase with the last gap, for messages."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective"
 
 
@@ -423,3 +425,43 @@ def dual_measure(problem: GameProblem, state: GameState) -> tuple[FeatureMap, np
         return problem.pool.take(used, np.sqrt(weights)), weights
     candidates = candidate_map(problem, np.asarray(state.frequencies)[used])
     return replace(candidates, amplitudes=np.sqrt(weights)), weights
+
+
+def _next_candidates(
+    problem: GameProblem, state: GameState, block: Block, values: np.ndarray, mean: np.ndarray
+) -> GameState:
+    """Candidates of the next round: peaks on the sample, under dual weights projected on the sample alone."""
+    signs, weight, _ = problem.targets(block)
+    # the sample is drawn by the rows' own weights: what is left is the classes' factor
+    factor = (weight / block.weights)[:, None]
+    # the column "dual" is not yet projected, and the multipliers of all rows come with later passes
+    alpha, _ = project_dual(values, signs, factor[:, 0], problem.upper)
+    candidates, promised = _peaks(problem, block, signs * alpha * factor, len(state.history))
+    if checks_mean(problem, state):
+        others, _ = _peaks(problem, block, signs * mean * factor, len(state.history))
+        candidates = np.concatenate([candidates, others])
+        # candidates under the mean weights judge no sample: they come last wherever the best are looked for
+        promised = np.concatenate([promised, np.full(len(others), -1.0)])
+    return replace(state, candidates=candidates, promised=promised)
+
+
+def _peaks(problem: GameProblem, block: Block, S: np.ndarray, round: int) -> tuple[np.ndarray, np.ndarray]:
+    """Frequencies and their pair potentials on the sample, highest first."""
+    space, totals, squares = searched_space(problem), np.abs(S).sum(axis=0), np.square(S).sum(axis=0)
+    # v <= sum_k (sum_i |S_ik|)^2, so that no potential of S / norm is above 1
+    norm = max(float(np.sqrt(np.square(totals).sum())), np.finfo(np.float64).tiny)
+    X = scale_rows(block.X, space.scaler, problem.dtype)
+    points, potentials = space.search(X, S / norm, problem.n_candidates, problem.seed + 7919 * (round + 1))
+    return points, pair_potentials(potentials, totals / norm, squares / norm**2)
+
+
+def _regrown(
+    problem: GameProblem, state: GameState, potentials: np.ndarray, totals: tuple[np.ndarray, np.ndarray]
+) -> GameState:
+    """The state with a larger sample for the next search, if peaks of the last one are much lower on all rows."""
+    if state.promised is None:
+        return state
+    verified = pair_potentials(potentials, *totals)
+    best = np.argsort(-state.promised, kind="stable")[: max(10, problem.rules.per_round)]
+    rows = grown_sample(state.sample_rows, state.promised[best], verified[best], most=problem.most_rows)
+    return replace(state, sample_rows=max(rows, state.sample_rows))

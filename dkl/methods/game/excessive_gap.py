@@ -32,7 +32,7 @@ from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Rec
 
 __all__ = ["ExcessiveGapDriver", "group_proximal"]
 
-# of one projection, at most: each divides the bracket by thousands
+# Passes of one projection at most: each divides the bracket of the multiplier by thousands.
 _MOST_REDUCTIONS = 8
 # the Gram matrix of the pool, float64, stays below 64 MiB
 _MOST_COLUMNS = 2_800
@@ -64,7 +64,7 @@ def group_proximal(gradient: np.ndarray, strength: float) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ExcessiveGapState:
-    """Where the technique stands between two passes.
+    """The state of the technique between two passes.
 
     Attributes
     ----------
@@ -130,11 +130,11 @@ class ExcessiveGapDriver:
     """See `dkl.protocols.driver.Driver`. An iteration is a primal and a dual step: six reads of the rows."""
 
     def columns(self, problem: GameProblem) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The row columns: what is projected next, alpha of the pair, and alpha between, in a dual step."""
+        """The row columns: the numbers to project next, alpha of the pair, and the middle alpha of a dual step."""
         return row_columns(problem, ("dual", "mean", "hat"))
 
     def init(self, problem: GameProblem) -> ExcessiveGapState:
-        """Nothing read, or the end of the run that goes on: it left the next iteration begun."""
+        """The state before any pass, or the last state of the run that goes on, which has begun the next iteration."""
         if problem.start is not None:
             more = len(problem.start.history) < problem.rules.rounds
             return replace(problem.start, phase="score", message="") if more else problem.start
@@ -167,7 +167,7 @@ class ExcessiveGapDriver:
         return [made[state.phase](problem, state)]
 
     def step(self, problem: GameProblem, state: ExcessiveGapState, results: Sequence[Any]) -> ExcessiveGapState:
-        """What the pass of the phase has found."""
+        """The state after a pass of the current phase, from its sums."""
         after = {"norm": _measured, "score": _scored, "project": _narrowed, "sum": _summed}
         return after[state.phase](problem, state, results[0])
 
@@ -176,7 +176,7 @@ class ExcessiveGapDriver:
         return last_metrics(state.history)
 
     def stopped(self, problem: GameProblem, state: ExcessiveGapState, why: str) -> ExcessiveGapState | None:
-        """The iterations that came to their end; None before the first of them, and in the middle of one."""
+        """The state after the last complete iteration; None before it, and in the middle of an iteration."""
         if state.phase == "done":
             return state
         if not state.history or (state.phase, state.move) != ("score", "primal"):
@@ -184,7 +184,7 @@ class ExcessiveGapDriver:
         return replace(state, phase="done", message=f"{why} after {len(state.history)} rounds: {_standing(state)}")
 
     def memory(self, problem: GameProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The Gram matrix of the pool, and what its largest eigenvalue takes."""
+        """Bytes of the pool's Gram matrix, and of the computation of its largest eigenvalue."""
         return {"Gram matrices": 3 * 8 * _pool(problem).n_features ** 2}
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
@@ -244,7 +244,7 @@ def _norm_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
-    """The pass that scores rows with `point`, and makes of each what is projected next."""
+    """The record of a pass that scores rows with `point`, and writes the numbers to project next."""
     K, ridge = problem.n_blocks, problem.rules.ridge
     # the answer to w: the alpha that maximises 1'alpha - <alpha, A w> - (mu_2 + ridge) / 2 |alpha|^2 before the box
     smoothed = Smoothed(0.0, 1.0 / (state.smoothing[1] + ridge))
@@ -275,7 +275,7 @@ def _score_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
-    """The pass that projects, takes the features' sums, and mixes the projected weights into a column of alpha."""
+    """The record of a pass that projects, sums features, and mixes the projected weights into a column of alpha."""
     pool, K = _pool(problem), problem.n_blocks
     # how much of the projected weights the column gets: all of them, or tau beside 1 - tau of the pair's
     share = {"start": 1.0, "primal": state.step, "respond": state.step, "ascend": 1.0}[state.move]
@@ -299,14 +299,14 @@ def _sum_record(problem: GameProblem, state: ExcessiveGapState) -> BlockSum:
 
 
 def _cost(rows: int, columns: int, *, problem: GameProblem) -> Cost:
-    """Of mapping rows to the whole pool and multiplying the features with a column a dual block."""
+    """The cost of mapping rows to the whole pool, and of multiplying features with a column for each dual block."""
     pool, K = _pool(problem), problem.n_blocks
     each = 2.0 * columns * pool.n_frequencies + pool.n_features * (SINCOS_FLOPS + 2.0 * K)
     return Cost(rows * each, 16 * pool.n_features * (2_048 + K) + 200 * rows * K + pool.projection.nbytes)
 
 
 def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """|A|^2 from the Gram matrix, and mu_1, mu_2 such that the first pair keeps the excessive gap."""
+    """The state with |A|^2 from the Gram matrix, and mu_1, mu_2 for which the first pair keeps the excessive gap."""
     # |A|^2 is the largest eigenvalue of A'A: signs y_i do not change the Gram matrix of the features
     norm = max(float(np.linalg.eigvalsh(sums["gram"])[-1]), np.finfo(np.float64).tiny)
     classes = sums["classes"]
@@ -321,7 +321,7 @@ def _measured(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 
 def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """The upper bound of the machine that was scored, and the first reduction of the projection."""
+    """The state with the upper bound of the scored machine, and the first reduction of the projection."""
     # |w|_(1,2)^2 / 2 + C sum of losses, at the best of the intercepts that were tried
     value = 0.5 * float(_lengths(state.point).sum()) ** 2 + problem.rules.C * float(sums["losses"].min(axis=2).sum())
     trials = intercept_trials(state.intercepts, state.spread).intercepts
@@ -338,7 +338,7 @@ def _scored(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, n
 
 
 def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """With finer edges around the multipliers, or on to the sums where all of them are exact."""
+    """The state with finer edges around the multipliers, or in the phase of sums if all multipliers are exact."""
     known = Multipliers(state.edges, state.shifts[0], state.found)
     search = keep_found(narrow(state.edges, sums, problem.upper), known)
     done = bool(search.found.all()) or state.reductions >= _MOST_REDUCTIONS
@@ -354,7 +354,7 @@ def _narrowed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str,
 
 
 def _summed(problem: GameProblem, state: ExcessiveGapState, sums: Mapping[str, np.ndarray]) -> ExcessiveGapState:
-    """The move that the sums were for, and whether it ends an iteration."""
+    """The state after the move that needed the sums, and whether it ends an iteration."""
     # (D, parts, K): A' alpha of the projected weights
     answer = sums["features"].transpose(1, 0, 2)
     reach = np.maximum(2.0 * np.abs(state.shifts[0]), problem.rules.unit)
@@ -391,7 +391,7 @@ def _toward_primal(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveG
 
 
 def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """mu_1 shrinks; then begin a dual step with the answer to the new w."""
+    """Shrink mu_1, and begin a dual step with the answer to the new w."""
     tau, steepness = state.step, state.norm / (state.smoothing[1] + problem.rules.ridge)
     # a proximal step from the point between, in the place of the gradient mapping of a smooth term
     primal = group_proximal(steepness * state.point + answer, steepness)
@@ -402,7 +402,7 @@ def _after_primal(problem: GameProblem, state: ExcessiveGapState, answer: np.nda
 
 
 def _after_response(problem: GameProblem, state: ExcessiveGapState, answer: np.ndarray) -> ExcessiveGapState:
-    """The point between on the dual side is known: answer it, and let alpha ascend from it."""
+    """Answer the intermediate dual point, and let alpha ascend from it."""
     tau = state.step
     # A' alpha is linear: the sums of a mixture are the mixture of the sums, and no pass is needed for it
     hat_sums = (1.0 - tau) * state.dual_sums + tau * answer
@@ -449,7 +449,7 @@ def _recorded(problem: GameProblem, state: ExcessiveGapState) -> ExcessiveGapSta
 
 
 def _standing(state: ExcessiveGapState) -> str:
-    """The last gap, for the user."""
+    """A phrase with the last gap, for messages."""
     return f"the duality gap is {100 * state.history[-1]['relative_gap']:.2g} % of the objective, certified"
 
 

@@ -25,17 +25,18 @@ from dkl.methods.parameters import kept_frequencies
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
 
-# rounds on a finite family, and how many features are drawn of one that is neither finite nor of pairs (ArcCosine)
+# Rounds on a finite family for rounds=None, and the features drawn from a family that is neither finite nor of
+# cosine-sine pairs (ArcCosine).
 _POOL_ROUNDS, _POOL_SIZE = 200, 1_000
-# in R^d a round answers with so many frequencies that there are about 20 rounds, but with no more than 10
+# In R^d a round adds as many frequencies as make _FEWEST_ROUNDS rounds, and _MOST_PER_ROUND at most.
 _FEWEST_ROUNDS, _MOST_PER_ROUND = 20, 10
-# rows of the first search, and the most of any, by number and by bytes
+# Rows of the first search; rows and bytes of any search at most.
 _FIRST_SAMPLE, _MOST_SAMPLED, _SAMPLE_BYTES = 4_000, 100_000, 64 << 20
 
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """Row columns and, where they are temporary, the folder that goes when nothing refers to it any more."""
+    """Row columns and, if they are temporary, their folder, which is deleted once nothing refers to it."""
 
     columns: RowColumns
     folder: Any = field(default=None, compare=False)
@@ -62,7 +63,7 @@ class KeptColumns:
 
 @dataclass(frozen=True, eq=False)
 class PlayedGame:
-    """The end of a game, with the dual weights of its rows: what another game may go on from.
+    """The end of a game with the dual weights of its rows, from which another game may go on.
 
     Attributes
     ----------
@@ -88,7 +89,7 @@ class GameSolver:
     family, tol, patience, validation_fraction, sparse_share, max_norm, scaling, class_weight, dtype, checkpoint
         As of MarginFeatures.
     n_features : int
-        Frequencies are found until they have so many columns.
+        Columns of the frequencies to find.
     loss : {"hinge", "squared_hinge"} or None
         Whose dual is played: None is the hinge.
     C : float or None
@@ -160,7 +161,7 @@ class GameSolver:
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
     def driver(self) -> SearchDriver[GameProblem, Any]:
-        """The dynamics that are asked for."""
+        """The driver of `dynamics`."""
         return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
 
     def start(self, last: PlayedGame | None, dataset: Dataset) -> PlayedGame:
@@ -189,7 +190,7 @@ class GameSolver:
         return drawn if start is None else start.seed
 
     def problem(self, rows: PreparedRows, start: PlayedGame | None) -> GameProblem:
-        """The game on these rows; the rounds of a start count beside those to be played.
+        """The game on these rows; the rounds of a start count in addition to those to be played.
 
         Raises
         ------
@@ -236,7 +237,7 @@ class GameSolver:
         )
 
     def columns(self, problem: GameProblem, start: PlayedGame | None) -> ColumnStore:
-        """The dual weights of the rows, beside them, and those of the game that goes on."""
+        """The store of the rows' dual weights, next to the rows, with the weights of a game that goes on."""
         driver = ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
         # a pool that the dynamics cannot play on is refused here, before the first pass of the game
         driver.init(problem)
@@ -288,7 +289,7 @@ class GameSolver:
 
     @cached_property
     def _place(self) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
-        """Where the row columns go: beside the checkpoint, else to Dask's `temporary_directory`, or this machine's."""
+        """The folder of the row columns: by the checkpoint, in Dask's `temporary_directory`, or in this machine's."""
         if self.checkpoint is not None:
             return f"{str(self.checkpoint).rstrip('/')}/game-columns", None
         shared = dask.config.get("temporary_directory", None)
@@ -296,13 +297,13 @@ class GameSolver:
         return f"{folder.name}/columns", folder
 
     def _terms(self, dataset: Dataset) -> dict[str, str]:
-        """What the dual weights of a game belong to: they are feasible for no other rows, penalty or box."""
+        """An identity of the rows, penalty and box of a game, since its dual weights are feasible for no others."""
         names = ["family", "loss", "C", "projection", "dynamics", "scaling", "class_weight", "dtype"]
         names += ["patience", "validation_fraction"] if self.patience is not None else []
         return {"the rows": dataset.fingerprint, **{name: repr(getattr(self, name)) for name in names}}
 
     def _rules(self, family: Family, pool: FeatureMap | None, start: GameState | ExcessiveGapState | None) -> GameRules:
-        """How long the game is played: rounds times frequencies a round make those that are missing."""
+        """Length and steps of the game: rounds times frequencies of a round are the missing frequencies."""
         most = kept_frequencies("MarginFeatures", self.n_features, family)
         before, missing = (0, most) if start is None else (len(start.history), max(0, most - len(start.weights)))
         rounds, per_round = self.rounds, self.features_per_round

@@ -1,4 +1,4 @@
-"""What the margin game is played on, where it stands, and the records of its passes."""
+"""The margin game as data: its problem, its state, and the records of its passes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from dkl.solvers.losses import loss_of
 
 Phase = Literal["open", "resume", "project", "verify", "step", "done"]
 
-# machines that a pass tries around the best so far: every scale with every intercept
+# Scales and intercepts that a pass tries around the best ones so far, each scale with each intercept.
 N_SCALES, N_INTERCEPTS = 5, 9
-# of box and hyperplane, in the paper's projection (Algorithm 3)
+# Alternations between box and hyperplane in the paper's projection (Algorithm 3).
 ALTERNATIONS = 10
 _TILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class GameRules:
-    """How long the game is played, and with what steps.
+    """Length and steps of the game.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class GameRules:
     tol : float or None
         Stop at this relative duality gap.
     patience : int or None
-        Stop after so many rounds without gain on the rows held out.
+        Rounds without a gain on held-out rows after which the game ends.
     projection : {"exact", "alternating"}
     """
 
@@ -147,7 +147,7 @@ class GameProblem:
 
 @dataclass(frozen=True, eq=False)
 class GameState:
-    """Where the game stands between two passes.
+    """The state of the game between two passes.
 
     Attributes
     ----------
@@ -236,15 +236,15 @@ def candidate_map(problem: GameProblem, frequencies: np.ndarray) -> FeatureMap:
 
 
 def searched_space(problem: GameProblem) -> FrequencySpace:
-    """Where a game without a pool looks for its frequencies."""
+    """The frequencies that a game without a pool searches."""
     if problem.space is None:
         raise ValueError("a game in R^d needs a space to search; give GameProblem(space=...) or a pool")
     return problem.space
 
 
 def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """The first numbers that are projected, C for every row; in R^d, a sample of rows to search on."""
-    # every row starts at the scale of a dual weight, as do those of a machine that separates nothing
+    """The records of the first pass: C for every row, to be projected; and in R^d a sample of rows to search on."""
+    # every row starts at the scale of a dual weight, as in a machine that separates nothing
     operands = {
         "targets": problem.targets,
         "upper": problem.upper,
@@ -259,7 +259,7 @@ def opening_records(problem: GameProblem, state: GameState) -> list[Any]:
 
 
 def resuming_records(problem: GameProblem, state: GameState) -> list[Any]:
-    """What the step of the last round would have found as well, had it not been the last."""
+    """The records that the last round left out because it was the last, for a game that goes on."""
     reduction = projection_record(problem, replace(state, shifts=np.zeros((0, problem.n_blocks))))
     return [reduction] if problem.pool is not None else [reduction, sample_record(problem, state, len(state.history))]
 
@@ -292,7 +292,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
     """The candidates' sums on all rows under the dual weights."""
     candidates = candidates_of(problem, state)
     parts, size = candidates.columns_a_frequency, candidates.n_frequencies
-    # columns of weights: one a dual block, and as many again where the means of the dual weights are verified too
+    # columns of weights: one for each dual block, and another where the means of the dual weights are verified too
     K = problem.n_blocks * (1 + checks_mean(problem, state))
     operands = {
         "targets": problem.targets,
@@ -315,7 +315,7 @@ def verify_record(problem: GameProblem, state: GameState) -> BlockSum:
 
 
 def step_record(problem: GameProblem, state: GameState) -> BlockSum:
-    """The dual step along the round's answer, and how good the mean machine is."""
+    """The record of the dual step along the round's answer, with the losses of the mean machine."""
     answer, K = answer_map(problem, state), problem.n_blocks
     operands = {
         "targets": problem.targets,
@@ -332,7 +332,7 @@ def step_record(problem: GameProblem, state: GameState) -> BlockSum:
 
     accumulators = {
         "losses": Accumulator((K, N_SCALES, N_INTERCEPTS)),
-        # the weight of rows that the machine gets wrong, of those held out too, and the weight of these
+        # the weight of misclassified training rows, of misclassified held-out rows, and of all held-out rows
         "errors": Accumulator((3,)),
         "held": Accumulator(()),
         "gradient": Accumulator((1,)),
@@ -362,12 +362,12 @@ def checks_mean(problem: GameProblem, state: GameState) -> bool:
 
 
 def feasible_of(problem: GameProblem, state: GameState) -> Feasible:
-    """How the column "dual" becomes the dual weights."""
+    """The projection that turns the column "dual" into dual weights."""
     return Feasible(problem.upper, state.shifts, problem.rules.projection == "exact")
 
 
 def candidates_of(problem: GameProblem, state: GameState) -> FeatureMap:
-    """What the kernel player chooses from."""
+    """The features that the kernel player chooses from."""
     return candidate_map(problem, _known(state.candidates)) if problem.pool is None else problem.pool
 
 
@@ -388,20 +388,20 @@ def dual_step(problem: GameProblem, state: GameState) -> DualStep:
 
 
 def trials_of(state: GameState) -> Trials:
-    """The best machine so far first, and others around it."""
+    """The machines that the next pass tries: the best one so far first, and others around it."""
     # of 5 scales and 9 intercepts the losses of all 45 machines come from one pass; the best moves over rounds
     around = intercept_trials(state.intercepts, state.spread)
     return replace(around, scales=state.scale * np.array([1.0, 0.8, 1.25, 0.5, 1.6]))
 
 
 def intercept_trials(intercepts: np.ndarray, spread: np.ndarray) -> Trials:
-    """The machine as it is with its intercepts, first, and with others around them."""
+    """The intercepts that the next pass tries: the machine's own first, and others around them."""
     moves = np.array([0.0, -0.25, 0.25, -1.0, 1.0, -4.0, 4.0, -0.0625, 0.0625])
     return Trials(np.ones(1), intercepts[:, None] + spread[:, None] * moves)
 
 
 def last_metrics(history: Sequence[dict[str, float]]) -> dict[str, float]:
-    """What a person who waits wants to know of the last round."""
+    """The numbers of the last round that progress reports."""
     if not history:
         return {}
     last = history[-1]
@@ -416,14 +416,14 @@ def _known(value: np.ndarray | None) -> np.ndarray:
 
 
 def break_accumulators(problem: GameProblem) -> dict[str, Accumulator]:
-    """Of `dkl.methods.game.sums.breakpoint_sums`: a bin before, between and after the edges."""
+    """The accumulators of `dkl.methods.game.sums.breakpoint_sums`: bins before, between and after the edges."""
     K, size = problem.n_blocks, N_EDGES + 1
     sums = {name: Accumulator((K, size)) for name in ("slopes", "moments", "breaks")}
     return {**sums, "positive": Accumulator((K,)), "ends": Accumulator((2, K), combine="max")}
 
 
 def _map_cost(rows: int, columns: int, feature_map: FeatureMap, K: int) -> Cost:
-    """Of mapping rows and multiplying the features with K columns of weights."""
+    """The cost of mapping rows, and of the product of the features with K columns of weights."""
     each = 2.0 * columns * feature_map.n_frequencies + feature_map.n_features * (SINCOS_FLOPS + 2.0 * K)
     scratch = 16 * feature_map.n_features * K + 40 * rows * K + feature_map.projection.nbytes + _TILE_BYTES
     return Cost(rows * each, scratch)

@@ -12,11 +12,11 @@ from dkl.methods.game.sums import breakpoint_sums, feasible
 
 Projection = Literal["exact", "alternating"]
 
-# trial multipliers of a reduction, a dual block
+# Trial multipliers of one reduction, for each dual block.
 N_EDGES = 1024
-# of the bracket's width, on both sides of where a straight line puts the root
+# Distances of trial multipliers from the root of a straight line, on both sides of it, in widths of the bracket.
 _CLOSE = 0.5 ** np.arange(1, 45)
-# in memory, where a reduction costs little
+# Reductions of one projection at most, of weights in memory, where a reduction costs little.
 _MOST_REDUCTIONS = 60
 
 
@@ -145,33 +145,6 @@ def project_dual(
         if search.found.all():
             break
     return feasible(values, signs, upper, search.values[None]), search.values
-
-
-def alternate_dual(
-    values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, rounds: int = 10
-) -> tuple[np.ndarray, np.ndarray]:
-    """The paper's alternating projections of rows in memory, and what each subtracts.
-
-    Box, hyperplane, box, ... (Bullins, Zhang & Zhang 2018, Algorithm 3): they end at a feasible point, not at the
-    nearest one, and after finitely many rounds a little outside the box.
-
-    Parameters
-    ----------
-    values, signs, weight, upper
-        As of `project_dual`.
-    rounds : int
-        10 in the paper.
-
-    Returns
-    -------
-    alpha : ndarray of shape (n, K)
-    shifts : ndarray of shape (rounds, K)
-    """
-    shifts = np.zeros((0, values.shape[1]))
-    for _ in range(rounds):
-        alpha = np.clip(feasible(values, signs, upper, shifts, exact=False), 0.0, upper)
-        shifts = np.vstack([shifts, (weight @ (signs * alpha))[None] / weight.sum()])
-    return feasible(values, signs, upper, shifts, exact=False), shifts
 
 
 def keep_found(search: Multipliers, earlier: Multipliers) -> Multipliers:

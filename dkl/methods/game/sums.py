@@ -1,4 +1,4 @@
-"""What one block contributes to the margin game: its dual weights, their sums, a gradient step, and its breakpoints."""
+"""Block functions of the margin game: dual weights and their sums, a gradient step, breakpoints of the projection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GameTargets:
 
 @dataclass(frozen=True, eq=False)
 class Feasible:
-    """How stored numbers become feasible dual weights: box [0, upper], sum_i c_i y_i alpha_i = 0.
+    """The map from stored numbers to feasible dual weights: box [0, upper], sum_i c_i y_i alpha_i = 0.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def feasible(
 def breakpoint_sums(
     values: np.ndarray, signs: np.ndarray, weight: np.ndarray, upper: float, edges: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What sum_i c_i y_i clip(values_i - mu y_i, 0, upper), as a function of mu, is made of between `edges`.
+    """Sums by which sum_i c_i y_i clip(values_i - mu y_i, 0, upper) is a piecewise linear function of mu at `edges`.
 
     The function is c_+ upper - sum_i c_i clip(mu - l_i, 0, upper), c_+ the weight of the rows with y = +1 and l_i =
     values_i - upper for them, -values_i for the others: piecewise linear with breakpoints l_i and l_i + upper, at which
@@ -215,7 +215,7 @@ class Trials:
 
 @dataclass(frozen=True, eq=False)
 class DualStep:
-    """One step of the dual player: what a round's answer adds to the columns of a row.
+    """One step of the dual player: the round's answer, whose scores are added to the rows' columns.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.
 
 
 def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i c_i y_i clip(alpha_i, 0, upper): what the next alternation subtracts. Operands: "targets", "feasible"."""
+    """sum_i c_i y_i clip(alpha_i, 0, upper), which the next alternation subtracts. Operands: "targets", "feasible"."""
     signs, weight, _ = operands["targets"](block)
     alpha = np.clip(operands["feasible"](block.columns["dual"], signs), 0.0, operands["feasible"].upper)
     return {"balance": weight @ (signs * alpha)}
@@ -291,7 +291,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """What the excessive gap technique projects: keep * alpha + size * (1 - y f).
+    """The vector that the excessive gap technique projects: keep * alpha + size * (1 - y f).
 
     Parameters
     ----------
@@ -319,7 +319,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The margins of a machine on all features become the next column to be projected; and the machine's losses.
+    """Score rows with a machine on all features, write the next column to project, and sum the machine's losses.
 
     Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
     "loss", "dtype".
@@ -339,7 +339,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The projected weights' sums, and of their mixture with the mean, which is written to a column of its own.
+    """The feature sums of the projected weights and of their mixture with the mean, which is written to a column.
 
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
@@ -359,7 +359,7 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
 
 def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The dual step of a round on the rows of a block, the means over rounds, and how good their primal machine is.
+    """The dual step of a round on the rows of a block, the means over rounds, and the losses of their primal machine.
 
     Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """

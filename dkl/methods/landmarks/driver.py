@@ -27,14 +27,15 @@ Placement = Literal["random", "kmeans", "kmeans-joint"]
 
 # Rounds of k-means on the sample, which take no pass.
 _SAMPLE_ROUNDS = 50
-# operations that a distance and its share of a mean take as long as, over the rounds that are needed as a rule
+# Operations of a matrix product that take as long as one distance and its part of a mean, in all rounds that a fit
+# usually needs.
 _A_DISTANCE = 700.0
-# The frequencies of a tile of landmarks take at most so many bytes in float64.
+# Bytes of the float64 frequencies of one tile of landmarks at most.
 _ANGLE_BYTES = 1 << 25
 
 
 def even_shares(n_landmarks: int, totals: np.ndarray) -> np.ndarray:
-    """How many landmarks each class gets, as equal as can be among those that have weight: int64 of shape (K,)."""
+    """The number of landmarks of each class, as equal as possible among classes with weight: int64 of shape (K,)."""
     shares = np.zeros(len(totals), np.int64)
     present = np.flatnonzero(totals > 0.0)
     # as the parts of a list that is cut evenly: the first classes get one more where it does not divide
@@ -44,7 +45,7 @@ def even_shares(n_landmarks: int, totals: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """How landmarks are placed, and on which rows.
+    """The placement of landmarks on rows as data.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ class PlacementDriver:
         return replace(state, message=state.message or message)
 
     def plan(self, problem: PlacementProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The sample, and the rounds of k-means where it does not hold all rows."""
+        """The pass of the sample, and the rounds of k-means if the sample does not have all rows."""
         first: tuple[Sequence[Record], int] = ((self._sample(problem),), 1)
         is_whole = problem.sample_rows * (len(problem.shares) if problem.by_class else 1) >= problem.n_rows
         if problem.placement == "random" or is_whole or not problem.rounds:
@@ -167,7 +168,7 @@ class PlacementDriver:
         return RowSample("landmarks", problem.sample_rows, problem.seed, n_classes=n_classes)
 
     def _placed_on_sample(self, problem: PlacementProblem, sample: Block) -> PlacementState:
-        """Rows of the sample, or centroids by k-means on it from seeds that lie far from each other."""
+        """Landmarks on the sample: rows of it, or centroids by k-means from distant seeds."""
         rows = replace(sample, X=scale_rows(sample.X, problem.scaler, "float64"))
         # a sample that is all of the rows keeps their weights; in a smaller one rows of larger weight are more likely
         is_whole = sample.n_rows == problem.n_rows
@@ -214,7 +215,7 @@ def dense_rows(rows: Rows) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class LandmarkProblem:
-    """The landmarks, and the candidates whose losses around them are wanted.
+    """The landmarks, and the candidates whose losses around them are to be computed.
 
     Parameters
     ----------
@@ -334,7 +335,7 @@ def similarity_map(
     np.put_along_axis(kept, order, np.cumsum(np.take_along_axis(weights, order, 1), axis=1) > np.finfo(dtype).eps, 1)
     projection: LandmarkProjection | SharedLandmarkProjection
     if shared:
-        # sum_m q_lm cos(w_m.x_l - w_m.x): the cosines and sines of x, mixed by those of the landmarks
+        # sum_m q_lm cos(w_m.x_l - w_m.x): the cosines and sines of x, mixed by cosines and sines at the landmarks
         used = np.flatnonzero(kept.any(axis=0))
         frequencies = candidates.projection if len(used) == len(kept.T) else candidates.projection.take(used)
         angles, weights = angles[:, used], weights[:, used]

@@ -19,7 +19,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 _TILE_ROWS = 1_024
-# An accumulator of sums of rows by centre takes at most so many bytes.
+# Bytes of one accumulator of the sums of rows by centre at most.
 _PANEL_BYTES = 64 << 20
 
 

@@ -46,11 +46,11 @@ from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 
-# losses, angles, weights, and what they are computed by
+# Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
 _NUMBERS_A_CANDIDATE = 8
 
 Pool = Literal["own", "shared"]
-# candidates where none are asked for
+# Candidates for n_candidates=None: of each landmark, or shared by all.
 _CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
 
 
@@ -173,7 +173,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     @property
     def candidates_(self) -> np.ndarray:
-        """The candidates of each landmark, (n_landmarks, n_candidates, d); formed when asked for."""
+        """The candidates of each landmark, (n_landmarks, n_candidates, d), formed on access."""
         W, L = self.pool_.projection.dense(), len(self.landmarks_)
         # shared candidates stand once, however many landmarks there are
         return np.broadcast_to(W, (L, *W.shape)) if self._is_shared else W.reshape(L, self._n_candidates, -1)
@@ -207,7 +207,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if why := self._why_no_bounds():
             return Bounds(why_none=why)
         n, t = self.total_weight_, (self.beta or 1.0) * math.sqrt(self.total_weight_) if t is None else t
-        # each class has as many landmarks as any other: the labels had a say in their choice
+        # each class has the same number of landmarks: the labels took part in their choice
         bound = landmark_bound(
             self.losses_, self.weights_, n_rows=n, t=t, eps=eps, chosen_from=n, as_printed=as_printed
         )
@@ -232,7 +232,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return [*PlacementDriver().plan(placement), *self._kept(LandmarkDriver()).plan(losses)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The candidates and their map, rows that landmarks are looked for on, and the class sums with their losses."""
+        """Bytes of the candidates and their map, the rows that landmarks are placed on, and class sums with losses."""
         # sizes do not depend on the frequencies, nor on the scaler and the class weights
         pool = self._planned_pool(self._planned_family(), dataset)
         placement = self._placement(dataset, None, None, seed=0)
@@ -253,7 +253,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return PlacementDriver().driving(self._placement(dataset, None, None, seed=0))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest size that `fit` can learn, of other frequencies."""
+        """A map of the largest size that `fit` can learn, with other frequencies."""
         pool = self._planned_pool(self._planned_family(), dataset)
         shape = (self.n_landmarks, self._n_candidates)
         weights = np.full(shape, 1.0 / self._n_candidates)
@@ -278,7 +278,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
-        """The candidates of all landmarks; those of one are neighbours, and spread over the bandwidths alike."""
+        """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
         pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
@@ -309,13 +309,13 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
 
     def _weigh(self, dataset: Dataset) -> None:
-        """The losses around the landmarks that are there, and the weights that follow from them."""
+        """Compute the losses around the placed landmarks, and the weights from them."""
         state = self._sum(*self._asked(dataset), dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 
     def _choose(self) -> None:
-        """The pseudo-posterior of each landmark's candidates, and the map of the similarities that it makes."""
+        """Set the pseudo-posterior of each landmark's candidates, and the map of the resulting similarities."""
         self.weights_ = pseudo_posterior(self.losses_, self.beta, self.total_weight_)
         # 1 / sum(q^2): how many candidates a landmark's similarity is effectively a mean of
         self.effective_features_ = 1.0 / np.square(self.weights_).sum(axis=1)
@@ -324,7 +324,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     def _placement(
         self, dataset: Dataset, scaler: Scaler | None, class_weight: np.ndarray | None, *, seed: int
     ) -> PlacementProblem:
-        """How the landmarks are placed by these parameters."""
+        """The placement of landmarks that the parameters define."""
         totals = np.asarray(dataset.class_weights, dtype=np.float64)
         shares = even_shares(self.n_landmarks, totals if class_weight is None else totals * class_weight)
         together = self.landmarks == "kmeans-joint"

@@ -1,4 +1,4 @@
-"""Leverage scores of pools that are large beside any sample of rows: from the span of some of the candidates.
+"""Leverage scores of pools with many more candidates than sampled rows: from the span of some candidates.
 
 With P the projection on the span of a dictionary of features, A^ = Phi P Phi^T <= A = Phi Phi^T has low rank. As
 f(A) = A (A + mu I)^-1 is operator monotone, the scores diag f(A^) are never too large; and since f is concave,
@@ -28,7 +28,7 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 
 # The columns of the dictionary: its Gram matrix takes one accumulator, and its eigenvectors some seconds.
 DICTIONARY_COLUMNS = 2_000
-# Candidates are swept in panels whose products with the dictionary take at most so many bytes, so many in a pass.
+# Candidates are swept in panels: bytes of the products of one panel with the dictionary, and panels of a pass.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
 # Eigenvalues of the dictionary's Gram matrix below this share of the largest are rounding.
@@ -37,7 +37,7 @@ _SMALLEST = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class DictionaryState:
-    """The span of the dictionary, and what the two sweeps over the pool have summed so far.
+    """The span of the dictionary, and the sums of the two sweeps over the pool so far.
 
     Parameters
     ----------

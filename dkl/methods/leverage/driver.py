@@ -33,10 +33,10 @@ from dkl.protocols.driver import Driver
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.cholesky import factorise, inverse_bytes, inverse_diagonal, solve_factor
 
-# A packed Gram matrix is cut into panels of columns of at most so many bytes, and a pass sums so many of them.
+# A packed Gram matrix is summed in panels of columns: bytes of a panel, and panels of a pass.
 _PANEL_BYTES = 1 << 26
 _PANELS_A_PASS = 2
-# The features of the sampled rows that exist at once, in bytes, and the rows of one product with them.
+# Bytes of the sampled rows' features in memory at once, and the rows of one product with them.
 _TILE_BYTES = 1 << 25
 _ROWS = 512
 
@@ -63,13 +63,13 @@ class Leverage:
 
     @property
     def error(self) -> float:
-        """How far the law of the resampling is from the exact one: their total variation is at most this."""
+        """A bound on the total variation between the law of the resampling and the exact one."""
         return self.missed / (self.degrees_of_freedom + self.missed) if self.missed > 0.0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class LeverageProblem:
-    """The candidates whose leverage scores are wanted, and the rows that these are computed on.
+    """The candidates whose leverage scores are to be computed, and the rows for them.
 
     Parameters
     ----------
@@ -99,14 +99,14 @@ S = TypeVar("S")
 
 
 class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
-    """A way to the scores: the passes that it needs, and the scores that follow from them at a given mu."""
+    """An algorithm for scores: its passes, and the scores at a given mu from their results."""
 
     def leverage(self, problem: LeverageProblem, state: S, mu: float) -> Leverage:
         """The scores at `mu`; no pass."""
         ...
 
     def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes, item by item."""
+        """Bytes that the driver holds at most in addition to the passes, item by item."""
         ...
 
 
@@ -148,7 +148,7 @@ class GramDriver:
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
 
     def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """The packed panels, the same as one, and the matrix written out, with columns of its inverse."""
+        """Bytes of the packed panels, their joined copy, the unpacked matrix, and columns of its inverse."""
         columns = problem.candidates.n_features
         matrix = 8 * columns**2 + inverse_bytes(columns)
         return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + matrix}
@@ -210,7 +210,7 @@ class RowsDriver:
         return Leverage(scores.sum(axis=0))
 
     def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
-        """The matrix, and for each core a tile of features and what is solved from it."""
+        """Bytes of the matrix, and for each core of a tile of features and its solutions."""
         tile = min(_TILE_BYTES, 8 * problem.n_rows * problem.candidates.n_features)
         return {
             "sampled rows": problem.n_rows * row_bytes,
@@ -219,7 +219,7 @@ class RowsDriver:
         }
 
     def driving(self, problem: LeverageProblem) -> float:
-        """Operations of the kernel matrix and of what is solved for each feature, in double precision, on all cores."""
+        """Operations of the kernel matrix and of a solution for each feature, in double precision, on all cores."""
         n, m = float(problem.n_rows), float(problem.candidates.n_features)
         return 2.0 * (2.0 * n * n * m + n**3 / 3.0) / usable_cores()
 
@@ -347,7 +347,7 @@ def resample(scores: np.ndarray, groups: np.ndarray, n_kept: int, seed: int, *, 
     seed : int
     weighted : bool
         Amplitudes 1/sqrt(p M) on what is drawn with probability p: the kernel of the pool in expectation. False leaves
-        them alike, as the paper does: the kernel whose spectrum is that of the pool times the scores.
+        them alike, as the paper does: the kernel whose spectrum is the pool's spectrum times the scores.
 
     Returns
     -------

@@ -35,10 +35,11 @@ from dkl.methods.updating import Updated
 
 # A system of this size is solved exactly: half a minute and 1 GiB at most.
 EXACT_SIZE = 8_000
-# The rows that scores are computed on, and the candidates for each frequency that is drawn, where no number is given.
+# Rows that scores are computed on for n_rows=None; candidates for each kept frequency, and candidates at most, for
+# n_candidates=None.
 _DEFAULT_ROWS = 4_000
 _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
-# A sample of rows that comes to the driver takes at most so many bytes.
+# Bytes of the row sample that the driver holds at most.
 _SAMPLE_BYTES = 64 << 20
 
 
@@ -75,7 +76,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     scaling, max_rows
         As of `AlignedFeatures`.
     class_weight : None
-        Taken for the sake of one interface; the targets are not looked at.
+        Ignored: scores depend on the features alone.
     dtype, device, random_state, checkpoint, progress, memory_limit
         As of `RandomFeatures`.
 
@@ -209,7 +210,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return coherence_ratio(self.scores_)
 
     def bounds(self, eps: float = 0.05) -> Bounds:
-        """How many draws stand for the whole pool at this mu: by leverage, and random draws by their coherence.
+        """Draws that approximate the whole pool at this mu: by leverage, and by coherence for random draws.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return (self._pool_size(family) or 0) * columns_a_frequency(family)
 
     def _pool_size(self, family: Family) -> int | None:
-        """As many candidates as are asked for, else so many for each frequency that is kept; None is a whole family."""
+        """`n_candidates`, or a multiple of the kept frequencies if it is None; None means a whole finite family."""
         if self.n_candidates is not None or isinstance(family, FiniteFamily):
             return self.n_candidates
         kept = kept_frequencies(type(self).__name__, self.n_features, family)
@@ -264,14 +265,14 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self._choose()
 
     def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
-        """The same for candidates of another draw, before anything is fitted."""
+        """The scoring for candidates of another draw, for plans."""
         family = self._planned_family()
         return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
 
     def _scoring(
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int
     ) -> tuple[ScoreDriver[Any], LeverageProblem]:
-        """How the scores of a pool are found: by the smaller exact system, or by a dictionary where both are large."""
+        """The algorithm for the scores of a pool: the smaller exact system, or a dictionary if both are large."""
         # the products of features of this amplitude have the kernel for their sum over the pool
         amplitude = family.feature_scale(dataset.n_columns) / np.sqrt(pool.n_frequencies)
         n_rows = self._rows_used(dataset.n_rows)
@@ -292,21 +293,21 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         return (RowsDriver() if fits else DictionaryDriver()), problem
 
     def _rows_used(self, n_rows: int) -> int:
-        """L, of so many rows that there are."""
+        """L, the number of rows that scores are computed on, out of `n_rows`."""
         if self.n_rows is None:
             return n_rows if self.sums is not None else min(n_rows, _DEFAULT_ROWS)
         wanted = self.n_rows if isinstance(self.n_rows, Integral) else np.ceil(self.n_rows * n_rows)
         return min(n_rows, int(wanted))
 
     def _choose(self) -> None:
-        """Draw frequencies by their scores, which are found anew where `mu` is another one."""
+        """Draw frequencies by their scores, which are computed again for another `mu`."""
         if self.mu_ != self.mu:
             self._score()
         kept = self.n_features // self.pool_.columns_a_frequency
         self._keep(resample(self.scores_, self.pool_.groups, kept, self.seed_, weighted=self.weighted))
 
     def _score(self) -> None:
-        """The scores at `mu`, from what the passes left."""
+        """The scores at `mu`, from the stored results of the passes."""
         if not hasattr(self, "_found"):
             raise ValueError(
                 f"{type(self).__name__} was loaded, and models are saved without what scores at another mu than "

@@ -1,4 +1,4 @@
-"""Rounds over several dictionaries as a solver of `MarginFeatures`: parameters as a problem, and what is found."""
+"""Rounds over several dictionaries as a solver of `MarginFeatures`: from parameters to a problem, and to attributes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries, ListedDictionary, Steps
+from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.features.nystrom_projection import NystromProjection
-from dkl.methods.frequency_search.frequency_space import FourierSpace
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.nystrom.landmarks import whitening_of
@@ -22,7 +22,8 @@ from dkl.methods.rounds.loop import lines_of
 from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, model_map
 from dkl.methods.rounds.sums import HeldTargets
 
-# the rounds are played in memory where all rows are no more than so many, and fit into so many bytes
+# All rounds run on rows in memory, without further passes, if the rows are at most this many and take at most these
+# bytes; and the patience for patience=None.
 _IN_MEMORY_ROWS, _IN_MEMORY_BYTES = 200_000, 256 << 20
 _PATIENCE = 8
 
@@ -107,7 +108,7 @@ class DictionarySolver(CorrectiveSolver):
         )
 
     def fitted(self, rows: PreparedRows, problem: Any, state: Any) -> dict[str, Any]:
-        """What the best round on held-out rows had: its columns side by side, and the working model on them.
+        """The fitted attributes of the best round on held-out rows: its columns, and the working model on them.
 
         Landmarks that stay are whitened. The columns of m are divided by sqrt(m), and whitened ones of l multiplied by
         sqrt(l / m), so that a column of each kind has about the mean square 1 / m.
@@ -168,14 +169,16 @@ class DictionarySolver(CorrectiveSolver):
         }
 
     def _dictionary(self, rows: PreparedRows, family: Any, free: np.ndarray | None) -> Dictionary:
-        """One of the dictionaries, which looks at columns that have no sign."""
+        """One of the dictionaries, restricted to the columns without a sign in `monotone`."""
         metric = rows.metric
         if free is not None:
+            if isinstance(family, FiniteFamily):
+                raise ValueError(
+                    f"monotone is a promise that steps and columns can keep, and each feature of {family!r} depends on "
+                    "all columns; list dkl.Steps(), dkl.Coordinates(), waves or landmarks alone"
+                )
             # the same as the metric of rows that are 0 in all other columns
             metric = free.astype(np.float64) if metric is None else (metric.T * free).T
         if isinstance(family, ListedDictionary):
             return family.searched(rows.scaler, metric)
-        space = self._frequency_space(replace(rows, family=family, metric=metric))
-        if not isinstance(space, FourierSpace):
-            raise TypeError(f"{family!r} has no frequencies to search for")
-        return space
+        return self._frequency_space(replace(rows, family=family, metric=metric))

@@ -9,19 +9,26 @@ from typing import Any
 import numpy as np
 
 from dkl.kernels.blas import one_blas_thread
+from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
-from dkl.methods.margin.round import most_candidates, round_record, sample_record, spread, trimmed, with_gram
-from dkl.methods.margin.working_model import WorkingSystem, refit
-from dkl.methods.rounds.loop import Rounds
+from dkl.methods.margin.sums import CorrectiveRound, corrective_block
+from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
 from dkl.protocols.arrays import Rows
-from dkl.protocols.records import BlockSum, Record, RowSample
-from dkl.solvers.systems import systems_at_once
+from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
+from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
-# operations for each searched row and point: climbing from several starts, and the duals of each round, of features
-# that are kept in memory and of those that are mapped anew
+# Operations of a search for each searched row and point, as timed: ascents, and the dual weights of each round. The
+# second number is of features that do not stay in memory between rounds and are mapped again.
 _SEARCHING, _SEARCHING_ANEW = 1e4, 2.3e4
+# The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
+_PANEL_BYTES = 1 << 26
+# With several models each one's Hessian is taken as the one Gram matrix times this factor and the model's mean
+# curvature: a bound, nearly. With factors of 2 to 4 ten classes of digits come as far as with a matrix each.
+_CURVATURE_MARGIN = 3.0
+# The intercept's penalty as a share of a coefficient's: free but for rounding.
+_INTERCEPT = 1e-6
 
 
 class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
@@ -48,7 +55,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         self._rows = SearchedRows(kept_bytes)
 
     def init(self, problem: CorrectiveProblem) -> CorrectiveState:
-        """No feature but those given, and candidates that nobody searched for."""
+        """The given points or none, and candidates without a search."""
         space = problem.space
         points = space.none if problem.start is None else problem.start
         width = problem.parts * len(points) + 1
@@ -67,7 +74,6 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             history=np.zeros((0, len(HISTORY))),
             searches=np.zeros((0, 3), np.int64),
             sample_rows=problem.sample_rows,
-            kept=len(points),
             limit=max(problem.n_points, len(points)),
         )
 
@@ -83,7 +89,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return replace(state, message=state.message or _message(state, why))
 
     def memory(self, problem: CorrectiveProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows of the search with their features, the ascent, and the Gram matrix with its factor and its sums."""
+        """Bytes of the searched rows with their features, the ascent, and the Gram matrix with its factor and sums."""
         width, searched = problem.parts * problem.n_points + 1, min(problem.most_rows, n_rows)
         rows = self._rows.most_bytes(searched, row_bytes, width - 1, problem.dtype)
         most = max(_most_verified(problem, size) for size in planned_sizes(problem))
@@ -92,14 +98,14 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         return {**rows, "chains that climb": ascent, "Gram matrices": (4 + solved) * 8 * width * width}
 
     def driving(self, problem: CorrectiveProblem, n_rows: int) -> float:
-        """Operations of the searches, as fits on 10,000 to 200,000 searched rows took them."""
+        """Operations of the searches, from the times of fits on 10,000 to 200,000 searched rows."""
         searched = min(problem.most_rows, n_rows)
         kept = self._rows.most_bytes(searched, 0, problem.parts * problem.n_points, problem.dtype)
         is_kept = problem.parts * problem.n_points * searched * 4 <= kept["features of searched rows"]
         return (_SEARCHING if is_kept else _SEARCHING_ANEW) * searched * problem.n_points
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """Rounds up to half the final size, and the last ones; steps that have to be halved come on top."""
+        """The largest pass of rounds up to half the final size, and of later ones; halved steps are not counted."""
         counts, space = planned_sizes(problem), problem.space
         half, last = counts[: len(counts) // 2], counts[len(counts) // 2 :]
         settling = 1 + problem.schedule.settling
@@ -111,7 +117,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             if not sizes:
                 continue
             # The largest pass of these: no round has more points or more candidates, and of both together there are
-            # as many as there is room for. Points that nobody searched for take as much room as those of a search.
+            # as many as 64 MiB of Gram columns allow. Points of `start` have the size of searched ones.
             most = max(_most_verified(problem, size) for size in sizes)
             points = space.start(sizes[-1], problem.seed)
             candidates = space.start(min(most, most_candidates(problem.parts, sizes[-1])), problem.seed)
@@ -124,7 +130,7 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
 
     def _sample(self, problem: CorrectiveProblem, state: CorrectiveState) -> RowSample | None:
         searches = not state.is_full and _wanted(problem, state)[0] > 0
-        return sample_record(problem, state) if searches else None
+        return _sample_record(problem, state) if searches else None
 
     def _sums(self, problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
         return round_record(problem, state)
@@ -132,8 +138,8 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
     def _judged(
         self, problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]
     ) -> tuple[CorrectiveState, bool]:
-        """With the evaluated model in the history; a step that went up is halved, and the search may end."""
-        state = with_gram(problem, replace(state, passes=state.passes + 1), sums)
+        """With a line of history for the evaluated model; or with half of a step that raised the objective."""
+        state = _with_gram(problem, replace(state, passes=state.passes + 1), sums)
         # the objective of the working model before the last Newton step, and where that step has led
         before = state.base_loss + _penalty(problem, state, state.base)
         now = float(np.sum(sums["loss"])) + _penalty(problem, state, state.coefficients)
@@ -146,15 +152,15 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             why = why_to_stop(problem, state)
         elif not _has_settled(problem, state, before, now):
             why = ""
-        elif problem.schedule.patience is not None and not state.ended and state.kept != state.n_points:
+        elif not state.ended and _kept_points(problem, state) != state.n_points:
             # the points of the best round settle anew, and end the rounds
             why = "held-out rows were best served by fewer"
         else:
             return replace(state, message=_message(state, state.ended or "found as many as asked for")), True
         if not why:
             return state, True
-        left = trimmed(problem, state, why)
-        # the sums are those of the larger model: the next pass evaluates what is left of it
+        left = _trimmed(problem, state, why)
+        # the sums belong to the larger model: the next pass evaluates the model on the points that are left
         return left, left.n_points == state.n_points
 
     def _extended(
@@ -171,22 +177,20 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             best = problem.space.distinct(state.candidates[:n_searched], potentials, k, room=room)
             # random draws are taken as they come: their potentials are not what they were drawn for
             joining = np.concatenate([best, np.arange(n_searched, len(state.candidates))])
-        ridge = problem.ridge_of(state.n_points + len(joining) >= state.limit)
-        model = WorkingSystem(state.coefficients, state.gram, problem.loss, problem.active, ridge)
-        coefficients, base, gram = refit(model, sums, joining, parts=problem.parts, total_weight=problem.total_weight)
+        coefficients, base, gram = _stepped(problem, state, sums, joining)
         points = np.concatenate([state.points, state.candidates[joining]])
         verified = _potentials(problem, sums)[state.n_points :]
         rows = state.sample_rows
         searched = joining[joining < len(state.candidates) - state.plain]
         if len(searched):
-            # where potentials on all rows fall behind those of the sample, the search has followed its noise
+            # where potentials on all rows are lower than on the sample, the search has followed the sample's noise
             normal = pair_potentials(verified, sums["absolutes"], sums["squares"])
             rows = grown_sample(
                 rows, state.sampled[searched], normal[searched], most=problem.most_rows, least=problem.schedule.trusted
             )
         left = np.delete(np.arange(len(state.candidates)), joining)
         if len(points) >= state.limit and problem.space.draws_plainly:
-            # the highest says as much as all, and the last passes cost less
+            # the highest potential is enough for the gap, and the last passes cost less
             left = left[np.argsort(-verified[left], kind="stable")[:1]]
         return replace(
             state,
@@ -198,14 +202,14 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             coefficients=coefficients,
             base=base,
             gram=gram,
-            gram_at=spread(state.gram_at, state.n_points, len(joining), problem.parts),
+            gram_at=_spread(state.gram_at, state.n_points, len(joining), problem.parts),
             sample_rows=rows,
             n_searched=state.n_searched + len(searched),
             settled=state.settled + state.is_full,
         )
 
     def _proposed(self, problem: CorrectiveProblem, state: CorrectiveState) -> CorrectiveState:
-        """With new candidates: from the duals of the refitted model on the rows of the sample, and random draws."""
+        """With new candidates: peaks of the potential of the refitted model's dual on the sample, and random draws."""
         room = state.limit - state.n_points
         if room <= 0:
             return state
@@ -225,10 +229,61 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             elif state.n_points == 0:
                 # nothing to learn, and a map has at least one feature
                 candidates, sampled = problem.space.start(1, seed), np.zeros(1)
-        # where all points are random draws, they are those of `RandomFeatures`
+        # where all points are random draws, they are the draws of `RandomFeatures`
         is_first = state.n_points == 0 and problem.schedule.plain_share == 1.0
         random = problem.space.plain(drawn, problem.seed if is_first else seed)
         return replace(state, candidates=np.concatenate([candidates, random]), sampled=sampled, plain=len(random))
+
+
+def _stepped(
+    problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray], joining: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """One Newton step of the working model on its points and the candidates that join (their positions).
+
+    Returns
+    -------
+    coefficients, base : ndarray of shape (K, width)
+        The stepped model, and the one before it on the same columns, 0 for new ones.
+    gram : ndarray of shape (width, width)
+    """
+    parts, n_old, n_candidates = problem.parts, state.n_points, len(state.candidates)
+    n, n_points = n_old + n_candidates, n_old + len(joining)
+    width = parts * n_points + 1
+    # The round's map has the columns of all candidates: `columns` are those of old and joining points among them, in
+    # the order of the new map (all cosines, then all sines, the intercept last), and `is_new` those that join.
+    kept = np.concatenate([np.arange(n_old), n_old + joining])
+    columns = np.append((n * np.arange(parts)[:, None] + kept).ravel(), parts * n)
+    is_new = np.append(np.tile(kept >= n_old, parts), False)
+    base = np.zeros((problem.n_models, width))
+    base[:, ~is_new] = state.coefficients
+    # the Gram matrix: what is known of the old columns, and the new ones' as rows and as columns
+    new_columns = sums["cross"][np.ix_(columns, (n_candidates * np.arange(parts)[:, None] + joining).ravel())]
+    gram = bordered(state.gram, ~is_new, new_columns)
+    # the penalty is ridge m |w|^2 / 2 for m points
+    ridge = np.full(width, problem.ridge_of(n_points >= state.limit) * max(1, n_points))
+    ridge[-1] *= _INTERCEPT
+    gradient = sums["gradient"][:, columns] - ridge * base
+    # The system and its right side are divided by the loss's largest curvature, which the Gram matrix is without. Of
+    # one model, or of squares, the Hessian is then the Gram matrix itself; of several models each has a share of it.
+    # The loss of a mean exp(f) has no largest curvature: its mean alone says how long a step may be.
+    bound = problem.loss.largest_curvature
+    largest = bound if np.isfinite(bound) else 1.0
+    shares = np.ones(len(gradient))
+    if not (problem.active or problem.loss.is_square):
+        shares = np.minimum(bound / largest, _CURVATURE_MARGIN * (sums["curvature"] / largest) / problem.total_weight)
+
+    def solved(k: int) -> np.ndarray:
+        """(share_k gram + diag(ridge))^-1 gradient_k, all divided by the largest curvature."""
+
+        def system() -> np.ndarray:
+            # symmetric: its transpose is the same matrix in the order that LAPACK works in
+            matrix = (shares[k] * gram).T
+            np.einsum("ii->i", matrix)[...] += ridge / largest
+            return matrix
+
+        return solve_positive(system, gradient[k] / largest)
+
+    return base + np.array(map_systems(solved, range(len(gradient)), width)), base, gram
 
 
 def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState) -> str:
@@ -237,20 +292,16 @@ def why_to_stop(problem: CorrectiveProblem, state: CorrectiveState) -> str:
     It ends as soon as
 
     - the estimated duality gap, as a share of the objective, is at most `tol`; or
-    - the loss on held-out rows has not been lower for `patience` rounds; or
+    - no round has gained on held-out rows for `patience` rounds; or
     - `rounds` rounds were made (the first pass is none: it adds no point); or
     - nothing is left to choose from, as in a finite family whose features are all taken.
     """
-    schedule, rounds = problem.schedule, len(state.history)
-    gap = state.series("duality_gap")[-1]
+    schedule, gap = problem.schedule, state.series("duality_gap")[-1]
     if schedule.tol is not None and state.n_points and gap <= schedule.tol:
         return f"the estimated duality gap fell to {gap:.1e}"
-    since_best = rounds - 1 - _best_round(state.series("held_out_loss"))
-    if schedule.patience is not None and state.n_points and since_best >= schedule.patience:
-        return f"no lower loss on held-out rows in {schedule.patience} rounds"
-    if schedule.rounds is not None and rounds - 1 > schedule.rounds:
-        return f"ended after {schedule.rounds} rounds"
-    return "" if len(state.candidates) else "there are no more points to choose from"
+    patience = schedule.patience if state.n_points else None
+    why = reason_to_end(state.series("held_out_loss"), patience, schedule.rounds, len(state.history) - 1)
+    return why or ("" if len(state.candidates) else "there are no more points to choose from")
 
 
 def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, before: float, now: float) -> bool:
@@ -264,7 +315,7 @@ def _has_settled(problem: CorrectiveProblem, state: CorrectiveState, before: flo
 
 
 def planned_sizes(problem: CorrectiveProblem) -> list[int]:
-    """How many points there are before each round."""
+    """The planned number of points before each round."""
     sizes = [0 if problem.start is None else len(problem.start)]
     while sizes[-1] < problem.n_points:
         sizes.append(sizes[-1] + _addition(problem, sizes[-1], problem.n_points))
@@ -305,14 +356,17 @@ def _recorded(
         "margin": 1.0 / length if length > 0.0 else np.inf,
         "sample_rows": state.sample_rows,
     }
-    state = replace(state, history=np.vstack([state.history, [line[name] for name in HISTORY]]), base_loss=loss)
-    is_best = len(state.history) - 1 == _best_round(state.series("held_out_loss"))
-    return replace(state, kept=state.n_points if is_best or np.isnan(held_out_loss) else state.kept)
+    return replace(state, history=np.vstack([state.history, [line[name] for name in HISTORY]]), base_loss=loss)
 
 
-def _best_round(losses: np.ndarray) -> int:
-    """The round with the lowest loss on held-out rows; the last where none are held out."""
-    return len(losses) - 1 if np.isnan(losses).all() else int(np.nanargmin(losses))
+def _kept_points(problem: CorrectiveProblem, state: CorrectiveState) -> int:
+    """The number of points of the best round on held-out rows; all of them without `patience`."""
+    if problem.schedule.patience is None:
+        return state.n_points
+    sizes = state.series("n_features") // problem.parts
+    # a best round without points has a model of the intercept alone: a map has at least the first points
+    best = int(sizes[best_round(state.series("held_out_loss"))])
+    return best or int(sizes[sizes > 0].min(initial=state.n_points))
 
 
 def _potentials(problem: CorrectiveProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -328,10 +382,10 @@ def _message(state: CorrectiveState, why: str) -> str:
 
 
 def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, int]:
-    """Points that the next round searches for, and those that it draws: all that are missing once none is searched."""
+    """The numbers of points that the next round searches for and draws; if it searches none, it draws all others."""
     room = state.limit - state.n_points
-    # the schedule bounds how many are searched for in all; what is drawn at random needs no rounds of its own, unless
-    # held-out rows are asked after each
+    # The schedule bounds the searched points in all. Random draws need no rounds of their own, unless held-out rows
+    # judge after each round.
     wanted = _addition(problem, state.n_points, state.limit)
     searched = problem.schedule.searched(wanted, state.n_searched)
     if not problem.space.draws_plainly:
@@ -343,7 +397,7 @@ def _wanted(problem: CorrectiveProblem, state: CorrectiveState) -> tuple[int, in
 
 
 def _addition(problem: CorrectiveProblem, n_points: int, limit: int) -> int:
-    """Points that a round adds to `n_points`: no more than the Gram columns of all their candidates have room for."""
+    """Points that a round adds to `n_points`: at most as many as 64 MiB hold the Gram columns of their candidates."""
     most = most_candidates(problem.parts, n_points) / problem.schedule.candidates
     return min(problem.schedule.addition(n_points, limit), max(1, int(most)))
 
@@ -377,9 +431,124 @@ def sample_duals(
 
 
 def _most_verified(problem: CorrectiveProblem, size: int) -> int:
-    """Points that a round may verify beside `size` chosen ones: where none is searched for, all that are missing."""
+    """Candidates that a round may verify at most, with `size` chosen points; all missing points if it searches none."""
     schedule, missing = problem.schedule, problem.n_points - size
     wanted = max(schedule.first, _addition(problem, size, problem.n_points))
     searched = int(np.ceil(schedule.candidates * wanted))
     draws_all = problem.space.draws_plainly and (schedule.most_searched is not None or schedule.plain_share == 1.0)
     return max(searched, min(missing, most_candidates(problem.parts, size))) if draws_all else searched
+
+
+def _sample_record(problem: CorrectiveProblem, state: CorrectiveState) -> RowSample:
+    """The sample that is searched after this pass: new rows every few passes, and whenever the sample grows."""
+    age = state.passes // problem.schedule.sample_rounds
+    return RowSample("rows to search on", state.sample_rows, problem.seed, age)
+
+
+def round_record(problem: CorrectiveProblem, state: CorrectiveState) -> BlockSum:
+    """The sums of the pass that evaluates a state's working model and verifies its candidates."""
+    old, new = column_numbers(problem.parts, state.n_points, len(state.candidates))
+    width = len(old) + len(new)
+    # A Gram matrix of all rows in full stays as it is once it is known; one of the rows with curvature has to follow
+    # the model. Its upper triangle of len(old) columns is cut into panels of rows of at most 64 MiB.
+    panels, start = [], 0
+    changes = problem.active or state.gram_at.size == 0
+    while changes and start < len(old):
+        stop = min(len(old), start + max(1, _PANEL_BYTES // (8 * (len(old) - start))))
+        panels.append((start, stop))
+        start = stop
+    round_ = CorrectiveRound(
+        loss=problem.loss,
+        coefficients=_widened(state.coefficients, old, width),
+        old=old,
+        new=new,
+        active=problem.active,
+        previous=_widened(state.gram_at, old, width) if problem.active and state.gram_at.size else None,
+        panels=tuple(panels),
+        dtype=problem.dtype,
+    )
+    K = problem.n_models
+    per_model = ("loss", "dual", "curvature", "absolutes", "squares", "support")
+    accumulators = {name: Accumulator((K,)) for name in per_model}
+    accumulators |= {"gradient": Accumulator((K, width)), "held_out": Accumulator((2,))}
+    accumulators["cross"] = Accumulator((width, len(new)))
+    for j, (start, stop) in enumerate(panels):
+        accumulators[f"change_{j}"] = Accumulator((stop - start, len(old) - start))
+    feature_map = problem.space.feature_map(np.concatenate([state.points, state.candidates]))
+
+    def cost(rows: int, columns: int) -> Cost:
+        mapping = feature_map.n_frequencies * (2.0 * columns + SINCOS_FLOPS)
+        products = 4.0 * K * width + 2.0 * width * len(new) + (len(old) ** 2 if panels else 0)
+        itemsize = np.dtype(problem.dtype).itemsize
+        product = max(((stop - start) * (len(old) - start) for start, stop in panels), default=0)
+        tile = min(rows, design_rows(width - 1, problem.dtype)) * width
+        return Cost(rows * (mapping + products), itemsize * (6 * tile + product))
+
+    operands = {"feature_map": feature_map, "round": round_, "targets": problem.targets}
+    return BlockSum("corrective round", corrective_block, accumulators, operands, cost)
+
+
+def most_candidates(parts: int, n_old: int) -> int:
+    """The number of candidates whose Gram columns with `n_old` points take at most 64 MiB; at least one."""
+    # q of them have parts^2 q (n_old + q) numbers: the larger root of a quadratic equation, and one less for rounding
+    numbers = _PANEL_BYTES / (8 * parts**2)
+    return max(1, int((np.sqrt(n_old**2 + 4.0 * numbers) - n_old) / 2.0) - 1)
+
+
+def column_numbers(parts: int, n_old: int, n_new: int) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of `n_old` points and the intercept, and of `n_new` points after them, in the map of both."""
+    # a map has all cosines first, then all sines, and the design matrix a last column of ones
+    n = n_old + n_new
+    starts = n * np.arange(parts)[:, None]
+    old = (starts + np.arange(n_old)).ravel()
+    new = (starts + n_old + np.arange(n_new)).ravel()
+    return np.append(old, parts * n), new
+
+
+def _spread(coefficients: np.ndarray, n_old: int, n_new: int, parts: int) -> np.ndarray:
+    """A model of the old points as one of the old and `n_new` further ones."""
+    old, _ = column_numbers(parts, n_old, n_new)
+    return _widened(coefficients, old, parts * (n_old + n_new) + 1)
+
+
+def _trimmed(problem: CorrectiveProblem, state: CorrectiveState, ended: str) -> CorrectiveState:
+    """With the points of the best round on held-out rows alone (all without `patience`), and no more to find."""
+    kept = _kept_points(problem, state)
+    columns, _ = column_numbers(problem.parts, kept, state.n_points - kept)
+    return replace(
+        state,
+        points=state.points[:kept],
+        coefficients=state.coefficients[:, columns],
+        base=state.base[:, columns],
+        gram=state.gram[np.ix_(columns, columns)],
+        gram_at=state.gram_at[:, columns],
+        base_loss=state.base_loss if kept == state.n_points else np.inf,
+        limit=kept,
+        settled=0,
+        ended=ended,
+    )
+
+
+def _with_gram(problem: CorrectiveProblem, state: CorrectiveState, sums: Mapping[str, np.ndarray]) -> CorrectiveState:
+    """With the Gram matrix brought to the rows of the model that the pass evaluated."""
+    at = state.coefficients[:1]
+    panels = [sums[f"change_{j}"] for j in range(sum(name.startswith("change_") for name in sums))]
+    if not panels:
+        return replace(state, gram_at=at)
+    gram, start = state.gram.copy(), 0
+    for panel in panels:
+        stop = start + len(panel)
+        # what a panel has below the diagonal need not be there: both triangles take the upper one, the diagonal once
+        upper = np.triu(panel)
+        gram[start:stop, start:] += upper
+        gram[start:, start:stop] += upper.T
+        gram[np.arange(start, stop), np.arange(start, stop)] -= np.diagonal(upper)
+        start = stop
+    return replace(state, gram=gram, gram_at=at)
+
+
+def _widened(coefficients: np.ndarray, old: np.ndarray, width: int) -> np.ndarray:
+    """Models (K, len(old)) on `width` columns, 0 for those that are new."""
+    out = np.zeros((len(coefficients), width))
+    out[:, old] = coefficients
+    return out

@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
-    """What stands behind `solver`: a strategy, and what it goes on from with `warm_start`."""
+    """A strategy behind `solver`, with the start that it takes from the last fit with `warm_start`."""
 
     goes_on_from: ClassVar[str]
 
     def start(self, last: T | None, dataset: Dataset) -> T | None:
-        """What rounds on these rows start from, given the attribute `goes_on_from` of the last fit."""
+        """The start of rounds on these rows, from the attribute `goes_on_from` of the last fit."""
         ...
 
     def seed(self, start: T | None, drawn: int) -> int:
@@ -63,15 +63,16 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     family : Family, list of dictionaries, or None
         ``Gaussian()`` (None) searches all of R^d, from starts of its bandwidth; a finite family such as
         ``SphericalHarmonics`` is weighed as a whole. In a list, ``[dkl.Gaussian(), dkl.Steps(), dkl.Landmarks()]``,
-        families of waves, steps, kernels at landmarks and ``Coordinates()`` compete: each round takes the columns that
-        lower the objective most by a Newton step on what the others do not explain of them, whatever they are of.
-        Held-out rows choose the penalty and the end, so that `C`, `tol` and `refine` have no meaning then.
+        families of waves, steps, kernels at landmarks, ``SphericalHarmonics`` and ``Coordinates()`` compete: each round
+        takes the columns, of any of them, that lower the objective most by a Newton step on the part of them that the
+        present columns do not explain. Held-out rows choose the penalty and the end, so that `C`, `tol` and `refine`
+        have no meaning then.
     n_features : int or "auto"
         Output columns, an upper bound: a cosine-sine pair takes two. "auto" stops where held-out rows gain no more.
     solver : {"corrective", "game"}
         "corrective": the working model is refitted after each round by a Newton step on block sums. "game": the paper's
-        projected gradient steps on the dual weights, which are kept beside the rows. It has no regression: the paper's
-        game is for the margin, its box is that of the hinge's dual, and its theorems bound a margin. For numbers take
+        projected gradient steps on the dual weights, which are stored next to the rows. It has no regression: its game
+        is for the margin, its box is that of the hinge's dual, and its theorems bound a margin. For numbers take
         "corrective", whose rounds search the same potential of the residuals.
     loss : str or None
         Of classes "squared_hinge" (None), "log_loss", "squared_error", each class against the rest, "softmax" of more
@@ -92,22 +93,23 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         For a C much larger than that the last model may end short of its optimum (of several classes, after 30 further
         passes): `duality_gap_` says by how much at most.
     rounds : int or None
-        At most so many; None is as many as the features take.
+        Rounds at most; None for as many as the features take.
     features_per_round : int or None
         Columns that a round adds. None adds 6 at first, 15 % of what is there later, and for more than two classes 35 %
         from 300 columns on (the game: up to 20).
     tol : float or None
         Stop at this duality gap, relative to the objective.
     patience : int or None
-        Stop after so many rounds without a lower loss on held-out rows.
+        Stop after this number of rounds in a row without a gain on held-out rows: without a loss that is lower, by more
+        than 1e-4 of it, than the lowest before. The features of the best round are kept.
     validation_fraction : float
         The share of the rows held out for `patience` and ``n_features="auto"``.
     chains : int or None
         Points that ascend at once; None is 3 for each point that a round adds, at least
         20 (the game: 100).
     steps, stride, noise : int, float, float or None
-        Of the ascent: steps, the length of the first one times sqrt(d)/sigma, and that of the Langevin noise relative
-        to it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: those of `PeakFeatures`).
+        Of the ascent: the number of steps, the length of the first one times sqrt(d)/sigma, and the length of the
+        Langevin noise relative to it. None is 5 (20 from 200,000 rows on), 0.2 and 0 (the game: as in `PeakFeatures`).
     sparse_share : float
         The share of the chains that live on 1 to 3 columns: main effects and interactions that a person can read.
         From the 50th frequency on, most of the others live on 10 to 150 columns that go together, where dense rows of
@@ -128,8 +130,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         Of the game on a finite family.
     metric : {"diagonal", "full"} or None
         Frequencies are searched for in a learned metric, which is found first, as of `RandomFeatures`; of families
-        with a bandwidth, and not in the game. In a list it is that of waves and landmarks: steps and columns are the
-        same in any units of a column.
+        with a bandwidth, and not in the game. In a list it applies to waves and landmarks: steps and columns do not
+        depend on units, and harmonics ignore it.
     monotone : mapping of int or str to {1, -1}, or None
         Columns, by name or number, in which the working model has to rise (1) or fall (-1), for a list of dictionaries
         with `Steps` or `Coordinates`: these keep the promise, as in `StepFeatures`, and waves and landmarks look at
@@ -310,7 +312,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """What the search holds; or the rounds of a metric, if these hold more."""
+        """Bytes that the search holds, or the rounds of a metric if these hold more."""
         search = super().planned_memory(dataset)
         return max(search, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 

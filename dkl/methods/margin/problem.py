@@ -1,4 +1,4 @@
-"""What fully corrective rounds are asked for, and where they stand."""
+"""Fully corrective rounds as data: the problem, the schedule, and the state between passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dkl.methods.frequency_search.frequency_space import FrequencySpace
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.solvers.losses import HINGES, Loss, SquaredHingeLoss
 
-# what a line of the history says of the model that a round evaluated, in the order of its columns in checkpoints
+# The columns of the history, one line for each evaluated model, in the order of checkpoints.
 HISTORY = (
     "n_features",
     "loss",
@@ -27,37 +27,38 @@ HISTORY = (
 
 @dataclass(frozen=True)
 class RoundSchedule:
-    """How many features a round adds, and when rounds end.
+    """The number of features that each round adds, and the rules that end the rounds.
 
     Parameters
     ----------
     first : int
-        Points that an early round adds: few, since each of them changes what is looked for next.
+        Points that an early round adds: few, since each point changes the potential that is searched next.
     growth : float
-        Later rounds add this share of what is there.
+        Later rounds add this share of the present points.
     late_growth : float
-        And this one from `late` points on, where a round is dear.
+        The share from `late` points on, where a round costs more.
     late : int
     candidates : float
         Candidates verified on all rows for each point added.
     rounds : int or None
-        At most so many rounds.
+        Rounds at most; None for no bound.
     patience : int or None
-        Stop after so many rounds without a lower loss on held-out rows; the best round's features are kept.
+        Rounds without a gain on held-out rows after which the search ends with the points of the best round; see
+        `dkl.methods.rounds.loop.best_round`. None never ends it so.
     tol : float or None
         Stop at this duality gap, relative to the objective.
     settling : int
         Newton steps after the last feature was added, at most.
     least_gain : float
-        They end once a step has lowered the objective by no more than this share of it; 0 takes them all.
+        These steps end once one has lowered the objective by no more than this share of it; 0 takes all of them.
     sample_rounds : int
         Passes that search on the same rows.
     plain_share : float
         Share of a round's points that are random draws.
     most_searched : int or None
-        Searched points in all; what follows is random draws.
+        Searched points in all; further points are random draws.
     trusted : float
-        Twice as many rows are sampled where verified potentials keep less than this share of the sampled ones.
+        The sample doubles if verified potentials fall below this share of the sampled ones.
     """
 
     first: int = 3
@@ -77,20 +78,20 @@ class RoundSchedule:
 
     def addition(self, n_points: int, most: int) -> int:
         """Points that the next round adds to `n_points`."""
-        # each point changes what is looked for next, so that early rounds add few; late ones cost more than they teach
+        # each point changes the potential that is searched next, so that early rounds add few; late rounds cost more
         growth = self.growth if n_points < self.late else self.late_growth
         return min(max(self.first, int(growth * n_points)), most - n_points)
 
     def searched(self, wanted: int, n_searched: int) -> int:
-        """How many of `wanted` points are searched for, where `n_searched` were already."""
-        # the random share of a round is not searched for, nor what is beyond the most points that rows can bear
+        """The number of `wanted` points to search for, after `n_searched` points that were searched for before."""
+        # the random share of a round is not searched for, nor are points beyond `most_searched`
         most = wanted if self.most_searched is None else max(0, self.most_searched - n_searched)
         return min(most, wanted - int(self.plain_share * wanted))
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectiveProblem:
-    """Find features, and the best linear model on them, together.
+    """The search for features together with the best linear model on them.
 
     The working model minimises ``ridge D/2 |w|^2 + sum_i loss(y_i, w.phi(x_i) + b)`` over D unscaled points, with the
     losses of `dkl.solvers.round_losses`.
@@ -98,26 +99,26 @@ class CorrectiveProblem:
     Parameters
     ----------
     space : FrequencySpace
-        Where features are looked for.
+        The set of features to search.
     targets : HeldTargets
     n_models : int
         K: one for two classes or a single target, one a class (or target) else.
     n_points : int
         Points to find at most.
     total_weight : float
-        Of the rows that are learned from, about: it scales what is reported.
+        The approximate weight of the training rows, which scales reported losses.
     loss : Loss
     ridge : float
-        For each point that is there; heavy, so that rounds stay diverse.
+        The penalty for each present point; heavy, so that rounds find different features.
     last_ridge : float or None
-        What takes its place when all points are there; None keeps it.
+        The penalty for each point once all points are there; None for `ridge`.
     schedule : RoundSchedule
     sample_rows, most_rows : int
         Rows that are searched on: at first, and at most.
     seed : int
     dtype : {"float32", "float64"}
     start : ndarray or None
-        Points that are there from the beginning.
+        Points of the first model.
     """
 
     space: FrequencySpace
@@ -140,18 +141,18 @@ class CorrectiveProblem:
         return self.space.columns_a_point
 
     def ridge_of(self, is_last: bool) -> float:
-        """The penalty of a point while points are looked for, or when all are there."""
+        """The penalty for each point, while points are searched for or when all are there."""
         return self.ridge if self.last_ridge is None or not is_last else self.last_ridge
 
     @property
     def active(self) -> bool:
-        """Whether Gram sums follow the rows with curvature: worth a matrix where there is one model."""
+        """Whether Gram sums weight rows by curvature, with a matrix for the one model of the squared hinge."""
         return isinstance(self.loss, SquaredHingeLoss) and self.n_models == 1
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectiveState:
-    """Where the rounds stand.
+    """The state of fully corrective rounds between passes.
 
     Attributes
     ----------
@@ -164,29 +165,27 @@ class CorrectiveState:
     coefficients : ndarray of shape (K, parts m + 1)
         The working model that the next pass evaluates, intercept last.
     base : ndarray of the same shape
-        The point that it is a step from.
+        The model before its last Newton step.
     base_loss : float
-        The loss there; infinite where there is none.
+        The loss of that model; infinite before it was evaluated.
     gram : ndarray of shape (parts m + 1, parts m + 1)
-        Of the rows weighed by their curvature at `gram_at`, as a share of the largest, or of all rows in full.
+        The Gram matrix of the columns, with rows weighted by `gram_weights` at `gram_at`, or by their own weights.
     gram_at : ndarray of shape (1, parts m + 1), or (0, 0)
-        The model whose rows these are; (0, 0) where `gram` is not known.
+        The model whose curvatures weight `gram`; (0, 0) if `gram` is not known.
     history : ndarray of shape (rounds, len(HISTORY))
     searches : ndarray of shape (s, 3), int64
-        Rows and age of the sample of each search, and how many points there were.
+        Rows and age of the sample of each search, and the number of points at that time.
     plain : int
-        Random draws among the candidates, the last ones: taken without being looked at.
+        Random draws among the candidates, at their end: they join whatever their potentials are.
     n_searched : int
         Points that were searched for.
     sample_rows, passes, settled : int
-    kept : int
-        Points of the round with the lowest held-out loss.
     limit : int
-        Points to find at most: fewer than asked for once held-out rows have chosen.
+        Points to find at most; lowered to the points of the best round once held-out rows have ended the search.
     ended : str
-        Why the search for points ended; empty before.
+        Why the search for points ended; empty during it.
     message : str
-        How it all ended; empty before.
+        How the rounds ended; empty during them.
     """
 
     points: np.ndarray
@@ -204,7 +203,6 @@ class CorrectiveState:
     n_searched: int = 0
     passes: int = 0
     settled: int = 0
-    kept: int = 0
     limit: int = -1
     ended: str = ""
     message: str = ""
@@ -222,5 +220,5 @@ class CorrectiveState:
 
     @property
     def is_full(self) -> bool:
-        """Whether all points are there, and the working model only settles."""
+        """Whether all points are there, so that only Newton steps on them follow."""
         return len(self.points) >= self.limit

@@ -1,4 +1,4 @@
-"""Fully corrective rounds as a solver of `MarginFeatures`: parameters as a problem, and what is left of its rounds."""
+"""Fully corrective rounds as a solver of `MarginFeatures`: from parameters to a problem, and to fitted attributes."""
 
 from __future__ import annotations
 
@@ -27,34 +27,36 @@ from dkl.passes.room import own_room
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_LOSSES
 
-# rows of the first search: a 20th of all, at least and at most so many, and no more than fit into so many bytes
+# Rows of the first search: a 20th of all, but at least 10,000, at most 400,000, and at most 64 MiB.
 _FIRST_SAMPLE, _SAMPLED_SHARE, _MOST_SAMPLED, _SAMPLE_BYTES = 10_000, 0.05, 400_000, 64 << 20
-# what n_features="auto" grows to at most, and after how many rounds without a gain it ends
+# Columns that n_features="auto" grows to at most, and its patience in rounds.
 AUTO_FEATURES, _AUTO_PATIENCE = 2_000, 5
 _CHAINS, _CHAINS_A_CANDIDATE = 20, 2.0
 _STEPS, _STRIDE = 5, 0.2
-# most chains live on columns that go together once there are so many points: on rows kept out of the training rows of
-# MNIST 1,000 features gain by it (4 v 9 0.1 %, ten digits 0.4 to 0.6), the first hundred do not
+# Share of the chains that move on neighbourhoods of correlated columns, their steps at least, and the number of points
+# from which they do: on rows kept out of the training rows of MNIST 1,000 features gain by it (4 v 9 0.1 %, ten digits
+# 0.4 to 0.6), the first hundred do not.
 _NEAR_SHARE, _NEAR_STEPS, _NEAR_FROM = 0.85, 14, 50
-# longer ascents pay where the rows are many
+# Steps of an ascent on at least _MANY_ROWS rows, where longer ascents pay.
 _LONG_STEPS, _MANY_ROWS = 20, 200_000
-# an ascent follows the noise of few rows: there half of the features are random draws, the searched ones are bounded by
-# a share of the rows, and below the second number they are only the best of many starts
+# An ascent follows the noise of few rows. Below _FEW_ROWS half of the features are random draws, and the searched ones
+# are bounded by a share of the rows; below _VERY_FEW_ROWS searched points are the best of many starts, without ascent.
 _FEW_ROWS, _VERY_FEW_ROWS = 5_000, 1_500
-# in few columns there is little noise to follow: as many rows a column are enough there, and peaks lie further apart
+# In few columns there is less noise to follow: these rows for each column are enough. Peaks lie further apart there, so
+# that the first step is at least _LEAST_STRIDE / sqrt(d), and ascents are long up to _LOW_DIMENSION columns.
 _FEW_A_COLUMN, _VERY_FEW_A_COLUMN = 500, 150
 _LEAST_STRIDE, _LOW_DIMENSION = 1.4, 10
 _FEW_SHARE, _VERY_FEW_SHARE = 1 / 10, 1 / 20
-# a number says more about a row than a label: on few rows of it the search may go on for longer
+# The bound on searched features for targets that are numbers, as a share of the rows: a number says more than a label.
 _NUMBERS_SHARE = 3 / 10
 _STARTS = 200
-# what a late round adds for several classes, which find as much in fewer and larger rounds; a single model does not
+# Growth of a late round for several classes, which find as good features in fewer, larger rounds; one model does not.
 _LATE_GROWTH = 0.35
-# of fewer rows the penalty of the last model is as many times lighter
+# The last model's penalty is divided by _ENOUGH_ROWS / n for n rows below this number.
 _ENOUGH_ROWS = 10_000
 # The steps of the last rounds know a bound of the curvature only, under the log loss and for several classes: they are
 # shorter than Newton's, and come to the model of `LogisticRegression` or `LinearSVC` by a part of the way each. They go
-# on until one lowers the objective by less than this share of it, and for so many passes at most.
+# on until one lowers the objective by less than _LEAST_GAIN of it, and for _SETTLING_STEPS passes at most.
 _SETTLING_STEPS = 30
 _LEAST_GAIN = {
     **dict.fromkeys(("log_loss", "softmax", "huber", "poisson", "gamma"), 1e-7),
@@ -148,7 +150,7 @@ class CorrectiveSolver:
         first = self.search_rows or min(max(_FIRST_SAMPLE, int(_SAMPLED_SHARE * dataset.n_rows)), most)
         # On features of amplitude 1 / sqrt(m), |u|^2 / 2 + C sum loss is ridge m |w|^2 / 2 + sum loss on unscaled ones.
         ridge = 1.0 / (_C_OF.get(loss.name, 1.0) * (_C if self.C is None else self.C))
-        # heavy while features are looked for, since that keeps them diverse; on few rows too heavy to predict with
+        # a heavy penalty keeps the features diverse during the search, but on few rows it is too heavy for predictions
         last_ridge = ridge * (min(1.0, rows.total_weight / _ENOUGH_ROWS) if self.C is None else 1.0)
         return CorrectiveProblem(
             space=space,
@@ -223,7 +225,7 @@ class CorrectiveSolver:
         return None if loss in LOG_LINK else rows.target_scale
 
     def _held_out(self, rows: PreparedRows) -> HeldOut | None:
-        """The rows that only judge: to stop the rounds or choose an epoch, else those that a machine withholds."""
+        """The held-out rows: for patience or the choice of an epoch, else the rows that a machine withholds."""
         if self.patience is not None or self.n_features == "auto" or self.refine > 0:
             return rows.context.held_out(self.validation_fraction, rows.seed)
         return rows.context.withheld
@@ -237,7 +239,7 @@ class CorrectiveSolver:
         return min(most, space.pool.n_frequencies) if isinstance(space, FrequencyPool) else most
 
     def _schedule(self, rows: PreparedRows, space: FrequencySpace, n_models: int, loss: str) -> RoundSchedule:
-        """How many points each round adds, how many of them are searched for, and when the rounds end."""
+        """The schedule of the rounds: their points, the searched share of these, and their end."""
         dataset, context = rows.dataset, rows.context
         few = _are_few(dataset)
         share = (0.5 if few else 0.0) if self.plain_share is None else self.plain_share
@@ -263,7 +265,7 @@ class CorrectiveSolver:
         return replace(schedule, late_growth=_LATE_GROWTH) if several and schedule.patience is None else schedule
 
     def _frequency_space(self, rows: PreparedRows) -> FrequencySpace:
-        """Where the points are looked for, and how hard: ascents are longer the more rows there are to follow."""
+        """The set of features to search, with options that follow the rows: longer ascents on more rows."""
         dataset = rows.dataset
         d, very_few = dataset.n_columns, _are_very_few(dataset)
         is_long = dataset.total_weight >= _MANY_ROWS or d <= _LOW_DIMENSION
@@ -287,10 +289,10 @@ class CorrectiveSolver:
 
 
 def _are_few(dataset: Dataset) -> bool:
-    """Whether an ascent follows the noise of the rows, so that random draws have to stand beside the peaks."""
+    """Whether the rows are so few that an ascent follows their noise, and random draws have to join the peaks."""
     return dataset.total_weight < min(_FEW_ROWS, _FEW_A_COLUMN * dataset.n_columns)
 
 
 def _are_very_few(dataset: Dataset) -> bool:
-    """Whether even a few steps of an ascent follow the noise, so that peaks are only the best of many starts."""
+    """Whether the rows are so few that even short ascents follow their noise, and peaks are the best of many starts."""
     return dataset.total_weight < min(_VERY_FEW_ROWS, _VERY_FEW_A_COLUMN * dataset.n_columns)

@@ -1,4 +1,4 @@
-"""What a fully corrective round reads off a block: the working model's dual, potentials of candidates, Gram columns."""
+"""Block functions of fully corrective rounds: the working model's dual, potentials of candidates, Gram columns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dkl.solvers.losses import Loss
 
 __all__ = ["corrective_sums", "gram_weights"]
 
-# rows at most of several tiles whose change of the Gram matrix is formed at once; those of one tile always are
+# Changed rows of several tiles that are collected for one product, at most; the changed rows of one tile always are.
 _CHANGED_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectiveRound:
-    """Where a round stands: the working model, in the columns of the map that also has the candidates.
+    """The working model of a round, in the columns of a map that also has the candidates.
 
     Parameters
     ----------
@@ -32,14 +32,14 @@ class CorrectiveRound:
     coefficients : ndarray of shape (K, width), float64
         The intercept last; 0 for the candidates.
     old, new : ndarray of int64
-        The columns of the working model, intercept included, and those of the candidates.
+        The columns of the working model, intercept included, and the columns of the candidates.
     active : bool
-        Gram sums weigh the rows by their curvature (of the one model), as a share of the loss's largest; else each row
-        counts in full.
+        Gram sums weight the rows by their curvature (of the single model), as a share of the loss's largest one; else
+        by their own weights alone.
     previous : ndarray of shape (1, width) or None
-        The model at whose active rows the Gram matrix of the old columns is known; None if it is not.
+        The model whose curvatures weight the known Gram matrix of the old columns; None if no matrix is known.
     panels : tuple of (int, int)
-        The rows of that matrix's upper triangle whose change is summed, in tiles; empty where it cannot change.
+        Ranges of rows of that matrix's upper triangle whose change is summed; empty where it cannot change.
     dtype : {"float32", "float64"}
         Of mapped rows and products.
     """
@@ -55,10 +55,7 @@ class CorrectiveRound:
 
 
 def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: Loss) -> np.ndarray:
-    """What each row counts in the Gram sums of the one model that follows curvature, (n,).
-
-    That is its weight times its curvature as a share of the loss's largest.
-    """
+    """The weights of rows in the Gram sums of a single model, (n,): weight times curvature / largest curvature."""
     # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
     return weight * (loss.curvature(targets, scores)[:, 0] / loss.largest_curvature)
 
@@ -134,7 +131,7 @@ def corrective_sums(
 
 
 def _together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Sums on the host; those of a GPU come in one go, for which the host waits once."""
+    """Sums on the host; sums on a GPU are copied together, so that the host waits once."""
     there = {name: value for name, value in sums.items() if is_on_gpu(value)}
     if not there:
         return sums
@@ -203,7 +200,7 @@ class _GramChange:
         xp = array_module(self._rows[0])
         phi, weight = xp.concat(self._rows), xp.concat(self._weights)
         self._rows, self._weights = [], []
-        # products are made where the rows are; those of a GPU are added up there
+        # products are formed where the rows are; sums on a GPU stay there
         self._totals = [xp.asarray(total) for total in self._totals]
         if len(self._totals) == 1:
             # one symmetric product, of half the cost: rows that came in less those that went

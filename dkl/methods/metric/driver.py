@@ -20,12 +20,13 @@ from dkl.solvers.systems import solve_positive
 
 # the ridges that held-out rows choose from, in units of the kernel's own norm
 _PENALTIES = 10.0 ** np.arange(-3.0, 3.1, 0.5)
-# Gradients are taken of a model with so much lighter a ridge. The best ridge of a first round smooths away what single
-# columns do: puma32h stayed at .87 in two draws of eight with its gradients, and comes to .25 in all with these.
+# Factor on the chosen ridge for the model whose gradients form the metric. The best ridge of a first round smooths away
+# the effect of single columns: puma32h stayed at .87 in two draws of eight with its gradients, and comes to .25 in all
+# with those of the lighter one.
 _LIGHTER = 1.0 / 300.0
-# multiple of the identity that is added to a metric of trace d; share of the loss by which a round must lower it
+# Multiple of the identity added to a metric of trace d; share of the held-out loss by which a round has to lower it.
 _FLOOR, _LEAST_GAIN = 1e-4, 1e-3
-# landmarks whose distances tell the bandwidth
+# Landmarks whose median distance is the bandwidth.
 _DISTANCES = 1_000
 _JITTER = 1e-8
 # the numbers of a round in the history
@@ -34,7 +35,7 @@ METRIC_HISTORY = ("held_out_loss", "penalty")
 
 @dataclass(frozen=True, eq=False)
 class MetricProblem:
-    """The metric that is looked for.
+    """The search for a metric as data.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class MetricProblem:
     is_full : bool
         A matrix, not a factor for each column.
     rounds, patience : int
-        At most so many rounds, and so many without a gain.
+        Rounds at most, and rounds without a gain after which the search ends.
     seed : int
     """
 
@@ -67,7 +68,7 @@ class MetricProblem:
 
 @dataclass(frozen=True, eq=False)
 class MetricState:
-    """Where the rounds stand.
+    """The state of the rounds between passes.
 
     Attributes
     ----------
@@ -75,7 +76,7 @@ class MetricState:
     landmarks : ndarray of shape (l, d)
         Scaled.
     metrics : ndarray of shape (c, d) or (c, d, d)
-        The roots R of the metrics that the next pass judges. A full metric is judged beside its diagonal, since noise
+        The roots R of the metrics that the next pass judges. A full metric competes with its diagonal, since noise
         fills the rest of it where few columns count: of puma32h the diagonal comes to .25, the full one to .44 and .55.
     sigmas : ndarray of shape (c,)
         The bandwidths in them: the share of the median distance that the kernel's own is in scaled columns.
@@ -106,7 +107,7 @@ class MetricDriver:
 
     def init(self, problem: MetricProblem) -> MetricState:
         """No landmarks, and the metric of the scaled columns."""
-        # a median is that of the landmarks, once these are drawn
+        # the median distance is computed from the landmarks, once they are drawn
         d, sigma = problem.n_columns, 1.0 if problem.kernel.needs_bandwidth else float(problem.kernel.sigma)
         metric = np.eye(d) if problem.is_full else np.ones(d)
         return MetricState(
@@ -121,7 +122,7 @@ class MetricDriver:
         )
 
     def request(self, problem: MetricProblem, state: MetricState) -> Sequence[Record] | None:
-        """The landmarks, the sums of a system or those of slopes; None when the rounds have ended."""
+        """The record of the landmarks, of a system, or of slopes; None when the rounds have ended."""
         if state.phase == "done":
             return None
         if state.phase == "sample":
@@ -146,7 +147,7 @@ class MetricDriver:
         return [([self._sample(problem)], 1), (systems, problem.rounds), ([slopes], problem.rounds)]
 
     def memory(self, problem: MetricProblem, row_bytes: int) -> dict[str, int]:
-        """The systems, their factors, and the metric with its root."""
+        """Bytes of the systems, their factors, and the metric with its root."""
         n_landmarks, d = problem.n_landmarks, problem.n_columns
         return {
             "landmarks of the metric": 3 * n_landmarks * row_bytes,
@@ -163,7 +164,7 @@ class MetricDriver:
 
 
 def _record(problem: MetricProblem, state: MetricState, number: int) -> BlockSum:
-    """What the next pass sums for one of the metrics."""
+    """The record of the next pass for one of the metrics."""
     n_landmarks, K, d = len(state.landmarks), problem.n_models, problem.n_columns
     kernel, metric = problem.kernel.with_bandwidth(state.sigmas[number]), state.metrics[number]
     model = MetricModel(kernel, problem.scaler, state.landmarks, metric, state.coefficients)
@@ -185,7 +186,7 @@ def _record(problem: MetricProblem, state: MetricState, number: int) -> BlockSum
 
 
 def _judged(problem: MetricProblem, state: MetricState, results: Sequence[dict[str, np.ndarray]]) -> MetricState:
-    """With the best metric and ridge by held-out rows, and the model whose gradients the next pass takes."""
+    """The state with the metric and ridge of the lowest held-out loss, and the model for the next pass of gradients."""
     systems = [
         _RidgePath(problem.kernel.with_bandwidth(sigma).kernel(in_metric(state.landmarks, metric)), sums)
         for metric, sigma, sums in zip(state.metrics, state.sigmas, results, strict=True)
@@ -229,7 +230,7 @@ class _RidgePath:
 
 
 def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarray]) -> MetricState:
-    """With the metrics that the products of gradients make, and their bandwidths."""
+    """The state with new metrics from the products of gradients, and their bandwidths."""
     M, d = sums["products"], problem.n_columns
     trace = float(np.trace(M) if M.ndim == 2 else M.sum())
     if not trace > 0.0:
@@ -251,7 +252,7 @@ def _moved(problem: MetricProblem, state: MetricState, sums: dict[str, np.ndarra
 
 
 def _bandwidth(problem: MetricProblem, landmarks: np.ndarray) -> float:
-    """Of the kernel in scaled columns; 1 for landmarks that do not differ, which no round learns from."""
+    """The kernel's bandwidth in scaled columns; 1 for equal landmarks, from which no round learns."""
     if not problem.kernel.needs_bandwidth:
         return float(problem.kernel.sigma)
     apart = distance.pdist(landmarks[:_DISTANCES])

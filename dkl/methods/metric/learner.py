@@ -25,7 +25,7 @@ MetricKind = Literal["diagonal", "full"]
 _LANDMARKS, _MOST_COLUMNS = 1_000, 5_000
 # Gradients at few landmarks are mostly noise: with 400 of them no column of puma32h stood out in half of the draws.
 _LEAST_LANDMARKS = 600
-# the share of the rows that judges the rounds, of learners that have no `validation_fraction`
+# Share of the rows held out to judge the rounds, for learners without `validation_fraction`.
 _JUDGES = 0.2
 
 
@@ -37,7 +37,7 @@ class LearnedMetricMixin(FeatureLearner):
     rounds gain nothing.
     """
 
-    # whether the rounds have the learner's own kernel, and as many landmarks as it asks for
+    # whether the rounds use the learner's own kernel and its number of landmarks
     _metric_of_own_kernel: ClassVar[bool] = False
 
     metric: MetricKind | None
@@ -50,7 +50,7 @@ class LearnedMetricMixin(FeatureLearner):
 
     @property
     def _searches(self) -> bool:  # type: ignore[override]
-        """A metric looks too good on the rows that it was learned on."""
+        """Whether the fit is over-optimistic on its own rows: a metric is."""
         return self.metric is not None
 
     def _learn_metric(self, dataset: Dataset, scaler: Scaler | None) -> None:
@@ -86,7 +86,7 @@ class LearnedMetricMixin(FeatureLearner):
         return [*planned_scale(dataset), *MetricDriver().plan(problem)]
 
     def _metric_memory(self, dataset: Dataset) -> dict[str, int]:
-        """What the rounds of the metric hold."""
+        """Bytes that the rounds of the metric hold at most, item by item."""
         if self.metric is None:
             return {}
         problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)

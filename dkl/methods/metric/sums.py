@@ -1,4 +1,4 @@
-"""What a round of a learned metric reads off a block: the system of a kernel model, then products of its gradients."""
+"""Block functions of a learned metric: the system of a kernel model, then products of the model's gradients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _distances(rows: np.ndarray, Z: np.ndarray) -> np.ndarray:
 def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The systems of the kernel model on rows that are learned from and on those held out.
 
-    Operands: "targets" (a `HeldTargets`), "model" (a `MetricModel`, whose coefficients are not looked at).
+    Operands: "targets" (a `HeldTargets`), "model" (a `MetricModel`, whose coefficients are not used).
 
     Returns
     -------

@@ -18,7 +18,7 @@ from dkl.protocols.records import Record, RowSample
 
 @dataclass(frozen=True, eq=False)
 class NystromProblem:
-    """Landmarks to be chosen.
+    """The choice of landmarks as data.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class NystromDriver:
     def step(self, problem: NystromProblem, state: NystromState, results: Sequence[Any]) -> NystromState:
         """With the landmarks chosen."""
         sample: Block = results[0]
-        # the rows of a sample were drawn by their weights already; fewer than were asked for are all that there are
+        # a full sample was drawn by the rows' weights; a sample of fewer rows has all of them, with their weights
         weight = sample.weights if sample.n_rows < problem.n_rows else np.ones(sample.n_rows)
         scaled = scale_rows(sample.X, problem.scaler, "float64")
         rows = in_metric(scaled.toarray() if hasattr(scaled, "toarray") else scaled, problem.metric)
@@ -76,7 +76,7 @@ class NystromDriver:
         return [([self._sample(problem)], 1)]
 
     def memory(self, problem: NystromProblem, row_bytes: int) -> dict[str, int]:
-        """The sample, its similarities to the landmarks, and the matrices of these."""
+        """Bytes of the sample, of its similarities to the landmarks, and of the landmarks' matrices."""
         m, rows = problem.n_landmarks, problem.n_rows
         similarities = 0 if problem.how == "uniform" else 2 * 8 * rows * m
         return {

@@ -13,8 +13,8 @@ from dkl.kernels.landmark_tiles import KernelValues
 
 Landmarks = Literal["uniform", "kmeans", "leverage", "rpcholesky"]
 
-# the kernel matrix of landmarks is made so much larger on its diagonal, relative to its mean, and ten times more until
-# it has a Cholesky factor
+# Addition to the diagonal of the landmarks' kernel matrix, as a share of its mean, ten times larger at each try until
+# the matrix has a Cholesky factor.
 _JITTER = 1e-8
 # k-means ends early: landmarks have to be spread, not optimal
 _KMEANS_STEPS = 10
@@ -23,7 +23,7 @@ _KMEANS_STEPS = 10
 def choose_landmarks(
     rows: np.ndarray, weight: np.ndarray, m: int, kernel: Any, how: Landmarks, seed: int
 ) -> np.ndarray:
-    """m landmarks, or as many different rows as there are.
+    """m landmarks, or all different rows if these are fewer.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -
     """Approximate ridge leverage scores of rows, l_i = phi_i' (Phi'Phi + nu I)^-1 phi_i, of shape (n,).
 
     phi are the whitened similarities to the first m rows, and nu is such that the scores sum to about m / 2: the rows
-    that a ridge model of so many degrees of freedom needs (El Alaoui & Mahoney 2015).
+    that gives a ridge model m degrees of freedom (El Alaoui & Mahoney 2015).
     """
     phi = KernelValues(kernel, rows[:m], np.dtype(np.float64))(rows) @ whitening_of(rows[:m], kernel)
     values, vectors = np.linalg.eigh((phi * weight[:, None]).T @ phi)
@@ -76,7 +76,7 @@ def leverage_scores(rows: np.ndarray, weight: np.ndarray, kernel: Any, m: int) -
 
 
 def pivots(rows: np.ndarray, kernel: Any, m: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows by randomly pivoted Cholesky, (m,) int64: each drawn with what its kernel has left beside those before.
+    """Rows by randomly pivoted Cholesky, (m,) int64, each drawn in proportion to the residual k(x, x) given the others.
 
     Chen, Epperly, Tropp & Webber 2023, algorithm 2.1.
     """

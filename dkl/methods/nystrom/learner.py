@@ -21,7 +21,7 @@ from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
 from dkl.methods.parameters import NYSTROM, Constraints
 from dkl.methods.preparation.driver import PreparationProblem
 
-# rows that landmarks are chosen from, for each of them, and at most; rows drawn uniformly are the landmarks themselves
+# Rows that landmarks are chosen from: for each landmark, and at most. Uniform landmarks are the drawn rows themselves.
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
 
 
@@ -141,18 +141,18 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return self.feature_map_.projection.dense()
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The metric, where one is learned, and the drawing of rows."""
+        """The passes of a learned metric, and the pass that draws rows."""
         problem = self._problem(dataset, self._planned_family(), None, 0)
         return [*self._planned_metric(dataset), *NystromDriver().plan(problem)]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The sample, and the matrices of the landmarks; or those of the rounds of the metric, if these are larger."""
+        """Bytes of the sample and of the landmarks' matrices; or of the rounds of the metric, if these hold more."""
         problem, each = self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
         landmarks = NystromDriver().memory(problem, each)
         return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of as many landmarks as there may be."""
+        """A map of the largest number of landmarks."""
         m = min(self.n_features, dataset.n_rows)
         d = dataset.n_columns
         metric = self._moving(dataset)
@@ -163,11 +163,11 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
-        """The kernel that the parameter stands for."""
+        """The kernel that the parameter names."""
         return self._prior()
 
     def _prior(self) -> Any:
-        """The kernel, its bandwidth perhaps still to be found."""
+        """The kernel, possibly without its bandwidth."""
         return Matern(0.5) if self.kernel is None else self.kernel
 
     def _learn(self, dataset: Dataset) -> None:
@@ -186,7 +186,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         self.feature_map_ = FeatureMap("nystrom", projection, np.ones(projection.n_frequencies), scaler=scaler)
 
     def _moving(self, dataset: Dataset) -> np.ndarray | None:
-        """What the scaled rows are multiplied by before the kernel sees them; None for a metric, or nothing."""
+        """The matrix that scaled rows are multiplied by for the kernel; None if the kernel applies it, or for none."""
         if self.categories == "one-hot":
             return None
         if self.metric is not None:
@@ -197,7 +197,7 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return ordered_columns(dataset.encoding, dataset.n_columns)
 
     def _preparation(self, dataset: Dataset, family: Any, seed: int) -> PreparationProblem:
-        """The bandwidth is that of the rows as the kernel sees them."""
+        """The preparation, with the bandwidth of the rows as the kernel sees them."""
         return replace(super()._preparation(dataset, family, seed), moving=self._moving(dataset))
 
     def _problem(self, dataset: Dataset, kernel: Any, scaler: Scaler | None, seed: int) -> NystromProblem:

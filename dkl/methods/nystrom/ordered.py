@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def text_order(texts: tuple[str, ...]) -> np.ndarray | None:
-    """The rank of each text, int64; None where the texts have no order by themselves.
+    """The rank of each text, int64; None for texts without a natural order.
 
     Single letters of one case go by the alphabet, texts that each hold a number by the first one ("18-24", "grade 3").
 
@@ -43,7 +43,7 @@ def text_order(texts: tuple[str, ...]) -> np.ndarray | None:
 
 
 def ordered_names(encoding: Any) -> tuple[str, ...]:
-    """The columns of categories of a table whose texts have an order; none for rows that come from no table."""
+    """The columns of categories of a table whose texts have a natural order; none for rows without a table."""
     rules = [] if encoding is None else encoding.rules
     return tuple(rule.name for rule in rules if rule.kind == "category" and text_order(rule.categories) is not None)
 

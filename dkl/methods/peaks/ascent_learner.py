@@ -9,24 +9,23 @@ import numpy as np
 
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
-from dkl.methods.frequency_search.frequency_space import FrequencyPool
 from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, sample_size
 from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, distinct_points
 from dkl.methods.peaks.search_learner import PeakSearch, kept_attributes
 from dkl.passes.devices import driving_device
 
-# chains where `chains` is None: at least so many, and so many for each peak; candidates for each peak
+# Chains for chains=None: their least number, and for each wanted peak; candidates verified for each wanted peak.
 _LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
-# of theorem 4.4: the error of a sampled potential that the first sample allows for
+# The error of a sampled potential that sets the size of the first sample, by theorem 4.4.
 _ACCURACY = 0.1
-# no sample has fewer rows than the first number, where there are so many, or more bytes than the second
+# Rows of a sample at least, if the data have as many, and its bytes at most.
 _FEWEST_SAMPLED, _SAMPLE_BYTES = 1_000, 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class AscentSearch(PeakSearch):
-    """`method="langevin"` and `"quasi-newton"` of PeakFeatures, whose parameters these are."""
+    """`method="langevin"` and `"quasi-newton"` of PeakFeatures; parameters as there."""
 
     method: Method
     chains: int | None
@@ -48,13 +47,13 @@ class AscentSearch(PeakSearch):
         return PeakDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
-        """The peaks of the last fit, which a search may miss; None for a finite family, which is weighed as a whole."""
+        """The peaks of the last fit as candidates, since a search may miss them; None for a finite family."""
         if isinstance(self.given_family, FiniteFamily):
             return None
         return np.asarray(feature_map.projection.take(np.arange(n_peaks)).dense(), dtype=np.float32)
 
     def problem(self, rows: PreparedRows, start: np.ndarray | None) -> PeakProblem:
-        """What is looked for on these rows: twice as many candidates as peaks, and random draws beside them."""
+        """The search on these rows, with twice as many candidates as peaks, and random draws to fill up."""
         n_peaks, n_points = self.counts
         n_rows = rows.dataset.n_rows
         chains = max(_LEAST_CHAINS, _CHAINS_A_PEAK * n_points) if self.chains is None else self.chains
@@ -76,7 +75,7 @@ class AscentSearch(PeakSearch):
         most = min(n_rows, max(_FEWEST_SAMPLED, rows.within(_SAMPLE_BYTES)))
         # n >= 8 log(2 K / failure) / accuracy^2 rows are right about K chains at once
         first = min(n_rows, min(sample_size(chains, _ACCURACY), most) if self.search_rows is None else self.search_rows)
-        n_candidates = space.pool.n_frequencies if isinstance(space, FrequencyPool) else _CANDIDATES_A_PEAK * n_peaks
+        n_candidates = _CANDIDATES_A_PEAK * n_peaks if space.size is None else space.size
         return PeakProblem(
             space=space,
             targets=self.targets(rows),
@@ -94,10 +93,10 @@ class AscentSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: PeakProblem, state: PeakState) -> dict[str, Any]:
-        """The highest peaks that differ from each other, highest first, and random draws."""
+        """The highest distinct peaks, highest first, and random draws."""
         kept = chosen_points(problem, state)
         n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
-        is_pool, peaks = isinstance(problem.space, FrequencyPool), kept[:n_peaks]
+        is_pool, peaks = problem.space.size is not None, kept[:n_peaks]
         if is_pool:
             message = f"took the best {n_peaks} of {len(state.points)} features by their potentials on all rows"
         else:

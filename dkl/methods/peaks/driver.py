@@ -10,21 +10,21 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.scale import scale_rows
-from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencyPool, FrequencySpace
+from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
-# peaks whose verified potentials decide whether a sample was large enough
+# The number of highest peaks whose verified potentials decide whether a sample was large enough.
 _JUDGED = 10
-# tiles of scaled and of mapped rows
+# Bytes of the tiles of scaled and of mapped rows.
 _SCRATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class PeakProblem:
-    """What is looked for, and where.
+    """A search for peaks of the targets' potential as data.
 
     Parameters
     ----------
@@ -66,13 +66,13 @@ class PeakProblem:
 
     @property
     def most_searches(self) -> int:
-        """Each on twice as many rows as the one before."""
+        """The number of searches at most, each on twice as many rows as the one before."""
         return 1 + max(0, int(np.ceil(np.log2(self.most_rows / self.sample_rows))))
 
 
 @dataclass(frozen=True, eq=False)
 class PeakState:
-    """Where the search stands.
+    """The state of the search between passes.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ class PeakDriver:
     """
 
     def init(self, problem: PeakProblem) -> PeakState:
-        """Nothing looked at but random draws and given points; of a finite pool everything is a candidate."""
-        # random draws come first: `filled` takes as many of them as peaks leave room for
+        """The state before any search: random draws and given points as candidates, or all points of a finite pool."""
+        # random draws come first: `filled` takes some of them where peaks are fewer than wanted
         nothing = np.zeros(0)
-        if isinstance(problem.space, FrequencyPool):
+        if problem.space.size is not None:
             points = problem.space.start(problem.n_candidates, problem.seed)
             return PeakState(points, np.zeros(len(points)), nothing, problem.most_rows, passes=1)
         points = problem.space.plain(problem.n_plain, problem.seed)
@@ -139,7 +139,7 @@ class PeakDriver:
         return verification, _sample(problem, larger, state.passes)
 
     def step(self, problem: PeakProblem, state: PeakState, results: Sequence[Any]) -> PeakState:
-        """Search the sample, or judge the verified candidates and search again if they do not hold."""
+        """Search the sample; or compare verified potentials with sampled ones, and search again if they differ."""
         if state.passes > 0:
             first = len(state.verified)
             state = replace(state, verified=np.concatenate([state.verified, verified_potentials(results[0])]))
@@ -159,7 +159,7 @@ class PeakDriver:
         S = problem.targets(sample) * (repeats / sample.weights[:, None])
         # a row that repeats r times meets itself r times, each with (S / r)^2
         squares = np.sum(S**2 / repeats, axis=0)
-        X = scale_rows(sample.X, problem.space.feature_map(problem.space.none).scaler, problem.dtype)
+        X = scale_rows(sample.X, problem.space.scaler, problem.dtype)
         scale = np.abs(S).sum() or 1.0
         seed = problem.seed + state.passes
         points, heights = problem.space.search(X, S / scale, problem.n_candidates, seed, weight=weight)
@@ -172,7 +172,7 @@ class PeakDriver:
         )
 
     def stopped(self, problem: PeakProblem, state: PeakState, why: str) -> PeakState | None:
-        """The candidates that were verified; None before the first are."""
+        """The state with the verified candidates alone; None before any was verified."""
         if state.finished or len(state.verified) == 0:
             return state if state.finished else None
         # candidates of the search that was broken off were seen on a sample only
@@ -180,19 +180,19 @@ class PeakDriver:
         return replace(state, points=state.points[known], sampled=state.sampled[known], finished=True, ended=why)
 
     def memory(self, problem: PeakProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows of the last search, as they came and scaled, and the ascent; nothing for a finite pool."""
-        if isinstance(problem.space, FrequencyPool):
+        """Bytes of the last search's rows, as they came and scaled, and of the ascent; nothing for a finite pool."""
+        if problem.space.size is not None:
             return {}
         rows = min(problem.most_rows, n_rows)
         ascent = problem.space.search_bytes(rows, problem.n_candidates)
         return {"searched rows": 2 * rows * row_bytes, "chains that climb": ascent}
 
     def plan(self, problem: PeakProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The first sample, and a verification for each search that may be needed."""
+        """The passes of the first sample, and of a verification for each possible search."""
         given = 0 if problem.start is None else len(problem.start)
         points = problem.space.start(problem.n_candidates + problem.n_plain + given, problem.seed)
         verification = verification_record(problem, problem.space.feature_map(points))
-        if isinstance(problem.space, FrequencyPool):
+        if problem.space.size is not None:
             return [((verification,), 1)]
         first = _sample(problem, problem.sample_rows, 0)
         if problem.most_searches == 1:
@@ -221,7 +221,7 @@ def filled(peaks: np.ndarray, n_plain: int, n_points: int) -> np.ndarray:
 
 
 class Verified(Protocol):
-    """What a verification needs to know of a problem."""
+    """The fields of a problem that a verification reads."""
 
     @property
     def targets(self) -> PeakTargets: ...
@@ -231,7 +231,7 @@ class Verified(Protocol):
 
 
 def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
-    """The sums that the candidates' potentials on all rows follow from."""
+    """The record of the sums for the candidates' potentials on all rows."""
     K = problem.targets.n_columns
     shape = (candidates.columns_a_frequency, candidates.n_frequencies, K)
     accumulators = {"features": Accumulator(shape), "absolutes": Accumulator((K,)), "squares": Accumulator((K,))}
@@ -252,5 +252,5 @@ def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _sample(problem: PeakProblem, rows: int, number: int) -> RowSample:
-    """The rows of a search, other ones for each number."""
+    """The record of a search's sample, with other rows for each number."""
     return RowSample("rows to search on", min(rows, problem.n_rows), problem.seed, number)

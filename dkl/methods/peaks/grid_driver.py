@@ -20,19 +20,20 @@ from dkl.methods.peaks.sums import PeakTargets, cell_sums
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 
-# frequencies |k_j| <= so many on each axis of the first grid, by the number of columns; cells of a refinement
+# The largest |k_j| on each axis of the first grid, by the number of columns.
 REACH = {1: 1_000, 2: 200, 3: 50}
-# no pass refines more, and steps of plain ascent from each local maximum
+# Cells that one pass refines at most, and steps of plain ascent from each local maximum.
 _MOST_CELLS = 200_000
 _POLISH = 30
-# measured on one thread: what one row costs in a transform, in operations of a matrix product, beside its grid
+# Operations of a matrix product that take as long as one row of a transform, by the number of columns, and as long as
+# one point of its fine grid: measured on one thread.
 _ROW_FLOPS = {1: 3e3, 2: 1.5e4, 3: 4e4}
 _POINT_FLOPS = 200.0
 
 
 @dataclass(frozen=True, eq=False)
 class GridProblem:
-    """What is looked for, and where.
+    """A search for peaks of the targets' potential as data.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ class GridProblem:
 
 @dataclass(frozen=True, eq=False)
 class GridState:
-    """Where the search stands; roots are of potentials divided by (sum |s|)^2.
+    """The state of the search between passes; roots are of potentials divided by (sum |s|)^2.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ class GridDriver:
     -----
     Measured on one thread: a row costs 0.03, 0.2 and 0.45 microseconds in the first grids of 1, 2 and 3 columns (1,001,
     80,601 and 520,251 frequencies), and 0.2 to 0.35 where a pass refines 500 to 20,000 cells in 3 columns. A pass over
-    1e9 rows of 3 columns then takes 450 seconds of one core, beside reading them.
+    1e9 rows of 3 columns then takes 450 seconds of one core, in addition to reading.
     """
 
     def init(self, problem: GridProblem) -> GridState:
@@ -150,7 +151,7 @@ class GridDriver:
         return cell_record(problem, state), RowSample("rows to polish on", problem.sample_rows, problem.seed)
 
     def step(self, problem: GridProblem, state: GridState, results: Sequence[Any]) -> GridState:
-        """Bound what the cells can hold, and cut those that may hold more; or keep what was verified."""
+        """Bound the potentials in the cells, and cut cells that may exceed the best; or store verified potentials."""
         state = replace(state, passes=state.passes + 1)
         if state.searched:
             return replace(state, verified=verified_potentials(results[0]), finished=True)
@@ -162,7 +163,7 @@ class GridDriver:
             offsets = offsets * problem.grid.spacing / 2**state.level
             parts = (left[:, None] + offsets).reshape(-1, problem.n_columns)
             return replace(state, cells=parts, level=state.level + 1)
-        # Candidates ascend from the grid's local maxima on a row sample, and stand beside these.
+        # Candidates ascend from the grid's local maxima on a row sample, and compete with the maxima themselves.
         sample: Block = results[1]
         whole = problem.sample_rows >= problem.n_rows
         S = problem.targets(sample) / (1.0 if whole else sample.weights[:, None])
@@ -179,11 +180,11 @@ class GridDriver:
         return replace(state, points=points, cells=state.cells[:0], searched=True)
 
     def memory(self, problem: GridProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows on which candidates are polished: as they came, and scaled in float64."""
+        """Bytes of the rows on which candidates ascend: as they came, and scaled in float64."""
         return {"searched rows": 3 * min(problem.sample_rows, n_rows) * row_bytes}
 
     def plan(self, problem: GridProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The grid, the refinements at most, and the verification."""
+        """The passes of the grid, of the most refinements, and of the verification."""
         start = self.init(problem)
         sample = RowSample("rows to polish on", problem.sample_rows, problem.seed)
         cells = np.ones((1 << 10, problem.n_columns)) * problem.grid.spacing
@@ -205,7 +206,7 @@ def cell_record(problem: GridProblem, state: GridState) -> BlockSum:
     operands = {"problem": problem, "cells": None if first else state.cells}
 
     def cost(rows: int, columns: int) -> Cost:
-        # a transform costs so much a row, and so much a point of its fine grid for each block
+        # the cost of a transform: for each row, and for each point of its fine grid and block
         per_block = _POINT_FLOPS * size * K
         flops = K * _ROW_FLOPS[d] * rows + per_block * max(1.0, rows / 65_536)
         return Cost(flops, 16 * K * (3 * size + rows) + 8 * rows * (4 * d + 2 * K))

@@ -17,17 +17,17 @@ from dkl.methods.peaks.driver import filled
 from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
 from dkl.methods.peaks.search_learner import PeakSearch, kept_attributes
 
-# half the width of the box times sigma, where no largest norm says otherwise
+# Half the width of the searched box, in units of 1 / sigma, for max_norm=None.
 _WIDTH = 12.0
 _CANDIDATES_A_PEAK = 2
 _SAMPLE_ROWS = 20_000
-# of one pass over the first grid
+# Bytes of the sums of one pass over the first grid.
 _SUM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class GridSearch(PeakSearch):
-    """`method="grid"` of PeakFeatures, whose parameters these are."""
+    """`method="grid"` of PeakFeatures; parameters as there."""
 
     tol: float
 
@@ -66,11 +66,11 @@ class GridSearch(PeakSearch):
         return GridDriver()
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> None:
-        """The grid misses no peak: it needs none of the last fit."""
+        """None: a grid misses no peak, so that the last fit has nothing to add."""
         return None
 
     def problem(self, rows: PreparedRows, start: None) -> GridProblem:
-        """The box to search, cut into as many cells as one pass should sum."""
+        """The box to search, cut into the number of cells that one pass sums."""
         d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
         origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
         sigma = getattr(rows.family, "sigma", 1.0)
@@ -104,7 +104,7 @@ class GridSearch(PeakSearch):
         )
 
     def fitted(self, rows: PreparedRows, problem: GridProblem, state: GridState) -> dict[str, Any]:
-        """The highest peaks that differ from each other, random draws, and what no other frequency exceeds."""
+        """The highest distinct peaks, random draws, and the bound that no other frequency exceeds."""
         peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
         n_random = 0 if problem.plain is None else len(problem.plain)
         kept = filled(peaks, n_random, self.counts[1])

@@ -25,14 +25,14 @@ Start = TypeVar("Start", contravariant=True)
 
 
 class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
-    """What stands behind `method`: a strategy, the rows that it is for, and what it takes of the last fit."""
+    """A strategy behind `method`, with the rows that it applies to and its use of the last fit with `warm_start`."""
 
     def check_rows(self, rows: PreparedRows) -> None:
         """Raise ValueError for rows that it cannot search."""
         ...
 
     def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
-        """The first frequencies of the last fit, where a search may miss them; None where it cannot."""
+        """The first frequencies of the last fit as candidates, if a search may miss them; else None."""
         ...
 
 
@@ -43,7 +43,7 @@ class PeakFeatures(SearchingLearner):
     column a class; standardised numbers). Many chains ascend on a row sample, all candidates are verified on all
     rows, and the best that differ from each other are kept. A sample whose peaks do not hold on all rows is enlarged.
     Peaks of one potential say much the same, so half of the features are random draws, unless `plain_share` is 0.
-    A fit takes a pass for scaler and bandwidth (where either is asked for), one for the sample, one for verification,
+    A fit takes a pass for scaler and bandwidth (if either is needed), one for the sample, one for verification,
     and one more for each larger sample; of a finite family, one pass weighs all features.
 
     Parameters
@@ -205,7 +205,7 @@ class PeakFeatures(SearchingLearner):
         self._strategy().check()
 
     def _strategy(self) -> PeakStrategy[Any, Any, Any]:
-        """The way to search that `method` names: nothing below depends on which one it is."""
+        """The strategy of `method`, which hides all differences between the methods."""
         kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
         return self._with_parameters(kind)
 

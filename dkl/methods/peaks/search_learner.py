@@ -1,4 +1,4 @@
-"""What both ways to look for peaks share: the targets whose potential it is, how many are wanted, and what is kept."""
+"""The shared part of ascents and grid search for peaks: the targets, the wanted number, and fitted attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dkl.methods.peaks.sums import PeakTargets
 
 @dataclass(frozen=True, eq=False)
 class PeakSearch:
-    """The parameters of PeakFeatures that `method` gives no other sense; they are documented there.
+    """The parameters of PeakFeatures that mean the same for each `method`.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ class PeakSearch:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Frequencies to search, and to keep in all."""
+        """The numbers of frequencies to search for, and to keep in all."""
         # a pair of a cosine and a sine takes two columns
         n_points = self.n_features // 2
         return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
 
     def check(self) -> None:
-        """Raise ValueError for a family that cannot be searched, or features that have no room for one of its pairs."""
+        """Raise ValueError for a family that cannot be searched, or for `n_features` below one of its pairs."""
         check_searchable("PeakFeatures", self.given_family)
         if not isinstance(self.given_family, FiniteFamily):
             kept_frequencies("PeakFeatures", self.n_features, self.given_family)
@@ -53,7 +53,7 @@ class PeakSearch:
         return None
 
     def targets(self, rows: PreparedRows) -> PeakTargets:
-        """s of the potential: class indicators less their shares, or standardised targets."""
+        """The weights s of the potential: class indicators minus their shares, or standardised targets."""
         dataset, scale = rows.dataset, rows.target_scale
         if dataset.classes is not None:
             # the share of each class in the total weight, class factors included
@@ -68,7 +68,7 @@ class PeakSearch:
 
 
 def kept_attributes(pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
-    """All candidates, with their potentials, and which of them make the features, each with amplitude 1 / sqrt(m)."""
+    """Fitted attributes: all candidates with potentials, and the map of the kept ones with amplitudes 1 / sqrt(m)."""
     weights = np.zeros(len(potentials))
     weights[kept] = 1.0 / max(1, len(kept))
     return {

@@ -1,4 +1,4 @@
-"""What peaks of the targets' potential need of a block: weight columns of its rows, and sums of waves over them."""
+"""Block functions of peaks of the targets' potential: weight columns of rows, and sums of waves over them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PeakTargets:
 
     @property
     def n_columns(self) -> int:
-        """Of S: the two classes of a binary problem have the same potential."""
+        """The number of columns of S: one for two classes, which have the same potential."""
         return 1 if self.n_classes == 2 else len(self.center)
 
     def __call__(self, block: Block) -> np.ndarray:

@@ -145,7 +145,7 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return self._chosen_again(beta=beta, n_features=n_features, estimator=estimator)
 
     def bounds(self, eps: float = 0.05, *, t: float | None = None, as_printed: bool = False) -> Bounds:
-        """Bounds on the expected loss of the kernel that the weights make, all from the empirical losses.
+        """Bounds on the expected loss of the learned kernel, from the empirical losses.
 
         Parameters
         ----------
@@ -190,22 +190,22 @@ class PosteriorFeatures(Certified, SelectingLearner):
         return super()._problem(replace(pool, activation="cos-sin", phases=None), dataset)
 
     def _keep_values(self, state: PotentialState) -> None:
-        """The empirical losses that the driver has found."""
+        """Store the empirical losses."""
         self.losses_ = np.asarray(state.values)
 
     def _choose(self) -> None:
-        """Weights, and the features that are kept by them: no pass."""
+        """Set the weights, and the features chosen by them, without a pass."""
         self.weights_ = self.weighed(self.losses_, self.total_weight_)
         self.effective_features_ = effective_features(self.weights_)
         self._keep(self.chosen(self.weights_))
 
     def weighed(self, values: np.ndarray, total: float) -> np.ndarray:
-        """The pseudo-posterior by the losses of all candidates on rows of a total weight."""
+        """The pseudo-posterior from the losses of all candidates and the total weight of the rows."""
         # equation (12): q_j proportional to exp(-beta sqrt(n) L_j)
         return pseudo_posterior(values, self.beta, total)
 
     def chosen(self, weights: np.ndarray) -> FeatureChoice:
-        """The candidates that a feature map keeps by their weights."""
+        """The choice of candidates by their weights."""
         kept = self.n_features // self.pool_.columns_a_frequency
         # drawn with replacement by default: the mean over draws is the weighted kernel in expectation
         return choose_features(weights, kept, self.seed_, estimator=self.estimator)

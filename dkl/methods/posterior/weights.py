@@ -81,7 +81,7 @@ def landmark_losses(
         raise ValueError(f"the loss around a landmark needs other rows, but the weights of all rows sum to {n:g}")
     # shared frequencies stand at index 0 for every landmark
     own = np.arange(len(codes)) % sums.shape[1]
-    # s_lj is 1 within the class of the landmark and -1 outside: twice the sums of its class less those of all
+    # s_lj is 1 within the class of the landmark and -1 outside: twice the sums of its class minus the sums of all
     C, Q = (2.0 * part[own, :, codes] - part.sum(axis=2)[own] for part in sums)
     agreement = np.cos(angles) * C + np.sin(angles) * Q
     if centroids:

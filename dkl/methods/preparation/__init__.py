@@ -1,1 +1,1 @@
-"""What every learner must know of the rows before it draws frequencies: scaler and bandwidth."""
+"""Preparation of every learner: the scaler and the bandwidth of the rows, before frequencies are drawn."""

@@ -1,4 +1,4 @@
-"""The median distance between sampled rows, the bandwidth that sigma='median' stands for."""
+"""The median distance between sampled rows, which is the bandwidth for sigma='median'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dkl.protocols.arrays import Rows
 
 Metric = Literal["euclidean", "cityblock"]
 
-# A median needs no more pairs than those of so many rows; sparse ones that are written out take at most so many bytes.
+# Rows whose pairwise distances define the median, and bytes of these rows where they are sparse and written out dense.
 MAX_ROWS = 1_000
 _DENSE_BYTES = 64 << 20
 
@@ -27,7 +27,7 @@ def median_distance(X: Rows, weights: np.ndarray | None = None, *, metric: Metri
     X : ndarray or csr_array of shape (m, d)
         Scaled rows; the first 1,000 are used.
     weights : ndarray of shape (m,) or None
-        Frequency weights: a row of weight w stands for w equal rows.
+        Frequency weights: a row of weight w counts as w equal rows.
     metric : {"euclidean", "cityblock"}
 
     Returns
@@ -93,7 +93,7 @@ def pair_distances(X: Rows, metric: Metric) -> np.ndarray:
 
 
 def pair_bytes(n_rows: int) -> int:
-    """What the median distance of so many sampled rows takes: products and distances of pairs, and a copy of these."""
+    """Bytes that the median distance of `n_rows` sampled rows takes: products, distances of pairs, and their copy."""
     return 16 * min(n_rows, MAX_ROWS) ** 2
 
 

@@ -1,4 +1,4 @@
-"""What a learner must know of the rows before it draws frequencies, scaler and bandwidth, from one pass at most."""
+"""The scaler and the bandwidth of rows, from one pass at most, before a learner draws frequencies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUANTILE_ROWS, MEDIAN_ROWS = 20_000, 2_000
 
 @dataclass(frozen=True, eq=False)
 class PreparationProblem:
-    """What a learner must know of the rows before it draws frequencies.
+    """The rows whose scaler and bandwidth are to be found, and which of the two are needed.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class PreparationProblem:
         Draws the sample of rows.
     scaling : {None, "standard", "minmax", "unit", "quantile"}
     needs_bandwidth : bool
-        Whether the median distance between scaled rows is asked for.
+        Whether the bandwidth is the median distance between scaled rows.
     metric : {"euclidean", "cityblock"}
         The metric of that distance.
     moving : ndarray of shape (d, d') or None
@@ -59,7 +59,7 @@ class PreparationProblem:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to find."""
+        """Whether a pass is needed."""
         return self.needs_bandwidth or self.scaling is not None
 
     @property
@@ -69,7 +69,7 @@ class PreparationProblem:
 
     @property
     def sample_rows(self) -> int:
-        """How many rows are sampled: enough for what is asked for, within 8 MiB."""
+        """The number of sampled rows: enough for quantiles or the median distance, within 8 MiB."""
         wanted = QUANTILE_ROWS if self.scaling == "quantile" else MEDIAN_ROWS
         return min(self.n_rows, wanted, max(2, SAMPLE_BYTES // max(self.row_nbytes, 1)))
 
@@ -106,17 +106,17 @@ class PreparationState:
 
 
 class PreparationDriver:
-    """The scaler, the bandwidth and the notice of heavy tails: no pass where none of them is asked for, else one."""
+    """The scaler, the bandwidth and the columns with heavy tails, in one pass; no pass if none of them is needed."""
 
     def init(self, problem: PreparationProblem) -> PreparationState:
-        """Finished at once where nothing is to be found."""
+        """The state before the pass; already final if no pass is needed."""
         return PreparationState(finished=not problem.is_needed)
 
     def request(self, problem: PreparationProblem, state: PreparationState) -> Sequence[Record] | None:
         """A row sample, and the moments of all rows where the scaler follows from them; None after the pass."""
         return None if state.finished else self._records(problem)
 
-    # values that overflow are refused by name: a warning of NumPy beside that tells nobody more
+    # values that overflow raise an error that names them: a warning of NumPy would add nothing
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:
         """The scaler from the moments or the sample, and the median distance between scaled sampled rows."""
@@ -153,7 +153,7 @@ class PreparationDriver:
         return [(self._records(problem), 1)] if problem.is_needed else []
 
     def _records(self, problem: PreparationProblem) -> Sequence[Record]:
-        """What the pass computes."""
+        """The records of the pass."""
         sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)
         if not problem.needs_moments:
             return (sample,)

@@ -16,14 +16,14 @@ from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.scaling import ScalingChoice, ScalingKind
 from dkl.methods.preparation.driver import PreparationProblem
 
-# A message names so many columns; of the others it says how many there are.
+# Columns that a message names; the others are counted.
 _NAMED = 5
 
 
 def preparation_problem(
     dataset: Dataset, family: Family, scaling: ScalingChoice | None, seed: int
 ) -> PreparationProblem:
-    """What has to be found of these rows before frequencies of `family` can be drawn on scaled columns."""
+    """The preparation of these rows for frequencies of `family` on scaled columns."""
     source = dataset.source
     kind: ScalingKind | None = (None if source.is_sparse else "standard") if scaling == "auto" else scaling
     rows = int(np.max(source.block_rows, initial=1))
@@ -43,7 +43,7 @@ def preparation_problem(
 
 
 def tell_of_heavy_tails(columns: np.ndarray, dataset: Dataset) -> None:
-    """Tell the user which columns have heavy tails, and the remedy."""
+    """Publish a note on columns with heavy tails, and the remedy."""
     if len(columns) == 0:
         return
     names = dataset.column_names

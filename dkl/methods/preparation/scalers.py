@@ -12,7 +12,7 @@ from dkl.protocols.arrays import Rows
 
 # The knots of a column's empirical distribution.
 N_KNOTS = 256
-# A column has heavy tails above this kurtosis, judged by at least so many values of so many sampled rows.
+# A column has heavy tails above this kurtosis, judged on at least _ENOUGH_VALUES values in _ENOUGH_ROWS sampled rows.
 HEAVY_KURTOSIS = 15.0
 _ENOUGH_VALUES = 100
 _ENOUGH_ROWS = 2_000

@@ -1,4 +1,4 @@
-"""Which atoms a round takes: each by what it lowers the objective beside those taken before it."""
+"""Greedy choice of points: each is scored by how much it lowers the objective given the points taken before it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# in scores, the penalty of an atom: it keeps steps of few rows from standing above the others
+# The ridge of an atom in scores: it keeps steps of few rows from standing above the others.
 SCORE_PENALTY = 10.0
-# what is left of an atom beside others counts as at least this share of it, whatever rounding has left
+# Least square of the unexplained part of a column, as a share of the column's square: less is rounding.
 _LEAST_SHARE = 1e-6
 
 
@@ -17,7 +17,7 @@ class CandidatePoints:
 
     The score of a point with columns B is s_B' (N_BB + nu I)^-1 s_B a column, summed over the models: what a Newton
     step on it alone lowers the objective by, N = Q'HQ less what the working model's columns explain of it. A point that
-    is taken is eliminated, so that what is like it is worth little then.
+    is taken is eliminated, so that points similar to it score little afterwards.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class CandidatePoints:
         self._is_left = np.ones(len(self.points), bool)
 
     def scores(self) -> np.ndarray:
-        """Of all points, (P,); 0 of those that were taken."""
+        """The scores of all points, (P,); 0 for points that were taken."""
         found = [np.zeros(0)]
         for columns in self._groups:
             # one small system a point
@@ -61,7 +61,7 @@ class CandidatePoints:
 
 
 def greedy_points(system: np.ndarray, slopes: np.ndarray, columns: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Numbers of at most `count` points, each the best beside those before; see `CandidatePoints`."""
+    """Positions of at most `count` points, each with the largest score given those before it; see `CandidatePoints`."""
     candidates, taken = CandidatePoints(system, slopes, columns), list[int]()
     while len(taken) < count:
         scores = candidates.scores()

@@ -1,4 +1,4 @@
-"""What rounds ask of a dictionary: columns that it proposes on a sample, as points that a pass verifies on all rows."""
+"""The contract of a dictionary: it proposes columns on a sample of the rows, as points that a pass verifies."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class SampleSlopes:
 class Dictionary(Protocol):
     """Columns that rounds may take, each with a point: a row of an array of shape (p, d).
 
-    Rounds propose points on a sample of the rows, verify their columns in the pass over all rows, and take those whose
-    Newton step, beside the columns of the model so far, lowers the objective most, whatever dictionary they are of.
+    Points are proposed on a sample of the rows and verified in a pass over all rows. Those of all dictionaries compete:
+    the ones join whose Newton step, given the columns of the model so far, lowers the objective most.
     """
 
     @property
@@ -44,7 +44,7 @@ class Dictionary(Protocol):
 
     @property
     def scaler(self) -> Scaler | None:
-        """That of the rows which `unit` and `propose` are given; None for rows as they come."""
+        """The scaler of the rows that `unit` and `propose` take; None for rows as they come."""
         ...
 
     def feature_map(self, points: np.ndarray) -> FeatureMap:
@@ -52,9 +52,9 @@ class Dictionary(Protocol):
         ...
 
     def unit(self, X: Rows) -> float:
-        """The amplitude at which columns deviate about as much as steps on scaled rows X: one ridge suits all."""
+        """The amplitude at which columns deviate about as much as steps on scaled rows X, so one ridge suits all."""
         ...
 
     def propose(self, rows: SampleSlopes, count: int, seed: int) -> np.ndarray:
-        """At most `count` points that are worth much on these rows."""
+        """At most `count` points whose columns lower the loss much on these rows."""
         ...

@@ -1,4 +1,4 @@
-"""Rounds: refit all coefficients, judge them on held-out rows, let each dictionary propose, take what is worth most."""
+"""Rounds over dictionaries: refit all coefficients, judge penalties on held-out rows, propose and take columns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dkl.features.step_projection import Factor
 from dkl.kernels.maps import map_rows, mapping_flops
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.step_tiles import SHARED_SUMS, STEP_FLOPS
-from dkl.linear.judge import gains
 from dkl.methods.rounds.candidates import CandidatePoints
 from dkl.methods.rounds.dictionary import SampleSlopes
-from dkl.methods.rounds.loop import Rounds
+from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
 from dkl.methods.rounds.problem import (
     HISTORY,
     RoundsProblem,
@@ -41,34 +40,38 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.systems import solve_positive
 
-# rows of the sample that dictionaries are searched on
+# Rows of the sample that dictionaries propose on, at most.
 SEARCHED_ROWS = 10_000
-# a lighter penalty is one of rounding
+# The lightest penalty of a trial: a lighter one changes a system by less than rounding.
 LEAST_PENALTY = 1e-6
-# the constant is not penalised, but a system of no rows has to have a solution
+# The penalty of the constant, so that a system without rows has a solution.
 CONSTANT_PENALTY = 1e-6
-# a round has gained where the held-out loss falls by this share
-LEAST_GAIN = 1e-4
-# steps on the same columns, at most, until a working model has settled
+# Newton steps on the same columns at most, once all columns are there.
 SETTLING = 20
-# Seconds of rounds in memory over those of their counted operations, and operations for each number of the searched
-# rows before the first round: of fits with 100, 200 and 400 steps to 100,000 to 2 million rows of 28 and 30 columns.
+# Seconds of rounds in memory over the seconds of their counted operations, and operations for each number of the
+# sampled rows before the first round: from fits with 100, 200 and 400 steps to 100,000 to 2 million rows of 28 and 30
+# columns.
 _PACE, _BEGINS = 1.7, 5e4
 
 
 class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
-    """Rounds over dictionaries: a pass for the system of the working model, one for its trials and for what may join.
+    """Rounds over dictionaries, with two passes each.
 
-    The first pass draws the rows that edges are told from and that candidates are searched on. Where the problem is
-    `in_memory`, all rounds are played on these rows at once. Steps are scored by histograms of all rows; a point that a
-    dictionary found on the sample is verified on all rows before it competes with them, by the same score.
+    The "refit" pass sums the system of the working model, which is solved for several penalties. The "search" pass
+    evaluates these trials on held-out rows and, at the slopes of one of them, sums histograms for steps and the columns
+    of candidate points. The atoms and points with the largest scores join.
+
+    The first pass draws the rows that thresholds are computed from and that dictionaries propose on. If the problem is
+    `in_memory`, all rounds run on these rows without further passes. Steps are scored by histograms of all rows; a
+    point that a dictionary proposed on the sample is verified on all rows before it competes with them, by the same
+    score.
     """
 
     history = HISTORY
     reported = ("n_features", "held_out_loss")
 
     def init(self, problem: RoundsProblem) -> RoundsState:
-        """The constant alone."""
+        """A model of the constant alone."""
         return first_state(problem)
 
     def stopped(self, problem: RoundsProblem, state: RoundsState, why: str) -> RoundsState | None:
@@ -76,7 +79,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return replace(state, message=state.message or why) if state.best.shape[1] > 1 else None
 
     def memory(self, problem: RoundsProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """The rows of the sample, the systems, the histograms, and what is mapped of the searched rows."""
+        """Bytes of the sampled rows, the systems, the histograms, and the searched rows' features."""
         width, candidates = problem.n_features + 1, _most_candidates(problem)
         mapped = 8 * min(SEARCHED_ROWS, problem.search_rows) * (width + candidates)
         return {
@@ -89,7 +92,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         }
 
     def plan(self, problem: RoundsProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """The drawing of rows; where the rounds read all rows, each kind of their passes at its largest."""
+        """The pass that draws rows, and, unless rounds run in memory, the largest pass of each phase."""
         sample = [_sample_record(problem)]
         if problem.in_memory:
             return [(sample, 1)]
@@ -97,7 +100,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
 
     def driving(self, problem: RoundsProblem, n_rows: int) -> float:
-        """Operations of rounds that are played in memory: systems of a third, and searches of half the largest size."""
+        """Operations of rounds in memory: refits at a third of the cost of the largest, searches at half of it."""
         if not problem.in_memory:
             return 0.0
         refit, search = (
@@ -124,7 +127,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         return self._played(problem, state) if problem.in_memory else state
 
     def _played(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """The state after all rounds on the sample, whose values are coded once where that takes little memory."""
+        """The state after all rounds on the sample, whose values are binned once if the bins take little memory."""
         rows = self._rows.drawn
         codes = row_codes(rows.X, state.atom_map(), state.bins) if codes_bytes(problem) else None
         while not state.message:
@@ -138,29 +141,28 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
     def _judged(
         self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]
     ) -> tuple[RoundsState, bool]:
-        """With the trial that held-out rows like best as the model."""
+        """With the trial of the lowest held-out loss as the model, and a line of history for it."""
         weight = float(sums["weight"])
         losses = sums["held_out"] / weight if weight > 0.0 else np.arange(len(state.trials), dtype=np.float64)
         best = int(np.argmin(losses))
         loss, penalty, coefficients = float(losses[best]), state.penalties[best], state.trials[best]
-        gained = gains(loss, state.best_loss, LEAST_GAIN) or not np.isfinite(state.best_loss)
         line = np.array([[state.trials.shape[2] - 1, loss, penalty]])
+        history = np.concatenate([state.history, line])
+        is_best = best_round(_losses(history)) == len(history) - 1
         judged = replace(
             state,
             searched_at=float(state.penalties[-1]),
             coefficients=coefficients,
-            # the penalty of this round comes last, since histograms and candidates are at the slopes of the last trial
+            # the chosen penalty comes last, since histograms and candidates are summed at the slopes of the last trial
             penalties=np.array([max(penalty / 3.0, LEAST_PENALTY), penalty * 3.0, penalty]),
-            history=np.concatenate([state.history, line]),
-            since=0 if gained else state.since + 1,
-            best_loss=loss if gained else state.best_loss,
-            best=coefficients if gained else state.best,
-            best_sizes=state.known if gained else state.best_sizes,
+            history=history,
+            best=coefficients if is_best else state.best,
+            best_sizes=state.known if is_best else state.best_sizes,
         )
         return judged, True
 
     def _extended(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
-        """With what is worth most beside the model; or at the end of the rounds."""
+        """With the atoms and points of the largest scores in the model; or with the message that ends the rounds."""
         why = why_to_stop(problem, state)
         atoms, chosen = ([], np.zeros(0, np.int64)) if why else _chosen(problem, state, sums)
         if not atoms and not len(chosen) and not _settles(problem, state):
@@ -175,14 +177,12 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         )
 
     def _refitted(self, problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray]) -> RoundsState:
-        """With trials: the solutions of the working model's system (G + D) w' = G w + g for each of the penalties."""
+        """With the trials of the next pass: solutions w' of (G + D) w' = G w + g for each of the penalties in D."""
         known = columns_known(problem, state, *state.known)
         m, K = len(known), problem.n_models
         if problem.loss.is_square:
-            gram, gradient = np.zeros((m, m)), np.zeros((m, K))
-            gram[np.ix_(known, known)], gradient[known] = state.gram, state.gradient
-            gram[:, ~known], gram[~known, :] = sums["gram"], sums["gram"].T
-            gradient[~known] = sums["gradient"]
+            gram, gradient = bordered(state.gram, known, sums["gram"]), np.zeros((m, K))
+            gradient[known], gradient[~known] = state.gradient, sums["gradient"]
             right, start = gradient, state.coefficients
         else:
             gram, gradient, start = sums["gram"], sums["gradient"], np.zeros((K, m))
@@ -199,7 +199,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         )
 
     def _proposed(self, problem: RoundsProblem, state: RoundsState) -> RoundsState:
-        """With the candidates of each dictionary, found at the slopes of the last trial on rows of the sample."""
+        """With the candidates that each dictionary proposes for the slopes of the last trial on rows of the sample."""
         room = _room(problem, state) if problem.dictionaries else 0
         found, numbers = [np.zeros((0, problem.n_columns))], [np.zeros(0, np.int64)]
         if room > 0:
@@ -223,24 +223,24 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
 
 
 def _sample_record(problem: RoundsProblem) -> RowSample:
-    """The rows that edges are told from, and that dictionaries are searched on."""
+    """The sample that thresholds are computed from, and that dictionaries propose on."""
     return RowSample("rows to search on", problem.search_rows, problem.seed)
 
 
 def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
-    """What the next pass reads."""
+    """The record of the next pass."""
     feature_map, K, d = model_map(problem, state), problem.n_models, problem.n_columns
     m = feature_map.n_features
     operands: dict[str, Any] = {"targets": problem.targets, "feature_map": feature_map}
     each = mapping_flops(d, feature_map)
     if state.phase == "refit":
         known = columns_known(problem, state, *state.known)
-        # the system of the squared error does not depend on the model: only the columns of what joined are missing
+        # the system of the squared error does not depend on the model: only the columns that joined are missing
         is_missing, start = ~known if problem.loss.is_square else np.ones(m, bool), np.zeros((K, m))
         if not problem.loss.is_square:
             start[:, known] = state.coefficients
         n_new = int(np.count_nonzero(is_missing))
-        # atoms that join come last where there are no points behind them: a slice, of which no copy is made
+        # without points the columns that joined are the last ones: a slice, which indexes without a copy
         new = np.flatnonzero(is_missing) if problem.dictionaries else slice(m - n_new, None)
         operands["task"] = RefitTask(problem.loss, start, new, problem.dtype)
         accumulators = {"gram": Accumulator((m, n_new)), "gradient": Accumulator((n_new, K))}
@@ -248,7 +248,7 @@ def _record(problem: RoundsProblem, state: RoundsState) -> BlockSum:
         function = refit_block
     else:
         parents, candidates = parents_of(problem, state), candidate_map(problem, state)
-        # candidates are told from the working model's columns by its system, whose curvatures are those of its start
+        # candidates are compared with the working model's columns at the curvatures that its system was summed at
         base = None if problem.loss.is_square or candidates is None else state.coefficients
         operands["task"] = SearchTask(problem.loss, state.trials, parents, state.bins, problem.dtype, candidates, base)
         accumulators = {
@@ -292,33 +292,35 @@ def _solved_trials(problem: RoundsProblem, state: RoundsState, gram: np.ndarray,
 
 
 def _column_penalties(m: int, penalty: float) -> np.ndarray:
-    """D: of each of m columns; the first one is the constant."""
+    """The penalties D of m columns; the first column is the constant."""
     penalties = np.full(m, penalty)
     penalties[0] = CONSTANT_PENALTY
     return penalties
 
 
 def _room(problem: RoundsProblem, state: RoundsState) -> int:
-    """Columns that a round adds at most."""
+    """Columns that the next round adds at most."""
     m = state.trials.shape[2]
     return min(max(problem.features_per_round, int(problem.growth * m)), problem.n_features + 1 - m)
 
 
 def why_to_stop(problem: RoundsProblem, state: RoundsState) -> str:
-    """Why rounds end: enough columns, no gain on held-out rows for long, or enough rounds; empty to go on."""
+    """Why rounds end: all columns are there, no gain on held-out rows for long, or enough rounds; empty to go on."""
     if _room(problem, state) < max((one.columns_a_point for one in problem.dictionaries), default=1):
         return "found as many as asked for"
-    if state.since >= problem.patience:
-        return f"no lower loss on held-out rows in {problem.patience} rounds"
-    if problem.rounds is not None and len(state.history) > problem.rounds:
-        return f"ended after {problem.rounds} rounds"
-    return ""
+    return reason_to_end(_losses(state.history), problem.patience, problem.rounds, len(state.history))
+
+
+def _losses(history: np.ndarray) -> np.ndarray:
+    """The held-out loss of each round."""
+    return history[:, HISTORY.index("held_out_loss")]
 
 
 def _settles(problem: RoundsProblem, state: RoundsState) -> bool:
-    """Whether the working model takes a further step on the columns that it has: as long as that gains."""
-    sizes = state.history[:, HISTORY.index("n_features")]
-    return not problem.loss.is_square and state.since == 0 and np.sum(sizes == sizes[-1]) <= problem.settling
+    """Whether the working model takes a further Newton step on the same columns, which it does while steps gain."""
+    sizes, losses = state.history[:, HISTORY.index("n_features")], _losses(state.history)
+    has_gained = best_round(losses) == len(losses) - 1
+    return not problem.loss.is_square and has_gained and np.sum(sizes == sizes[-1]) <= problem.settling
 
 
 def _chosen(
@@ -330,7 +332,7 @@ def _chosen(
     room, atoms, taken = _room(problem, state), list[tuple[Factor, ...]](), list[int]()
     step, scores = next(steps, None), candidates.scores()
     while room > 0:
-        # points of more columns than there is room for are not taken
+        # a point with more columns than may still join is not taken
         scores = np.where([len(columns) <= room for columns in candidates.points], scores, 0.0)
         best = float(scores.max(initial=0.0))
         if step is not None and step[0] >= best:
@@ -348,7 +350,7 @@ def _chosen(
 def verified_candidates(
     problem: RoundsProblem, state: RoundsState, sums: Mapping[str, np.ndarray], penalty: float
 ) -> CandidatePoints:
-    """The candidates with their system on all rows, less what the working model's columns explain of it.
+    """The candidates with their system on all rows, minus the part that the working model's columns explain.
 
     With Phi those columns, w their last trial and s the negative slopes of the rows' losses there, the part of Q that
     they do not explain has the square Q'HQ - Q'HPhi (Phi'HPhi + D)^-1 Phi'HQ. Its slope is
@@ -383,7 +385,7 @@ def _most_rounds(problem: RoundsProblem) -> int:
 
 
 def _largest_records(problem: RoundsProblem) -> list[BlockSum]:
-    """A refit and a search with as many columns as the rounds may find, of the dearest kind."""
+    """The records of a refit and a search with all columns, of the dictionary whose points cost most."""
     state, width = first_state(problem), problem.n_features
     if not problem.dictionaries:
         m = width + 1

@@ -1,4 +1,4 @@
-"""What learners with rounds share: the loss of the working model, its units, and the signs of monotone columns."""
+"""The shared part of learners with rounds: the working model's loss, its units, and signs of monotone columns."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class WorkingLoss:
 
     @classmethod
     def of(cls, given: LossParameters, dataset: Dataset, of_classes: str | None = None) -> WorkingLoss:
-        """The loss that parameters ask for; ValueError if it is none for the targets of a dataset.
+        """The loss of the parameters; ValueError if it does not suit the targets of a dataset.
 
-        Where none is asked for it is the squared error: of classes `of_classes`, if given, and of two the log loss.
+        For loss=None it is the squared error; for classes it is `of_classes`, if that is not None, else the log loss
+        for two classes.
         """
         classes, several = dataset.classes, dataset.schema.n_targets or 1
         allowed = ("squared_error", *ROUND_LOSSES)
@@ -74,7 +75,7 @@ class WorkingLoss:
         return model_targets(dataset, scale, class_weight, n_quantiles=self.n_quantiles)
 
     def units(self, scale: TargetScale | None) -> TargetScale | None:
-        """What targets of this mean and deviation are measured in: of a mean exp(f) in means, so that f begins at 0."""
+        """The units of the model's targets: mean and deviation; for a mean exp(f) the mean, so that f starts at 0."""
         if scale is None or self.name not in LOG_LINK:
             return scale
         return TargetScale(np.zeros_like(scale.center), scale.center)
@@ -82,12 +83,12 @@ class WorkingLoss:
     def in_own_units(
         self, coef: np.ndarray, intercept: np.ndarray, units: TargetScale | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients (..., K, m) and intercepts (..., K) of targets in `units` as those of the targets themselves."""
+        """Coefficients (..., K, m) and intercepts (..., K) for targets in `units`, converted to targets as given."""
         if units is None:
             return coef, intercept
         if self.name in LOG_LINK:
             return coef, intercept + np.log(units.scale)
-        # of each target there are as many models as it has quantiles
+        # each target has one model for each quantile
         center, scale = (np.repeat(each, self.n_quantiles or 1) for each in (units.center, units.scale))
         return coef * scale[:, None], intercept * scale + center
 
@@ -98,9 +99,9 @@ def columns_a_round(total_weight: float) -> int:
 
 
 def sampled_rows(asked: int, dataset: Dataset) -> int:
-    """The rows to ask a sample for: one more than there are where it is all of them, so that these keep their weights.
+    """The size of the sample to request: one more than all rows where it has all of them, so that they keep weights.
 
-    A sample of as many rows as it was asked for was drawn by their weights.
+    A sample that is full was drawn by the rows' weights, and each of its rows counts once.
     """
     return asked if asked < dataset.n_rows else dataset.n_rows + 1
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from dkl.linear.judge import last_gain
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample
 
@@ -15,15 +16,18 @@ P = TypeVar("P")
 # A frozen dataclass with `history`, a line a round; `phase`, what its next pass is for; and `message`, how it ended.
 S = TypeVar("S", bound=Any)
 
+# A round gains where it lowers the held-out loss by more than this share of the lowest one before it.
+LEAST_GAIN = 1e-4
+
 
 class Rounds(ABC, Generic[P, S]):
-    """Rounds that add columns to a model where it errs most, for heads that are judged and refitted differently.
+    """The loop of rounds that add columns to a model where it errs most; a subclass judges, chooses and refits.
 
-    A state asks for one of three kinds of passes by its `phase`: "sample" draws rows alone, "search" judges the model
-    and verifies candidates, and "refit" sums the system of the columns that have joined, where the head needs that.
+    The `phase` of a state names its next pass: "sample" only draws rows, "search" evaluates the model and verifies
+    candidates, and "refit" sums the system of the columns that have joined, in subclasses that need a pass for it.
     """
 
-    # columns of the history, and those of them that progress reports
+    # names of the columns of the history, and of the columns that progress reports
     history: ClassVar[tuple[str, ...]]
     reported: ClassVar[tuple[str, ...]]
 
@@ -31,7 +35,7 @@ class Rounds(ABC, Generic[P, S]):
         self._rows = SearchedRows()
 
     def request(self, problem: P, state: S) -> Sequence[Record] | None:
-        """The sums of the next pass, and the rows of the next search where they are not at hand; None at the end."""
+        """The sums of the next pass, and the sample of the next search unless it is in memory; None at the end."""
         if state.message:
             return None
         sums, sample = self._sums(problem, state), self._missing(problem, state)
@@ -52,49 +56,99 @@ class Rounds(ABC, Generic[P, S]):
         return state if state.message or state.phase == "refit" else self._proposed(problem, state)
 
     def metrics(self, problem: P, state: S) -> dict[str, float]:
-        """The numbers of the last round, those that are known."""
+        """The numbers of the last round that progress reports, unless they are NaN or infinite."""
         if len(state.history) == 0:
             return {}
         last = lines_of(self.history, state.history[-1:])[0]
         return {name: last[name] for name in self.reported if np.isfinite(last[name])}
 
     def _missing(self, problem: P, state: S) -> RowSample | None:
-        """The rows to search on, where the next search needs them and they are not at hand.
+        """The sample that the next search needs, if it is not in memory.
 
-        A run that was broken off has lost its rows, which are drawn again beside the next sums.
+        A run that resumes has lost its sample, which is drawn again in the pass of the next sums.
         """
         sample = self._sample(problem, state)
         return None if sample is None or self._rows.has(sample) else sample
 
     @abstractmethod
     def _sample(self, problem: P, state: S) -> RowSample | None:
-        """The rows that are searched on after the next pass; None where nothing is."""
+        """The sample that is searched after the next pass; None where there is no search."""
 
     @abstractmethod
     def _sums(self, problem: P, state: S) -> BlockSum | None:
-        """What the next pass sums; None where it only draws rows."""
+        """The record of the next pass; None where it only draws rows."""
 
     def _begun(self, problem: P, state: S) -> S:
-        """The state once the first rows were drawn, for rounds that begin so."""
+        """The state after the phase "sample"."""
         raise TypeError(f"{type(self).__name__} does not begin with rows")
 
     @abstractmethod
     def _judged(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> tuple[S, bool]:
-        """With a line of history for the model, and whether candidates may join; False where it is evaluated again."""
+        """With a line of history for the model, and whether candidates may join before the next evaluation."""
 
     @abstractmethod
     def _extended(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
-        """With the candidates that are worth most; refitted on them, or in the phase "refit"."""
+        """With the best candidates in the model; refitted, or in the phase "refit"."""
 
     def _refitted(self, problem: P, state: S, sums: Mapping[str, np.ndarray]) -> S:
-        """With the model on all columns, for heads that sum its system by a pass of its own."""
+        """With the model refitted on all columns, after the phase "refit"."""
         raise TypeError(f"{type(self).__name__} refits without a pass")
 
     @abstractmethod
     def _proposed(self, problem: P, state: S) -> S:
-        """With new candidates, found on the rows at the slopes of the refitted model."""
+        """With new candidates, searched on the sample at the slopes of the refitted model."""
+
+
+def best_round(losses: np.ndarray) -> int:
+    """The number of the round whose model is kept: the last that gained on held-out rows; the newest if none judge.
+
+    Parameters
+    ----------
+    losses : ndarray of shape (rounds,)
+        Held-out losses, NaN where no row is held out.
+    """
+    return len(losses) - 1 if np.isnan(losses).all() else last_gain(losses, LEAST_GAIN)
+
+
+def reason_to_end(losses: np.ndarray, patience: int | None, rounds: int | None, made: int) -> str:
+    """Why rounds end after these held-out losses, or after `made` rounds; empty to go on.
+
+    Parameters
+    ----------
+    losses : ndarray of shape (rounds,)
+    patience : int or None
+        Rounds without a gain after which the search ends; None never ends it so.
+    rounds : int or None
+        Rounds at most; None for no bound.
+    made : int
+    """
+    if patience is not None and len(losses) - 1 - best_round(losses) >= patience:
+        return f"no lower loss on held-out rows in {patience} rounds"
+    return f"ended after {rounds} rounds" if rounds is not None and made > rounds else ""
+
+
+def bordered(gram: np.ndarray, is_known: np.ndarray, new_columns: np.ndarray) -> np.ndarray:
+    """The symmetric Gram matrix of m columns, from those known of each other and the other columns of the matrix.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (k, k)
+        Of the known columns.
+    is_known : ndarray of shape (m,), bool
+    new_columns : ndarray of shape (m, m - k)
+    """
+    whole = np.empty((len(is_known), len(is_known)))
+    whole[np.ix_(is_known, is_known)] = gram
+    whole[np.ix_(is_known, ~is_known)], whole[np.ix_(~is_known, is_known)] = (
+        new_columns[is_known],
+        new_columns[is_known].T,
+    )
+    # what float32 products leave above the diagonal differs from what is below it by rounding
+    lower = np.tril(new_columns[~is_known])
+    whole[np.ix_(~is_known, ~is_known)] = lower + np.tril(lower, -1).T
+    return whole
 
 
 def lines_of(names: Sequence[str], history: np.ndarray) -> list[dict[str, float]]:
-    """A history as users read it: a dict a round."""
+    """The lines of a history as dicts of its columns by name, one for each round."""
     return [dict(zip(names, map(float, line), strict=True)) for line in history]

@@ -1,4 +1,4 @@
-"""Rounds over dictionaries as data: what is looked for, and where they stand."""
+"""Rounds over dictionaries as data: the problem and the state between passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HISTORY = ("n_features", "held_out_loss", "penalty")
 
 @dataclass(frozen=True, eq=False)
 class RoundsProblem:
-    """What the rounds look for.
+    """Rounds over dictionaries as data.
 
     Parameters
     ----------
@@ -31,34 +31,34 @@ class RoundsProblem:
         Columns to find at most.
     loss : Loss
     dictionaries : tuple of Dictionary
-        Those beside steps and columns, whose points are searched for on a sample of the rows.
+        The dictionaries except steps and columns; they propose points on a sample of the rows.
     depth : int
         Factors of a step at most: 1 for main effects, 2 for pairs, 3; 0 where steps take no part.
     bins : int
         Edges of a column at most.
     has_columns : bool or None
-        Whether all columns as straight lines stand at the beginning; None: where they are few beside the steps.
+        Whether the model begins with all columns as straight lines; None: if these are few among `n_features`.
     search_rows : int
-        Rows of the sample that edges are told from, and that dictionaries are searched on. Fewer than these are all
-        rows, which keep their weights; others were drawn by them, and count once.
+        Rows of the sample that thresholds are computed from, and that dictionaries propose on. A sample of fewer rows
+        has all of them, with their weights; a full one was drawn by weight, and each of its rows counts once.
     in_memory : bool
-        The rounds stay on the rows of the sample, without further passes.
+        Whether all rounds run on the rows of the sample, without further passes.
     features_per_round : int
     growth : float
-        A round adds this share of the columns that are there, if that is more than `features_per_round`.
+        A round adds this share of the present number of columns, if that is more than `features_per_round`.
     patience : int
-        The rounds end after so many without a lower loss on held-out rows.
+        Rounds without a gain on held-out rows after which the search ends; see `dkl.methods.rounds.loop.best_round`.
     rounds : int or None
-        At most so many.
+        Rounds at most; None for no bound.
     seed : int
     dtype : {"float32", "float64"}
     signs : ndarray of shape (d,), int64, or None
         1 for columns in which the model has to rise, -1 for those in which it has to fall.
     settling : int
-        Once all columns are there, a working model of another loss than the squared error, whose steps are Newton's or
-        shorter, takes so many more of them at most, while held-out rows gain.
+        Further Newton steps at most, once all columns are there, for other losses than the squared error; they end once
+        held-out rows gain no more.
     given_bins : ColumnBins or None
-        Bins that are known; None tells them from the sample.
+        The bins of columns; None computes them from the sample.
     """
 
     targets: HeldTargets
@@ -85,7 +85,7 @@ class RoundsProblem:
 
 @dataclass(frozen=True, eq=False)
 class RoundsState:
-    """Where the rounds stand.
+    """The state of rounds over dictionaries between passes.
 
     The columns of the working model come in this order: the atoms (the constant, straight lines, steps and hinges),
     then the points of each dictionary, of pairs all cosines and then all sines. The first atom has no factors: it is
@@ -94,41 +94,37 @@ class RoundsState:
     Attributes
     ----------
     phase : {"sample", "refit", "search"}
-        What the next pass is for.
+        The purpose of the next pass; see `dkl.methods.rounds.loop.Rounds`.
     edges, n_edges, low, high, center, scale, values : ndarray
-        As of `ColumnBins`.
+        The fields of `ColumnBins`.
     columns, thresholds, kinds : ndarray of shape (a, 3)
         The atoms, as of `StepProjection`.
     points : ndarray of shape (p, d)
-        Of the dictionaries, in the order in which they were found.
+        The points of the dictionaries, in the order in which they joined.
     source : ndarray of shape (p,), int64
-        Which of the problem's dictionaries each is of.
+        For each point the number of its dictionary.
     units : ndarray of shape (number of dictionaries,)
         The amplitudes of the columns of each dictionary.
     candidates, candidate_source : ndarray of shape (c, d) and (c,)
-        Points that the next pass verifies.
+        Points that the next pass verifies, and the numbers of their dictionaries.
     known : ndarray of shape (2,), int64
-        Of how many atoms and points the system and the coefficients are.
+        The numbers of atoms and points that the system and the coefficients cover.
     coefficients : ndarray of shape (K, known)
-        Of the working model, on atoms in units of their columns' deviations; what joined in this round has none yet.
+        The working model, on atoms in units of their columns' deviations, without columns that joined in this round.
     gram, gradient : ndarray of shape (m, m) and (m, K)
         The system of the working model. Where the loss is the squared error it only grows.
     trials : ndarray of shape (T, K, m)
         Coefficients that the next pass judges.
     penalties : ndarray of shape (T,)
-        Of the trials, before a trial those that will be tried.
+        The penalties of the trials, or of the next trials.
     searched_at : float
         The penalty of the trial at whose slopes histograms and candidates were last summed.
-    best_loss : float
-        The lowest loss on held-out rows.
     best : ndarray of shape (K, n)
-        The coefficients that it was of.
+        The coefficients of the last round that gained on held-out rows.
     best_sizes : ndarray of shape (2,), int64
-        Of how many atoms and points these are.
-    since : int
-        Rounds since then.
+        The numbers of atoms and points that `best` covers.
     history : ndarray of shape (rounds, 3)
-        A line a round, by `HISTORY`.
+        One line for each round, with the columns `HISTORY`.
     message : str
         How the rounds ended; empty before.
     """
@@ -156,10 +152,8 @@ class RoundsState:
     trials: np.ndarray
     penalties: np.ndarray
     searched_at: float
-    best_loss: float
     best: np.ndarray
     best_sizes: np.ndarray
-    since: int
     history: np.ndarray
     message: str = ""
 
@@ -209,10 +203,8 @@ def first_state(problem: RoundsProblem) -> RoundsState:
         trials=np.zeros((0, K, 1)),
         penalties=np.array([0.1, 1.0, 10.0, 100.0]),
         searched_at=np.inf,
-        best_loss=np.inf,
         best=np.zeros((K, 1)),
         best_sizes=np.array([1, 0]),
-        since=0,
         history=np.zeros((0, len(HISTORY))),
     )
 
@@ -241,7 +233,7 @@ def _maps(problem: RoundsProblem, state: RoundsState, points: np.ndarray, source
 
 
 def columns_known(problem: RoundsProblem, state: RoundsState, n_atoms: int, n_points: int) -> np.ndarray:
-    """Which columns of the working model are of the first so many atoms and points: bool of shape (m,)."""
+    """A mask (m,) of the working model's columns that belong to the first `n_atoms` atoms and `n_points` points."""
     parts = [np.arange(state.n_atoms) < n_atoms]
     for number, dictionary in enumerate(problem.dictionaries):
         own = np.flatnonzero(state.source == number)

@@ -1,4 +1,4 @@
-"""What rounds read off a block: rows that learn or judge, the working model's system, its trials, and candidates."""
+"""Block functions of rounds: training and held-out weights, the working model's system, its trials, and candidates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dkl.solvers.losses import Loss
 
 @dataclass(frozen=True)
 class HeldTargets:
-    """Targets of a block, and which of its rows only judge.
+    """The targets of a block, with the weights of its training rows and of its held-out rows.
 
     Parameters
     ----------
@@ -49,15 +49,15 @@ class HeldTargets:
 
 @dataclass(frozen=True, eq=False)
 class RefitTask:
-    """The system of the working model that is wanted.
+    """The parts of the working model's system that a "refit" pass sums.
 
     Parameters
     ----------
     loss : Loss
     coefficients : ndarray of shape (K, m), float64
-        Where slopes and curvatures are taken.
+        The model at which slopes and curvatures are taken.
     new : ndarray of int64, or slice
-        The columns of the system that are not known.
+        The columns of the system that are not known yet.
     dtype : {"float32", "float64"}
     """
 
@@ -69,7 +69,7 @@ class RefitTask:
 
 @dataclass(frozen=True, eq=False)
 class SearchTask:
-    """The trials that held-out rows judge, and the histograms that atoms are scored by.
+    """The sums of a "search" pass: losses of trials on held-out rows, histograms for atoms, columns of candidates.
 
     Parameters
     ----------
@@ -83,10 +83,10 @@ class SearchTask:
     candidates : FeatureMap or None
         Columns of other dictionaries that are verified on all rows.
     base : ndarray of shape (K, m), or None
-        The model at which curvatures h are taken, that of the working model's system, so that the sums are parts of
-        one matrix with it; None for the last trial.
+        The model at which curvatures h are taken: the one at which the working model's system was summed, so that these
+        sums and the system are parts of one matrix. None for the last trial.
     codes : ndarray of shape (n, d), uint8, or None
-        The bins of the block's values where they are known: to find them takes as long as some twenty histograms.
+        The bins of the block's values, if computed before, which takes as long as some twenty histograms.
     """
 
     loss: Loss
@@ -125,7 +125,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
         scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
-        # one system for all models: the largest curvature of a row bounds that of each
+        # one system for all models, with the largest curvature of a row as a bound on the curvature of each model
         h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
         new = phi[:, task.new]
         gram += (phi * h[:, None].astype(phi.dtype)).T @ new
@@ -134,7 +134,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """How good the trials are, and what thresholds are scored by. Operands as of `refit_block`, "task" a `SearchTask`.
+    """The sums of a "search" pass over a block. Operands as of `refit_block`, with "task" a `SearchTask`.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
         scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
         if held[rows].any():
-            # a trial whose mean exp(f) overflows has an infinite loss, and is not chosen
+            # a trial whose mean exp(f) overflows gets an infinite loss, and is not chosen
             with np.errstate(over="ignore"):
                 losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]

@@ -16,13 +16,13 @@ from dkl.methods.steps.pairs import rows_looked_at, steps_on_pairs, table_bytes
 from dkl.methods.steps.scores import split_scores
 from dkl.protocols.block import Block
 
-# atoms whose regions are searched for a further factor, at most, and the memory that their histograms may take
+# Atoms that are tried with a further factor, at most, and bytes of their histograms at most.
 _PARENTS, _HISTOGRAM_BYTES = 150, 64 << 20
-# the bins of all values of rows in memory are kept up to so many bytes
+# The bins of rows in memory are stored if they take at most these bytes, else computed in each round.
 _CODES_BYTES = 256 << 20
-# atoms of one parent that a round takes at most, and rows on each side of a threshold at least
+# Atoms with the same parent that one round takes at most, and the weight on each side of a threshold at least.
 _OF_A_PARENT, _LEAST_ROWS = 6, 20
-# where all columns together are at most this share of the atoms, they come first, as straight lines
+# All columns join first, as straight lines, if they are at most this share of the wanted atoms.
 _COLUMNS_SHARE = 1 / 3
 
 
@@ -139,20 +139,20 @@ def most_parents(problem: RoundsProblem) -> int:
 
 
 def codes_bytes(problem: RoundsProblem) -> int:
-    """Of the bins that are kept of rows in memory, which histograms are summed by."""
+    """Bytes of the bins of rows in memory; 0 where they are computed in each round."""
     nbytes = problem.search_rows * problem.n_columns
     return nbytes if problem.in_memory and problem.depth and nbytes <= _CODES_BYTES else 0
 
 
 def pair_bytes(problem: RoundsProblem) -> int:
-    """Of the tables of all pairs of columns and of what is made of them, where there are any."""
+    """Bytes of the tables of all pairs of columns and of their intermediates; 0 where there are none."""
     if problem.depth < 2 or not rows_looked_at(problem.search_rows, problem.n_columns, problem.n_models):
         return 0
     return 4 * table_bytes(problem.n_columns, problem.n_models)
 
 
 def histogram_bytes(problem: RoundsProblem) -> int:
-    """Of one parent."""
+    """Bytes of the histograms of one parent."""
     return 8 * problem.n_columns * problem.bins * (SHARED_SUMS + problem.n_models)
 
 
@@ -170,7 +170,7 @@ def with_atoms(state: RoundsState, atoms: list[tuple[Factor, ...]]) -> RoundsSta
 
 
 def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:
-    """What two atoms that are the same function share: of steps on one column the highest threshold decides."""
+    """A key that is equal for atoms that are the same function: of steps on one column the highest threshold counts."""
     highest: dict[int, float] = {}
     for j, t, kind in factors:
         if kind == STEP:

@@ -1,4 +1,4 @@
-"""Where the thresholds of a column may lie: few values of rows, told from a sample of them."""
+"""Bins of columns: the values at which thresholds may lie, computed from a sample of the rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from scipy import sparse
 
 from dkl.protocols.arrays import Rows
 
-# a value with so many times the share of an even bin has a bin of its own, so that half of the bins are left for others
+# A value with at least this multiple of an even bin's weight gets a bin of its own, so that half of the bins are left
+# for the other values.
 _HEAVY = 2.0
 
 
@@ -52,7 +53,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
     weight : ndarray of shape (n,), float64
         Positive.
     bins : int
-        At most so many edges a column, up to 255.
+        Edges of a column at most, up to 255.
     """
     d = X.shape[1]
     low, high, center = np.zeros((3, d))
@@ -83,7 +84,7 @@ def column_bins(X: Rows, weight: np.ndarray, bins: int) -> ColumnBins:
 
 
 def _cuts(counts: np.ndarray, bins: int) -> np.ndarray:
-    """Behind which of the sorted distinct values an edge lies, by the weight of each."""
+    """The positions among sorted distinct values after which an edge lies, by the values' weights."""
     if len(counts) <= bins:
         return np.arange(len(counts) - 1)
     heavy = counts >= _HEAVY * counts.sum() / bins

@@ -39,11 +39,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     An atom is a product of at most `depth` factors, each a step ``x[j] > t`` or, as the last one, a hinge
     ``max(0, x[j] - t)``. Rounds alternate between refitting the coefficients of all atoms, with a penalty that held-out
     rows choose, and adding the atoms that lower the loss most: these are read off histograms of the rows of each
-    product so far, by column and threshold. Held-out rows also say when to stop.
+    product so far, by column and threshold. Held-out rows also decide when to stop.
 
-    The first round begins with all columns as straight lines, where these are few beside the atoms, and with steps on
-    pairs of columns that say together what neither says alone: within such a step the next round sees what the other
-    column is worth, which no step shows before.
+    The first round begins with all columns as straight lines, if these are at most a third of `n_features`, and with
+    steps on pairs of columns that only together explain the targets: within such a step the next round finds the effect
+    of the other column, which no single step shows.
 
     Rows need no scaling, and what is learned can be read: each column of `transform` is a sentence of `atoms_`.
 
@@ -71,16 +71,16 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     features_per_round : int or None
         None adds one for every 60 rows, at least 5 and at most 25.
     search_rows : int or None
-        The rounds look at a sample of so many rows, which the driver holds in memory; thresholds come from them, too.
-        None lets the rounds read all rows, in two passes a round.
+        Rows of the sample that the rounds and the thresholds use, which the driver holds in memory. None lets the
+        rounds read all rows, in two passes a round.
     patience : int
-        Stop after so many rounds without a lower loss on held-out rows.
+        Stop after this number of rounds in a row without a gain on held-out rows, of more than 1e-4 of the loss.
     validation_fraction : float
         The share of the rows held out for that.
     bags : int
-        The rounds are played so many times, each with other rows held out. The features are the atoms of all bags, at
-        most `n_features` of each, and the working model is the mean of theirs: it predicts better than one of them, and
-        `dkl.explain.effects` of `machine_` says how far they differ.
+        Number of times that the rounds run, each with other rows held out. The features are the atoms of all bags, at
+        most `n_features` of each, and the working model is the mean of their models: it predicts better than one of
+        them, and `dkl.explain.effects` of `machine_` shows how far they differ.
     max_rows, class_weight, dtype, device, random_state, checkpoint, progress, memory_limit
         As of `RandomFeatures`.
 
@@ -96,7 +96,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     loss_ : str
         Of the working model.
     history_ : list of dict
-        One line a round: features, loss on held-out rows, penalty; the rounds of one bag after those of another.
+        One line for each round: features, loss on held-out rows, penalty; bag after bag.
     message_ : str
         How the rounds ended.
     seed_, n_features_in_, classes_, stats_
@@ -180,7 +180,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
     @property
     def frequencies_(self) -> np.ndarray:
-        """Which columns each atom looks at, as zeros and ones of shape (m, d)."""
+        """The columns that each atom depends on, as zeros and ones of shape (m, d)."""
         return self._steps.dense()
 
     @property
@@ -191,20 +191,20 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         return projection
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, the drawing of rows, and the rounds where they read all rows."""
+        """The passes for moments of numeric targets, for the sample, and for the rounds if they read all rows."""
         check_parameters(self)
         return [*planned_scale(dataset), *list(RoundsDriver().plan(self._problem(dataset, None, 0))) * self.bags]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows in memory, the systems and the histograms."""
+        """Bytes of the rows in memory, the systems and the histograms."""
         return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
 
     def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of the rounds, where they are played on rows in memory."""
+        """Operations of the rounds if they run on rows in memory."""
         return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of as many atoms as there may be, each of three factors."""
+        """A map of the largest number of atoms, each of three factors."""
         state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features
         columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
         return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
@@ -221,7 +221,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         problem = self._problem(dataset, scale, self.seed_)
         states = list[RoundsState]()
         for bag in range(self.bags):
-            # Hinges of all bags end at the same values, so that their atoms are those of one map.
+            # Hinges of all bags end at the same values, so that their atoms belong to one map.
             own = replace(
                 problem,
                 targets=self._bag_targets(problem.targets.targets, bag, self.seed_),
@@ -267,7 +267,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         )
 
     def _bag_targets(self, targets: NewtonTargets, bag: int, seed: int) -> HeldTargets:
-        """The targets with the rows that judge this bag: one share after the other, each time all have judged anew."""
+        """The targets with the held-out rows of this bag: consecutive shares, drawn anew once each row was held out."""
         context, share = self._context, self.validation_fraction
         given = context.withheld is not None and context.withheld.share > 0.0
         judging = context.judging(share, seed)
@@ -281,7 +281,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     def _keep_result(
         self, problem: RoundsProblem, states: Sequence[RoundsState], loss: WorkingLoss, units: TargetScale | None
     ) -> None:
-        """Set what the bags found: the atoms of their best rounds, divided by sqrt(m), and their coefficients."""
+        """Set the fitted attributes: the atoms of the bags' best rounds, divided by sqrt(m), and their coefficients."""
         places: dict[tuple[Factor, ...], int] = {}
         known = []
         for state in states:
@@ -312,15 +312,15 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
 
 @dataclass(frozen=True, eq=False)
 class BagRows:
-    """Which rows judge a bag, and which it leaves out, so that bags differ.
+    """The rows that are held out to judge a bag, and the rows that it leaves out, so that bags differ.
 
-    A bag judges on a share of the rows of its own. Where it is given who judges (a machine withholds rows, targets are
-    in their codes, or the newest rows judge) all bags have the same judges, and each leaves out its own share beside.
+    A bag is judged on a share of the rows of its own. If the held-out rows are fixed (a machine withholds rows, codes
+    contain targets, or the newest rows judge), all bags have the same ones, and each leaves out its own share too.
 
     Parameters
     ----------
     judging : HeldOut
-        Who judges where that is given.
+        The held-out rows if they are fixed.
     own : HeldOut
         The share of this bag.
     is_given : bool
@@ -331,11 +331,11 @@ class BagRows:
     is_given: bool
 
     def judges(self, held_with: np.ndarray) -> np.ndarray:
-        """Mask of the rows that judge, (n,)."""
+        """A mask of the held-out rows, (n,)."""
         return (self.judging if self.is_given or are_times(held_with) else self.own).mask(held_with)
 
     def left_out(self, held_with: np.ndarray) -> np.ndarray:
-        """Mask of the rows that this bag does not see, (n,); some of them may be among the judges."""
+        """A mask of the rows that this bag leaves out, (n,); some of them may be held-out rows."""
         if self.is_given or are_times(held_with):
             return self.own.mask(held_with)
         return np.zeros(len(held_with), bool)

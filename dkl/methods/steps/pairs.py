@@ -12,16 +12,17 @@ from dkl.features.step_projection import STEP, Factor
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 
-# Each column is cut into so many parts of equal weight at most.
+# Parts of equal weight that each column is cut into, at most.
 PARTS = 4
-# Rows that are looked at, at most; fewer where the tables of all pairs would take more products than these, and none
-# where that leaves few, or where the tables take more bytes.
+# Rows that the tables of pairs are summed over, at most: fewer if the tables would take more than _PRODUCTS products,
+# and no table is made if that leaves fewer than _FEWEST_ROWS, or if the tables take more than _TABLE_BYTES.
 _MOST_ROWS, _FEWEST_ROWS, _PRODUCTS, _TABLE_BYTES = 20_000, 1_000, 1e10, 64 << 20
 _TILE_ROWS = 4_096
-# A pair counts if noise would hardly ever explain as much, in any of all pairs; if neither column explains half as much
-# by itself, since rounds find it then; and if it is a share of the targets' variance that is worth a beginning.
+# A pair is taken if noise explains as much in any of all pairs with probability _CHANCE at most; if it explains
+# _TIMES_ALONE times as much as either column by itself, since rounds find it otherwise; and if it explains at least
+# _SHARE of the targets' variance.
 _CHANCE, _TIMES_ALONE, _SHARE = 0.01, 2.0, 0.1
-# Additive fits of so many tables are made, and steps are given of so many columns, at most.
+# Pairs whose additive fits are computed, and columns that the first steps are made of, at most.
 _FITTED, _COLUMNS = 200, 8
 
 
@@ -44,7 +45,7 @@ class PairTables:
     sums: np.ndarray
 
     def of_columns(self) -> np.ndarray:
-        """What each column explains by itself, (d,): sum_a T_a^2 / N_a, over the models."""
+        """The square that each column explains by itself, (d,): sum_a T_a^2 / N_a, over the models."""
         place = np.arange(len(self.cuts))
         parts = np.arange(PARTS)
         weights = self.weights[place[:, None], place[:, None], parts, parts]
@@ -52,7 +53,7 @@ class PairTables:
         return np.asarray((sums**2 / np.where(weights > 0.0, weights, 1.0)).sum(axis=(0, 2)))
 
     def at_most(self) -> np.ndarray:
-        """What each pair explains beside the means of its two columns, (d, d): not less than beside the best sum."""
+        """The square that each pair explains beyond its columns' means, (d, d): at least that beyond their best sum."""
         means = self.sums / np.where(self.weights > 0.0, self.weights, 1.0)
         place, parts = np.arange(len(self.cuts)), np.arange(PARTS)
         own = means[:, place[:, None], place[:, None], parts, parts]
@@ -60,7 +61,7 @@ class PairTables:
         return np.asarray((self.weights * rest**2).sum(axis=(0, 3, 4)))
 
     def beyond_a_sum(self, first: int, second: int) -> float:
-        """What the cells of a pair explain beyond the best sum of a function of each column, over the models.
+        """The square that the cells of a pair explain beyond the best sum of two functions, one for each column.
 
         With N_ab the weight of a cell and m_ab its mean target, it is the least of ``sum N_ab (m_ab - f_a - g_b)^2``.
         """
@@ -75,7 +76,7 @@ class PairTables:
 
 
 def entangled_pairs(tables: PairTables) -> list[tuple[int, int]]:
-    """Pairs that explain much more beyond a sum of both columns than either does by itself, the strongest first."""
+    """Pairs that explain much more beyond a sum of both columns than either column by itself, the strongest first."""
     d, K = len(tables.cuts), len(tables.sums)
     alone, most = tables.of_columns(), tables.at_most()
     first, second = np.triu_indices(d, 1)
@@ -149,7 +150,7 @@ def rows_looked_at(n_rows: int, n_columns: int, n_models: int) -> int:
 
 
 def table_bytes(n_columns: int, n_models: int) -> int:
-    """Of all tables."""
+    """Bytes of the tables of all pairs."""
     return 8 * (1 + n_models) * (PARTS * n_columns) ** 2
 
 

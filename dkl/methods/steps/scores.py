@@ -1,4 +1,4 @@
-"""What an atom is worth beside its parent: the decrease of the objective by a Newton step on it, from histograms."""
+"""Scores of atoms from histograms: the decrease of the objective by a Newton step on an atom and its parent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def split_scores(
 
     With s the negative slopes of the rows' losses, h their curvatures, z the mean of a row's bin in place of the column
     (so that the sums of a bin are enough), and sums over the rows of the
-    parent p: S, N, n, S1, X1 and X2 are those of s, h, 1, s z, h z and h z^2 over rows with z > t; S_p and N_p are all
+    parent p: S, N, n, S1, X1, X2 are the sums of s, h, 1, s z, h z and h z^2 over rows with z > t; S_p and N_p are all
     of the parent's; c = X1 - t N. Then
 
         step:   (S - (N/N_p) S_p)^2 / (N (1 - N/N_p) + nu)
@@ -101,7 +101,7 @@ def _write_scores(
             step, hinge = 0.0, 0.0
             for k in range(K):
                 S, S1, S_p = above[4 + k], above[4 + K + k], total[4 + k]
-                # slopes of the objective count where a step along them has the sign that is asked for
+                # slopes of the objective count if a step along them has the required sign
                 slope, ramp = S - N / N_p * S_p, S1 - t * S - c / N_p * S_p
                 step += slope**2 if signs[j] * slope >= 0.0 else 0.0
                 hinge += ramp**2 if signs[j] * ramp >= 0.0 else 0.0

@@ -1,51 +1,43 @@
-"""What the squared error of every linear model on some rows depends on: sums of many rows, or few rows themselves."""
+"""A summary of rows from which the squared error of any linear model follows: sums of them, or the rows if few.
+
+Penalties that folds judge, evidence, variances and tuned densities follow from these sums by algebra alone, whether
+they are of the blocks of one store, of blocks that were added or dropped since, or of the rows of several sites.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 from scipy.linalg import lapack
 
-from dkl.methods.density.density_step import Form, ThinForm, WholeForm
 
+def squared_losses(gram: np.ndarray, cross: np.ndarray, squares: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """The summed squared errors of linear models on rows, ``sum y^2 - 2 w.sum y phi + w.(sum phi phi') w``: (K, ...).
 
-class Centred(Protocol):
-    """Rows less their means, on which the intercept needs no equation: what the solver works on."""
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The means of the columns, (m,)."""
-        ...
-
-    @property
-    def center(self) -> np.ndarray:
-        """The means of the targets, (K,)."""
-        ...
-
-    @property
-    def variance(self) -> np.ndarray:
-        """The variances of the targets, (K,)."""
-        ...
-
-    def form(self, lam: float) -> Form:
-        """The data term with the coefficients eliminated."""
-        ...
-
-    def duals(self, weights: np.ndarray) -> np.ndarray:
-        """Minus the gradient of the mean loss by coefficients (m, K), at them."""
-        ...
-
-    def output(self, k: int) -> Centred:
-        """The same for output k alone."""
-        ...
+    Parameters
+    ----------
+    gram : ndarray of shape (m, m)
+        sum_i s_i phi_i phi_i^T.
+    cross : ndarray of shape (K, m)
+        sum_i s_i y_ik phi_i.
+    squares : ndarray of shape (K,)
+        sum_i s_i y_ik^2.
+    models : ndarray of shape (K, ..., m)
+        Of each target.
+    """
+    squares = squares.reshape(-1, *(1,) * (models.ndim - 2))
+    linear = np.einsum("k...j,kj->k...", models, cross)
+    return squares - 2.0 * linear + np.einsum("k...j,k...j->k...", models @ gram, models)
 
 
 @dataclass(frozen=True, eq=False)
 class SquaredSums:
-    """Sums of rows; those of disjoint rows add.
+    """Sums of rows; the sums of disjoint sets of rows add up.
 
     Parameters
     ----------
@@ -103,7 +95,7 @@ class SquaredSums:
         _check_rows(self.weight, np.isfinite(self.cross).all() and np.isfinite(self.gram).all())
         # The best intercept for given weights is mean(y) - w.mean(phi). With it put in, the mean squared error is
         # w'Aw - 2 C'w + var(y), A and C the covariances of the features and with the targets.
-        whole = self._whole()
+        whole = self.whole
         mean, center = whole[:-1, -1] / self.weight, self.cross[:, -1] / self.weight
         A = whole[:-1, :-1] / self.weight
         A -= np.outer(mean, mean)
@@ -113,16 +105,24 @@ class SquaredSums:
 
     def errors(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """The mean squared error of K models on these rows: (K,)."""
-        # sum_i s_i (y_i - f(x_i))^2 = sum y^2 - 2 sum y f + sum f^2, each of which the sums have: no row is read
         models = np.concatenate([coef, intercept[:, None]], axis=1)
-        squares = np.sum(models * self.times(models), axis=1)
-        total = self.squares - 2.0 * np.sum(models * self.cross, axis=1) + squares
-        return np.maximum(total, 0.0) / self.weight
+        return np.maximum(squared_losses(self.whole, self.cross, self.squares, models), 0.0) / self.weight
+
+    def losses(self, models: np.ndarray, dtype: str) -> np.ndarray | None:
+        """The summed squared errors of models (K, ..., m + 1) on these rows, (K, ...).
+
+        None where one is no larger than ten times the rounding of its terms, which are sums of products in `dtype`: its
+        digits tell nothing.
+        """
+        whole, sizes = self.whole, np.abs(models)
+        losses = squared_losses(whole, self.cross, self.squares, models)
+        rounding = np.finfo(dtype).eps * np.einsum("k...j,k...j->k...", sizes @ np.abs(whole), sizes)
+        return None if np.any(losses <= 10.0 * rounding) else losses
 
     @property
     def variances(self) -> np.ndarray:
         """The variance of each target, E[y^2] - E[y]^2, (K,)."""
-        # The last column of the cross products is that of the ones: it holds the sums of y.
+        # The last column of the cross products belongs to the ones: it holds the sums of y.
         return np.maximum(self.squares / self.weight - (self.cross[:, -1] / self.weight) ** 2, 0.0)
 
     @property
@@ -132,18 +132,19 @@ class SquaredSums:
 
     def times(self, models: np.ndarray) -> np.ndarray:
         """sum_i s_i f_k(x_i) (phi_i, 1) of models (K, m + 1)."""
-        return models @ self._whole()
+        return models @ self.whole
 
-    def _whole(self) -> np.ndarray:
-        """sum_i s_i (phi_i, 1)(phi_i, 1)' written out, (m + 1, m + 1)."""
-        # LAPACK unpacks the upper triangle; what lies below the diagonal is undefined
-        upper = lapack.dtpttr(self.cross.shape[1], self.gram)[0]
-        return upper + np.triu(upper, 1).T
+    @property
+    def whole(self) -> np.ndarray:
+        """sum_i s_i (phi_i, 1)(phi_i, 1)' written out, (m + 1, m + 1), in Fortran order: LAPACK makes no copy of it."""
+        # what LAPACK leaves below the diagonal is undefined
+        upper = np.triu(lapack.dtpttr(self.cross.shape[1], self.gram)[0])
+        return np.asfortranarray(upper + np.triu(upper, 1).T)
 
 
 @dataclass(frozen=True, eq=False)
 class SquaredRows:
-    """Rows themselves: less than their sums where there are fewer than half as many as columns.
+    """Rows themselves, which take less memory than their sums if they are fewer than half the columns.
 
     Parameters
     ----------
@@ -172,7 +173,7 @@ class SquaredRows:
         return SquaredRows(*(np.concatenate(pair) for pair in zip(mine, others, strict=True)))
 
     def centred(self) -> CentredRows:
-        """The rows less their means, those of larger weight longer.
+        """The rows minus their means, times the square roots of their shares of the weight.
 
         Raises
         ------
@@ -200,6 +201,13 @@ class SquaredRows:
 
 
 Squared = SquaredSums | SquaredRows
+S = TypeVar("S", bound=Squared)
+
+
+def without_each(folds: Sequence[S]) -> Iterator[S]:
+    """What is left of all rows without each fold in turn: the others added up, never a difference."""
+    for number in range(len(folds)):
+        yield reduce(operator.add, [*folds[:number], *folds[number + 1 :]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +219,6 @@ class CentredSums:
     mean: np.ndarray
     center: np.ndarray
     variance: np.ndarray
-
-    def form(self, lam: float) -> Form:
-        """The data term with the coefficients eliminated."""
-        return WholeForm(self.A, self.C, lam)
 
     def duals(self, weights: np.ndarray) -> np.ndarray:
         """Minus the gradient of the mean loss by coefficients (m, K), at them."""
@@ -236,10 +240,6 @@ class CentredRows:
     center: np.ndarray
     variance: np.ndarray
 
-    def form(self, lam: float) -> Form:
-        """The data term with the coefficients eliminated."""
-        return ThinForm(self.B, self.t, lam)
-
     def duals(self, weights: np.ndarray) -> np.ndarray:
         """Minus the gradient of the mean loss by coefficients (m, K), at them."""
         return self.B @ (self.t - self.B.T @ weights)
@@ -250,9 +250,45 @@ class CentredRows:
         return replace(self, t=self.t[:, output], center=self.center[output], variance=self.variance[output])
 
 
+# Rows less their means, on which the intercept needs no equation.
+Centred = CentredSums | CentredRows
+
+
 def _check_rows(weight: float, finite: bool) -> None:
     """Raise ValueError where there is no row to fit on, or the features have overflowed."""
     if not finite:
         raise ValueError("the mapped rows or their sums are not finite; scale the rows (scaling='standard')")
     if not weight > 0.0:
         raise ValueError("no row is left to fit on: the weights of these rows sum to 0")
+
+
+def n_columns(packed: np.ndarray) -> int:
+    """The columns of a triangle of so many numbers."""
+    return int(np.sqrt(2.0 * len(packed)))
+
+
+def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Products of centred features by the sums of those that are not: a Newton head's.
+
+    Parameters
+    ----------
+    packed : ndarray of shape ((m + 1) (m + 2) / 2,)
+        The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
+
+    Returns
+    -------
+    gram : ndarray of shape (m, m), Fortran order
+        The upper triangle of ``sum_i s_i phi_i phi_i^T - N mean mean^T``.
+    center : ndarray of shape (m,)
+        The mean.
+    weight : float
+        N, the sum of the weights.
+    """
+    # the last column holds the sums of the features, and last the sum of the weights
+    m = n_columns(packed) - 1
+    border, weight = packed[-m - 1 : -1], float(packed[-1])
+    center = border / weight
+    gram, _ = lapack.dtpttr(m, packed[: -m - 1])
+    for j in range(m):
+        gram[: j + 1, j] -= border[j] * center[: j + 1]
+    return gram, center, weight

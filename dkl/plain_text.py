@@ -1,0 +1,28 @@
+"""Texts that somebody else has written, names of columns and labels among them, as a terminal may show them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Marks that turn the direction of what follows: a terminal would show it in another order than it is written in.
+_TURNS = frozenset(("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
+
+
+def plain_text(text: str) -> str:
+    """A text that controls no terminal.
+
+    Control characters but tabs and line feeds, line separators and marks that turn the direction of writing are written
+    as Python writes them in source.
+
+    Examples
+    --------
+    >>> print(plain_text("\\x1b[31mred"))
+    \\x1b[31mred
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    kind = unicodedata.category(char)
+    is_command = kind in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _TURNS
+    return char.encode("unicode_escape").decode() if is_command and char not in "\t\n" else char
