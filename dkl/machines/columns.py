@@ -109,12 +109,12 @@ class ColumnChoice:
             return dataset, ()
         sample = self._terms.sample(dataset)
         ahead = columns_ahead(sample.rows, sample.folds[0], self._run, self._seed)
-        # codes are not numbered yet
-        codes = [rule.name for rule in dataset.encoding.rules if rule.kind == "code"]
-        if not ahead or len(ahead) + len(codes) == dataset.n_columns:
+        # codes and words are not numbered yet
+        raw = [name for rule in dataset.encoding.rules if rule.kind in ("code", "text") for name in rule.output_names]
+        if not ahead or len(ahead) + len(raw) == dataset.n_columns:
             return dataset, ()
         losses = []
-        for stage, names in (("with", codes), ("without", [*codes, *ahead])):
+        for stage, names in (("with", raw), ("without", [*raw, *ahead])):
             rows = self._bench.gathered(without_columns(sample.rows, names))
             plainest = contenders(rows, usual_advice(), self._terms.budget, self._terms.knobs)[0].learner
             _, choice = self._bench.trial(plainest, replace(sample, rows=rows), 0, f"columns-{stage}")

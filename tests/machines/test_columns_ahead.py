@@ -67,6 +67,20 @@ def test_columns_that_no_older_row_knows_are_left_out_and_named(
     np.testing.assert_allclose(answers.to_numpy(), shares, atol=1e-6)
 
 
+@pytest.mark.parametrize("names", [0, 50])
+def test_rows_with_times_may_hold_free_text_and_names(names: int) -> None:
+    generator, n = np.random.default_rng(0), 240
+    words = generator.choice(["red", "blue", "green", "door", "cat"], (n, 4))
+    frame = pd.DataFrame({"x": generator.normal(size=n), "when": pd.date_range("2020-01-01", periods=n, freq="h")})
+    frame["text"] = [" ".join(row) for row in words]
+    if names:
+        frame["name"] = [f"n{number % names}" for number in range(n)]
+    labels = np.where(frame["x"] + (words == "red").sum(axis=1) > 1.0, "late", "early")
+    model = machine().fit(frame, labels)
+    assert any("'text' is free text" in reason for reason in model.reasons_)
+    assert model.score(frame, labels) > 0.8
+
+
 def test_a_pipeline_of_scikit_learn_takes_rows_with_the_columns_that_were_left_out() -> None:
     frame, labels = seasons()
     model = machine().fit(frame[["x", "month"]], labels, times=np.arange(N))
