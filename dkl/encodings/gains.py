@@ -1,4 +1,4 @@
-"""Held-out gains: does a cross of categories, or a number minus its category's mean, predict better than the parts?
+"""Held-out gains of crosses of categories, and of numbers less the mean of their category, over what they are made of.
 
 Both are judged by held-out squared errors of least squares on few columns, which follow from sums by category and fold:
 a model is fitted to the rows of some folds and judged on another fold. The columns of a row are constant in its

@@ -46,13 +46,13 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, or None
+    features : "auto", feature learner, name of one, list of these, or None
         "auto" tries kinds of features on a sample of the rows - the columns themselves, random and searched waves,
         steps of columns, a kernel at landmarks - then larger ones and two together, and takes what does best on
         held-out rows; `reasons_` says what was tried. A learner is cloned; a name ("margin", "steps", "nystrom",
-        "aligned", ...) is the learner with its defaults. None asks for searched waves of the kernel that suits the
-        rows. A learner with ``warm_start=True`` goes on from the features of the machine's last
-        fit, on the same held-out rows.
+        "aligned", ...) is the learner with its defaults; a list is `CombinedFeatures` of its parts, side by side. None
+        asks for searched waves of the kernel that suits the rows. A learner with ``warm_start=True`` goes on from the
+        features of the machine's last fit, on the same held-out rows.
     linear : estimator or None
         The linear model on the mapped rows; None is the machine's own, which every other parameter below speaks of.
         ``dask_ml.wrappers.Incremental(SGDClassifier(...))`` is fitted by its own `partial_fit`, a block at a time, in
@@ -295,7 +295,7 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
 
     Parameters
     ----------
-    features : "auto", feature learner, name of one, or None
+    features : "auto", feature learner, name of one, list of these, or None
         As of `KernelClassifier`.
     linear, n_features, scaling, sigma, effort, time_limit, trials
         As of `KernelClassifier`.

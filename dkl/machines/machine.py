@@ -694,6 +694,8 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
                     "dkl.plan(dkl.suggest(dataset).estimator, dataset)"
                 )
             learner = clone(advised).set_params(**options)
+        elif isinstance(self.features, list | tuple):
+            learner = CombinedFeatures(clone(self.features, safe=False), **options)
         else:
             learner = clone(self.features)
         learner = self._knobs.turned(learner)
@@ -701,7 +703,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         if self._settings.loss in ROUND_LOSSES:
             # rounds without a loss of their own minimise that of the machine
             parts = learner.named_learners() if isinstance(learner, CombinedFeatures) else []
-            if not hasattr(self.features, "fit"):
+            if self.features is None or isinstance(self.features, str):
                 parts = [learner, *getattr(learner, "features", ())]
             for rounds in parts:
                 if "features_per_round" in rounds.get_params(deep=False):
@@ -877,12 +879,15 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             raise ValueError("solver='newton' goes to the optimum: early_stopping has no meaning; set it to False")
 
     def _check_features(self) -> None:
-        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor None."""
-        if not isinstance(self.features, str | FeatureLearner | None):
+        """Raise ValueError for `features` that are neither a learner, nor the name of one, nor several, nor None."""
+        several = isinstance(self.features, list | tuple)
+        each = list(self.features) if several else [self.features]
+        wrong = [one for one in each if not isinstance(one, str | FeatureLearner) and (several or one is not None)]
+        if wrong or not each:
             raise ValueError(
                 f"The 'features' parameter of {type(self).__name__} must be a feature learner such as "
-                f"AlignedFeatures(), or one of {sorted(learner_keys())}. Got {self.features!r} instead; other "
-                "transformers go before the machine, in a pipeline"
+                f"AlignedFeatures(), one of {sorted(learner_keys())}, or a list of these. Got {self.features!r} "
+                "instead; other transformers go before the machine, in a pipeline"
             )
         if isinstance(self.features, FeatureLearner):
             self._knobs.check(self.features)

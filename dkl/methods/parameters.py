@@ -208,6 +208,8 @@ MACHINE: Constraints = {
     "features": [
         HasMethods(["fit", "transform"]),
         StrOptions({"auto", *learner_keys()}),
+        list,
+        tuple,
         None,
     ],
     "linear": [HasMethods(["partial_fit"]), None],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import make_friedman1
+from sklearn.datasets import load_breast_cancer, make_friedman1
 
 import dkl
 from dkl.explain import effects
@@ -179,3 +179,17 @@ def test_learners_that_are_fitted_already_are_put_together_as_they_are() -> None
     every = dkl.CombinedFeatures().put_together([both, three])
     expected = np.hstack([learner.transform(X) for learner in (one, two, three)]) / np.sqrt(3.0)
     np.testing.assert_allclose(every.transform(X), expected, rtol=1e-6)
+
+
+def test_a_list_of_features_is_their_combination(tmp_path: Path) -> None:
+    rows, y = load_breast_cancer(return_X_y=True)
+    parts: list[Any] = [dkl.StepFeatures(n_features=20), "random"]
+    model = dkl.KernelClassifier(parts, solver="newton", random_state=0).fit(rows, y)
+    combined = dkl.KernelClassifier(dkl.CombinedFeatures(parts), solver="newton", random_state=0).fit(rows, y)
+    np.testing.assert_array_equal(model.decision_function(rows), combined.decision_function(rows))
+    model.save(tmp_path / "model")
+    loaded = dkl.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.decision_function(rows), model.decision_function(rows))
+    for wrong in ([], [3], [None]):
+        with pytest.raises(ValueError, match="or a list of these"):
+            dkl.KernelClassifier(wrong).fit(rows, y)
