@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import ArrayLike
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class StoreError(ValueError):
@@ -210,11 +211,15 @@ class Problems:
 def refuse_non_finite(values: ArrayLike, what: str, cause: str) -> None:
     """Raise ValueError for NaN or infinity in what was computed: what and where it is, and what is likely behind it.
 
+    >>> import numpy as np
     >>> refuse_non_finite(np.array([1.0, np.inf]), "the scale of column", "its values are too large")
     Traceback (most recent call last):
         ...
     ValueError: the scale of column 1 is inf: its values are too large
     """
+    # commands that compute nothing have no use for NumPy
+    import numpy as np
+
     values = np.asarray(values)
     if np.isfinite(values).all():
         return

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
-import numpy as np
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
@@ -214,6 +213,9 @@ def facts_table(facts: Mapping[str, Any]) -> RenderableType:
 
 def _shown(value: object) -> str:
     """A value as a person reads it; of long lists the first ten items."""
+    # a typing error is answered before NumPy is loaded
+    import numpy as np
+
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if isinstance(value, list | tuple | np.ndarray):
@@ -229,6 +231,8 @@ def _shown(value: object) -> str:
 
 def as_json(value: object) -> Any:
     """NumPy values as JSON holds them."""
+    import numpy as np
+
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

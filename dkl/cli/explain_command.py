@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Group
 from rich.table import Table
@@ -67,7 +66,7 @@ def explain(
         found, ordered, shown = strengths(estimator, dataset, compute, running, most)
         parts = None
         if row is not None:
-            (places,) = np.nonzero(np.asarray(dataset.row_id) == row)
+            (places,) = (dataset.row_id.compute() == row).nonzero()
             if not len(places):
                 raise ValueError(
                     f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
@@ -89,9 +88,9 @@ def explain(
 def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
     """The contributions to one answer as JSON values, and the largest of them as a table."""
     # Of several outputs the one with the largest decision value is explained, which is the answer.
-    output = int(np.argmax(parts.predictions[0]))
+    output = int(parts.predictions[0].argmax())
     own = parts.values[0, :, output]
-    order = np.argsort(-np.abs(own), kind="stable")
+    order = (-abs(own)).argsort(kind="stable")
     of_class = f" of {parts.outputs[output]!r}" if parts.outputs else ""
     table = Table(
         box=None, padding=(0, 2, 0, 0), title=f"the decision value{of_class} of row {row}", title_justify="left"
@@ -128,6 +127,6 @@ def _pictures(
     if drawn:
         displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
     if parts is not None:
-        displays["row.png"] = ContributionsDisplay(parts, output=int(np.argmax(parts.predictions[0])))
+        displays["row.png"] = ContributionsDisplay(parts, output=int(parts.predictions[0].argmax()))
     saved = [saved_picture(display, output / name) for name, display in displays.items()]
     return [picture for picture in saved if picture is not None]
