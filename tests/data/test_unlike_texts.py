@@ -219,3 +219,22 @@ def test_groups_and_splits_that_differ_by_blanks_are_said_with_their_rows(tmp_pa
     said = r"groups holds names that differ by the blanks around them alone, .*'g1' \(20 rows\) and ' g1' \(20 rows\)"
     with pytest.warns(UserWarning, match=said):
         dkl.KernelRegressor("random", n_features=4).fit(rows[["x"]], rows["y"], groups=groups)
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_numbers_with_another_decimal_mark_than_the_one_given_are_names_and_it_is_said(
+    count: int, tmp_path: Path
+) -> None:
+    """However few they are; reading them ended in an error of Python's own."""
+    rows = [f"{row % count},5;{row % 7};{'ab'[row % 2]}" for row in range(400)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x;z;y", *rows]) + "\n")
+    with pytest.warns(UserWarning, match=r"column 'x' writes numbers such as '0,5', whose decimal mark is not '\.'"):
+        dataset = dkl.ingest(
+            tmp_path / "rows.csv",
+            tmp_path / "rows.zarr",
+            target="y",
+            format=dkl.CsvFormat(decimal="."),
+            shuffle=False,
+            progress=False,
+        )
+    assert dataset.encoding.rules[0].kind in ("category", "code")

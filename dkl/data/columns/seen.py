@@ -359,6 +359,9 @@ class TextStatistics:
             return None
         form, is_open = suiting_form({spelling: f.count for spelling, f in self.numbers.items()}, decimal, usual)
         read = [spelling for spelling in self.numbers if form.reads(spelling)]
+        if not read:
+            # all have another decimal mark than the one that was given
+            return None
         figures = reduce(
             Figures.merge,
             (
