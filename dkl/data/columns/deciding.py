@@ -426,7 +426,7 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
     if ways := several_ways(name, texts, names):
         return [ways]
     if marks.decimal is not None and texts.reading(marks.decimal, marks.usual) is None:
-        other = "." if marks.decimal == "," else ","
+        other: Mark = "." if marks.decimal == "," else ","
         if (read := texts.reading(other, marks.usual)) is not None and read.kind == "number":
             return [
                 f"{name} writes numbers such as {read.figures.first[1]!r}, whose decimal mark is not "
