@@ -425,7 +425,7 @@ def _why_names(column: ColumnStatistics, marks: Marks) -> list[str]:
         ]
     if ways := several_ways(name, texts, names):
         return [ways]
-    if marks.decimal is not None and texts.reading(marks.decimal, marks.usual) is None:
+    if marks.decimal is not None:
         other: Mark = "." if marks.decimal == "," else ","
         if (read := texts.reading(other, marks.usual)) is not None and read.kind == "number":
             return [

@@ -74,7 +74,7 @@ class Spelling(NamedTuple):
 
     @property
     def is_measure(self) -> bool:
-        """Whether the letters behind the number are those of a unit of measure, or of money: kg, km/h, m², EUR."""
+        """Whether the letters after the number are a known unit of measure or a currency: kg, km/h, m², EUR."""
         return all(part.strip(" 23²³") in _MEASURES for part in self.letters.split("/"))
 
     @property

@@ -265,10 +265,11 @@ class TextStatistics:
 
     @property
     def ways(self) -> list[Figures]:
-        """The numbers of each form, where nearly all values are numbers and no form reads all of these; else none.
+        """Counts and first rows of the numbers, one entry for each form, if the column mixes several forms.
 
-        Letters behind them are units where they are those of measures or of money (1 kg, 500 g), or where there are no
-        others and more than one (5 pieces beside 5); else the values are names, as 1st and 2nd, 10 and 10a.
+        Empty unless 95 % of the values are numbers and no single form reads all of them. Letters after a number make a
+        form of its own (1 kg and 500 g; 5 pieces and 5) if they are a known measure or currency, or if the column has
+        only one such word, of two letters or more. Other letters make names, which have no forms: 1st and 2nd, 10a.
         """
         count = sum(figures.count for figures in self.numbers.values())
         letters = {spelling.letters for spelling in self.numbers if spelling.letters}

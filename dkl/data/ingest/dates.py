@@ -33,8 +33,7 @@ FORMS = ("y/m/d", "d/m/y", "m/d/y", "y.m.d", "d.m.y", "d-m-y", "m-d-y", "d b y",
 """How texts write dates beside ISO 8601: b is the English name of a month, whatever stands between the parts. Nobody
 puts the number of the month first before dots."""
 NAIVE, ZONED, CLOCK, SPAN = "", "+", "t", "s"
-"""What texts write beside dates in a form of `FORMS`: dates in ISO 8601 without a zone, with one, times of day, and
-lengths of time."""
+"""Keys of the other readable texts: ISO 8601 dates without a time zone, with one, times of day, lengths of time."""
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
 _ISO_DAY = r"(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})"
 # The zone as databases, JavaScript, Java and Python write it: Z, UTC, +01, +0100, +01:00, +01:00[Europe/Berlin].

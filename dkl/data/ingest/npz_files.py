@@ -161,7 +161,7 @@ class _Members:
     def hold_csr(self) -> bool:
         """Whether they are the parts of a CSR matrix; ValueError for a sparse matrix in another form.
 
-        The parts of a CSC matrix have the same names, and would be taken for those of its transpose.
+        A CSC matrix has arrays of the same names as a CSR matrix; read as one, its rows and columns change places.
         """
         if {"data", "shape", "format"} <= set(self.names):
             form = np.asarray(self.get("format", "rows").everything()).astype(str).item()

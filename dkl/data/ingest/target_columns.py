@@ -399,7 +399,7 @@ class TogetherColumn:
         self.rows += len(column)
 
     def doubts(self) -> list[str]:
-        """A sentence on groups whose names may mean the same; those of more than `MAX_CLASSES` groups are not kept."""
+        """Warnings of groups whose names differ by blanks or capitals alone; none of more than `MAX_CLASSES` groups."""
         return alike_names(f"group column '{self.name}'", self._names) if len(self._names) <= MAX_CLASSES else []
 
     @property
