@@ -448,13 +448,9 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         # features and linear models are fitted one after the other
         linear = unfitted._planned_linear(problem, dataset)
         # the log loss, of which there are most passes, is taken for features only that have room for its Hessians
-        memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if unfitted._is_exact else {}
+        is_exact = unfitted._settings.solver == "newton"
+        memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if is_exact else {}
         return [*stages, (passes, held), (linear, {**memory, **rows})]
-
-    @property
-    def _is_exact(self) -> bool:
-        """Whether the linear model is fitted by Newton steps."""
-        return self.linear is None and self._settings.solver == "newton"
 
     def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
         """The passes of the linear model, and of what follows it."""
@@ -463,7 +459,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
         if self.linear is not None:
             return [*given_passes(problem, self.linear, n_blocks, epochs=self.epochs), *last]
-        if self._is_exact:
+        if self._settings.solver == "newton":
             return [*newton_passes(problem, n_rows), *last]
         patience, _ = self._stopping(n_rows)
         epochs = epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
@@ -474,7 +470,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The largest bytes of the driver between the passes of a stage."""
+        """Bytes that the driver holds at most beside the passes, item by item, over all stages."""
         return largest_held([held for _, held in self.planned_stages(dataset)])
 
     def planned_driving(self, dataset: Dataset) -> float:
