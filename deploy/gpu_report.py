@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -538,6 +539,7 @@ def fill(page: Page, name: str, asked: Asked) -> bool:
     except Exception as error:  # whatever ends a part, the others are measured, and the page says what it was
         good = False
         lines += ["", f"failed: {type(error).__name__}: {error}"]
+        traceback.print_exc()
     page.write()
     return good
 
