@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import dask.array as da
 import numpy as np
-from dask import compute, delayed, is_dask_collection
+from dask import delayed, is_dask_collection
 from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows
@@ -52,12 +52,9 @@ def lacks_values(X: GivenRows) -> bool:
         return bool(np.isnan(X.sum())) and bool(np.isnan(X).any())
 
 
-def dask_lacks_values(X: GivenRows) -> bool:
-    """Whether some values of a dense Dask array are missing (NaN): it is read once for that, chunk by chunk."""
-    if not isinstance(X, da.Array) or X.dtype.kind != "f" or sparse.issparse(X._meta):
-        return False
-    look = delayed(lacks_values, pure=False)
-    return any(compute(*(look(part) for part in X.to_delayed().ravel())))
+def may_lack_values(X: GivenRows) -> bool:
+    """Whether `X` is a dense Dask array of floats, some of which may be missing (NaN)."""
+    return isinstance(X, da.Array) and X.dtype.kind == "f" and not sparse.issparse(X._meta)
 
 
 def encode_dask_array(X: da.Array) -> tuple[GivenRows, TableEncoding]:

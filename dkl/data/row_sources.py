@@ -11,13 +11,13 @@ from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.frames import (
-    dask_lacks_values,
     encode_array,
     encode_dask_array,
     encode_frame,
     in_words_of_frames,
     is_frame,
     lacks_values,
+    may_lack_values,
 )
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.encoding import TableEncoding
@@ -45,8 +45,13 @@ def source_of(
 ) -> tuple[ArraySource | DaskSource, Schema]:
     """The blocks of rows that are no Dataset yet, and what is known of them; `dkl.data.coerce` documents the rest."""
     of_targets: dict[str, Any] = {"task": task, "classes": classes, "repeats": repeats}
-    if looks and not categorical and dask_lacks_values(X):
+    if looks and not categorical and may_lack_values(X):
+        lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
+        if not are_missing:
+            return lazy, known
         rows, encoding = encode_dask_array(X)
+        # what is known of the targets by now is not looked for again
+        of_targets |= {"task": known.task or task, "classes": known.classes}
         return _with_rules(*_source_of_arrays(rows, y, sample_weight, **of_targets), encoding)
     if not is_frame(X):
         if categorical:
@@ -145,7 +150,7 @@ def _source_of_arrays(
     `counted` are the numbers of the rows of X where it holds those that count alone.
     """
     if is_lazy(X) or is_lazy(y) or is_lazy(sample_weight):
-        return lazy_source(X, y, sample_weight, task=task, classes=classes, repeats=repeats)
+        return lazy_source(X, y, sample_weight, task=task, classes=classes, repeats=repeats)[:2]
     rows = as_rows(X)
     if not rows.shape[0]:
         raise ValueError(no_rows(rows.shape))

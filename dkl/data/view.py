@@ -308,7 +308,11 @@ class View:
         return ViewReader(self.base.reader(), shared, self.columns_along)
 
     def ticket(self, index: int) -> Any:
-        ticket, own = self.base.ticket(index), tuple(step.at(index) if step.varies else None for step in self.steps)
+        return self.ticket_on(index, self.base.ticket(index))
+
+    def ticket_on(self, index: int, ticket: Any) -> Any:
+        """The ticket of block `index`, where the base has `ticket` of it."""
+        own = tuple(step.at(index) if step.varies else None for step in self.steps)
         # Where the rows are computed by Dask, so is the ticket: the steps are added to what the base's graph makes.
         if isinstance(ticket, Delayed):
             return delayed(partial(ViewTicket, own=own), pure=False)(ticket)

@@ -17,7 +17,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from dkl.data.create import create_dataset
 from dkl.data.dataset import open_dataset
 from dkl.data.store.chunks import DirectChunks, NotDirectError
-from dkl.data.store.growing import GrowingArray
+from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore, read_rows
 
@@ -25,9 +25,11 @@ from dkl.data.store.reader import OpenStore, read_rows
 def grown(folder: Path, values: np.ndarray, chunk: int, shard: int) -> tuple[zarr.Array, DirectChunks | None]:
     """Values as a store keeps them, and their direct reader."""
     location = Location.of(folder)
-    array = GrowingArray(zarr.create_group(location.store(read_only=False)), "rows", chunk=chunk, shard=shard)
-    array.append(values)
-    array.close(values[:0])
+    with WritingThreads() as threads:
+        group = zarr.create_group(location.store(read_only=False))
+        array = GrowingArray(group, "rows", threads, chunk=chunk, shard=shard)
+        array.append(values)
+        array.close(values[:0])
     stored: Any = location.group(read_only=True)["rows"]
     return stored, DirectChunks.of(stored)
 

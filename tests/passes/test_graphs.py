@@ -23,7 +23,7 @@ def random_rows(chunk: int = 5, n_rows: int = 60) -> da.Array:
 
 
 def source_of(X: da.Array) -> DaskSource:
-    return DaskSource(X, (X[:, 0] > 0.5).astype(int), None, np.array([0, 1]))
+    return DaskSource(X, (X[:, 0] > 0.5).astype(int), None, np.array([0, 1]), chunks=X.chunks[0])
 
 
 def test_a_culled_ticket_has_the_same_rows_and_a_graph_that_does_not_grow_with_the_blocks() -> None:

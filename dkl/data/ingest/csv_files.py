@@ -27,12 +27,13 @@ from dkl.data.columns.dialect import (
 )
 from dkl.data.columns.first_rows import FirstRows, is_no, is_zero_padded
 from dkl.data.columns.numbers import Mark
+from dkl.data.in_threads import in_order
 from dkl.data.ingest.columns import plain_type, repeated, why_inexact
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
 from dkl.data.ingest.tables import NoRowsError, Probe, Retyped
-from dkl.data.ingest.text_chunks import in_order, text_chunks
+from dkl.data.ingest.text_chunks import text_chunks
 from dkl.data.ingest.totals import RowsAbove
 
 _PROBE_BYTES = 2**20

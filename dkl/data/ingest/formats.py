@@ -23,7 +23,9 @@ Format = FileFormat | CsvFormat | ParquetFormat | LibsvmFormat | NpzFormat
 _CHUNK_BYTES = 4 * 2**20
 _MAX_THREADS = 8
 _NARROWER_ROWS = "Save the rows as a sparse matrix, or fewer of them or of their columns in a file"
-# What ingest holds besides its buffers: a block of the dataset being filled, encoded and compressed.
+# Blocks of the dataset that are being encoded and compressed, and what ingest holds besides its buffers: those, and one
+# that is being filled.
+WRITTEN_BYTES = 64 * 2**20
 _FIXED_BYTES = 192 * 2**20
 
 

@@ -20,7 +20,7 @@ from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import Layout, TableEncoding
-from dkl.data.ingest.formats import Buffers, Format, open_rows, table_reader
+from dkl.data.ingest.formats import WRITTEN_BYTES, Buffers, Format, open_rows, table_reader
 from dkl.data.ingest.matrix_rows import MatrixRows
 from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
@@ -211,7 +211,12 @@ def ingest(
                     f"split {name!r} would have no rows: {share:g} of {stage.n_rows}; give it a larger share"
                 )
         with DatasetWriter(
-            store, schema, n_rows=stage.n_rows, overwrite=overwrite, storage_options=storage_options
+            store,
+            schema,
+            n_rows=stage.n_rows,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            most_bytes=WRITTEN_BYTES,
         ) as writer:
             job.write(stage, writer)
     dataset = open_dataset(store, **(storage_options or {}))

@@ -1,16 +1,11 @@
-"""Cutting text streams at line ends, and parsing the pieces in parallel with results in order."""
+"""Cutting text streams at line ends."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TypeVar
+from collections.abc import Iterator
+from typing import IO
 
 from dkl.data.ingest.quoted_text import QuotedText, QuoteRules
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 LONGEST_LINE = 64 * 2**20
 
@@ -102,22 +97,3 @@ def _line_ends(data: bytes) -> int:
     """Line ends as an editor counts them."""
     # Old Macintosh files end their lines with a carriage return alone.
     return data.count(b"\n") or data.count(b"\r")
-
-
-def in_order(
-    pool: ThreadPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], window: int
-) -> Iterator[Result]:
-    """``map(function, items)`` on a pool, with at most `window` items read ahead of the result that is asked for."""
-    running: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            # Submitted in order and taken in order: the slowest of those under way is waited for, and memory stays
-            # bounded.
-            running.append(pool.submit(function, item))
-            if len(running) >= window:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    finally:
-        for future in running:
-            future.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -47,15 +47,13 @@ def is_lazy(value: object) -> bool:
     return dask.is_dask_collection(value)
 
 
-def aligned(
-    X: GivenRows, y: GivenValues, weight: GivenValues, rows_a_block: int | None = None
-) -> tuple[da.Array, da.Array | None, da.Array | None]:
-    """X in blocks of rows, columns in one piece, and y and weight cut as X is; unknown chunk sizes are computed.
+def lazy_rows(X: GivenRows) -> da.Array:
+    """X as a Dask array whose chunks have known sizes, which are computed where they are not known.
 
     Raises
     ------
     ValueError
-        X is not two-dimensional or has no rows, or y or weight have another number of rows.
+        X is not two-dimensional or has no rows.
     """
     # Rows in memory are one chunk now, which is cut as the other arrays are.
     X = _known(X, "X") if is_lazy(X) else da.from_array(as_rows(X), chunks=-1, asarray=False)
@@ -68,12 +66,7 @@ def aligned(
     if X.shape[0] == 0:
         raise ValueError(no_rows(X.shape))
     stored_dtype(X.dtype)
-    rows = rows_a_block or block_rows(row_bytes(X), X.shape[0])
-    bounds = block_bounds(X.shape[0], rows)
-    # Blocks of dkl's own size, whatever the chunks were: sums depend on the cut, and memory does.
-    chunks = tuple(int(n) for n in np.diff(bounds))
-    X = X.rechunk((chunks, (X.shape[1],)))
-    return X, targets_beside(y, chunks), weights_beside(weight, chunks)
+    return X
 
 
 def zarr_behind(values: Any) -> Any:
@@ -118,31 +111,46 @@ def _known(values: GivenValues, name: str) -> da.Array:
 
 def targets_beside(y: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
     """Targets as a Dask array of (n,) or (n, t) in the given chunks of rows; values in memory are checked now."""
-    if y is None:
-        return None
-    n_rows = sum(chunks)
-    y = _known(y, "y") if is_lazy(y) else da.from_array(as_targets(y, n_rows), chunks=-1)
-    check_target_shape(y.shape, n_rows)
-    return _cut(y, chunks)
+    return cut_rows(_lazy_targets(y, sum(chunks)), chunks)
 
 
 def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | None:
     """Weights as a Dask array of (n,) in the given chunks of rows; values in memory are checked now."""
+    return cut_rows(_lazy_weights(weight, sum(chunks)), chunks)
+
+
+def _lazy_targets(y: GivenValues, n_rows: int) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t)."""
+    if y is None:
+        return None
+    y = _known(y, "y") if is_lazy(y) else da.from_array(as_targets(y, n_rows), chunks=-1)
+    check_target_shape(y.shape, n_rows)
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _lazy_weights(weight: GivenValues, n_rows: int) -> da.Array | None:
+    """Weights as a Dask array of (n,)."""
     if weight is None:
         return None
-    n_rows = sum(chunks)
     if not is_lazy(weight):
         weight = da.from_array(checked_weight(weight, n_rows), chunks=-1)
     weight = _known(weight, "sample_weight")
     if weight.shape not in ((n_rows,), (n_rows, 1)):
         raise ValueError(f"sample_weight has shape {weight.shape}; expected ({n_rows},), one weight a row of X")
-    return _cut(weight, chunks)
+    return weight[:, 0] if weight.ndim == 2 else weight
 
 
-def _cut(values: da.Array, chunks: tuple[int, ...]) -> da.Array:
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    return values.rechunk((chunks, *((n,) for n in values.shape[1:])))
+def cut_rows(values: da.Array | None, chunks: tuple[int, ...]) -> da.Array | None:
+    """An array in these chunks of rows, its columns in one piece; None for none."""
+    return None if values is None else values.rechunk((chunks, *((n,) for n in values.shape[1:])))
+
+
+def chunks_together(*arrays: da.Array | None) -> list[list[Delayed] | None]:
+    """The chunks of each array; what several arrays are made of is one task in all of them, and is computed once."""
+    # Chains of tasks that are fused into one would each have a copy of the first of them.
+    with dask.config.set({"optimization.fuse.active": False}):
+        optimized = iter(dask.optimize(*(array for array in arrays if array is not None)))
+    return [None if array is None else list(next(optimized).to_delayed(optimize_graph=False).flat) for array in arrays]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +197,14 @@ class DaskSource(BaseRows):
 
     Parameters
     ----------
-    X, y, weight : dask arrays from `aligned`, or None
+    X : dask array of shape (n, d), with known chunks
+    y, weight : dask arrays of n rows, or None
     classes : ndarray of shape (K,) or None
     repeats : bool
         Leave rows of weight 0 out before rows are numbered.
+    chunks : tuple of int or None
+        Rows of each block. None is blocks of dkl's own size, whatever the chunks of X are: sums depend on the cut, and
+        memory does.
     """
 
     stored_nbytes = 0
@@ -205,12 +217,15 @@ class DaskSource(BaseRows):
         classes: np.ndarray | None,
         *,
         repeats: bool = False,
+        chunks: tuple[int, ...] | None = None,
     ) -> None:
-        self._X, self._y, self._weight, self._repeats = X, y, weight, repeats
+        self._given, self._repeats, self._as_chunked = (X, y, weight), repeats, chunks is not None
+        cut: Any = [cut_rows(array, chunks or own_chunks(X)) for array in self._given]
+        self._X, self._y, self._weight = cut
         self._make = MakeBlock(classes)
         self._n_classes = None if classes is None else len(classes)
-        self.n_blocks = len(X.chunks[0])
-        self.rows_a_block = max(X.chunks[0])
+        self.n_blocks = len(self.rows_in_blocks)
+        self.rows_a_block = max(self.rows_in_blocks)
         self.n_columns = X.shape[1]
         self.dtype = stored_dtype(X.dtype)
         self.is_sparse = sparse.issparse(X._meta)
@@ -218,16 +233,17 @@ class DaskSource(BaseRows):
         self.place = "a Dask array"
 
     @property
-    def _sizes(self) -> tuple[int, ...]:
+    def rows_in_blocks(self) -> tuple[int, ...]:
+        """Rows of each block, those of weight 0 among them."""
         return self._X.chunks[0]
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self._sizes)])
+        return np.concatenate([[0], np.cumsum(self.rows_in_blocks)])
 
     @property
     def block_rows(self) -> np.ndarray:
-        return self.counts.rows if self.has_weight else np.array(self._sizes, np.int64)
+        return self.counts.rows if self.has_weight else np.array(self.rows_in_blocks, np.int64)
 
     @cached_property
     def counts(self) -> RowCounts:
@@ -239,7 +255,7 @@ class DaskSource(BaseRows):
         width = self.n_columns * self.dtype.itemsize
         # A twentieth of the values, each with a column number beside it: a tenth of the dense bytes.
         width = max(width // 10, 16) if self.is_sparse else width
-        return max(self._sizes) * (width + 8 * (1 + self.has_y + self.has_weight))
+        return max(self.rows_in_blocks) * (width + 8 * (1 + self.has_y + self.has_weight))
 
     @property
     def read_nbytes(self) -> int:
@@ -258,7 +274,12 @@ class DaskSource(BaseRows):
     def _chunks(self) -> list[tuple[Delayed, Delayed | None, Delayed | None]]:
         """The chunks of X, y and the weights that make up each block."""
         arrays = (self._X, self._y, self._weight)
-        columns = [[None] * self.n_blocks if a is None else list(a.to_delayed().ravel()) for a in arrays]
+        if self._as_chunked:
+            chunks = chunks_together(*arrays)
+        else:
+            # fused, so that a part of a large chunk may be read where the rows of a block are such a part
+            chunks = [None if array is None else list(array.to_delayed().flat) for array in arrays]
+        columns: list[list[Any]] = [column or [None] * self.n_blocks for column in chunks]
         return list(zip(*columns, strict=True))
 
     def ticket(self, index: int) -> Delayed:
@@ -270,18 +291,41 @@ class DaskSource(BaseRows):
     def _first_ids(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum(self.block_rows)])
 
+    def blocks_as_chunked(self, most_bytes: int) -> DaskSource:
+        """The same rows in blocks that are the chunks of X as it was given, each of which is then computed once.
+
+        Small chunks are joined to about a block. Where a chunk holds more than `most_bytes`, blocks stay what they are:
+        Dask may be able to make a part of such a chunk by itself.
+        """
+        given = self._given[0].chunks[0]
+        joined = [0]
+        for n_rows in given:
+            if joined[-1] + n_rows > max(self.rows_in_blocks) and joined[-1]:
+                joined.append(0)
+            joined[-1] += n_rows
+        if max(joined) * (self.block_nbytes / max(self.rows_in_blocks)) > most_bytes:
+            return self
+        return DaskSource(*self._given, self._make.classes, repeats=self._repeats, chunks=tuple(joined))
+
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         beside, first_id = delayed(self._make.beside, pure=False), 0
         # Many at once, since these graphs are small; not all, since those of a million blocks are not.
         for start in range(0, self.n_blocks, _AT_ONCE):
             indices = range(start, min(start + _AT_ONCE, self.n_blocks))
             tasks = [
-                beside(i, int(self._starts[i]), np.empty((self._sizes[i], 0)), *self._chunks[i][1:]) for i in indices
+                beside(i, int(self._starts[i]), np.empty((self.rows_in_blocks[i], 0)), *self._chunks[i][1:])
+                for i in indices
             ]
             for block in map(drop_weightless, dask.compute(*tasks)):
                 row_id = first_id + np.arange(block.n_rows) if self._repeats else block.row_id
                 yield replace(block, row_id=row_id)
                 first_id += block.n_rows
+
+
+def own_chunks(X: da.Array) -> tuple[int, ...]:
+    """Rows of each block of a Dask array."""
+    bounds = block_bounds(X.shape[0], block_rows(row_bytes(X), X.shape[0]))
+    return tuple(int(n) for n in np.diff(bounds))
 
 
 def lazy_source(
@@ -292,10 +336,20 @@ def lazy_source(
     task: TaskChoice = "auto",
     classes: GivenValues = None,
     repeats: bool = False,
-) -> tuple[DaskSource, Schema]:
-    """The blocks of Dask arrays and their schema; y and the weights are computed once, X is not."""
-    X, y, weight = aligned(X, y, weight)
-    decided, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
+    looked: Callable[[np.ndarray], bool] | None = None,
+) -> tuple[DaskSource, Schema, bool]:
+    """The blocks of Dask arrays, their schema, and whether `looked` is true of any chunk of X.
+
+    y and the weights are computed once; X is where `looked` is given, in the same pass: what both are made of is then
+    computed once for both.
+    """
+    is_one_chunk = not is_lazy(X)
+    X = lazy_rows(X)
+    chunks = own_chunks(X) if is_one_chunk else X.chunks[0]
+    y, weight = _lazy_targets(y, X.shape[0]), _lazy_weights(weight, X.shape[0])
+    parts = chunks_together(X, cut_rows(y, chunks), cut_rows(weight, chunks))
+    look = [] if looked is None else [delayed(looked, pure=False)(part) for part in parts[0] or ()]
+    decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
     schema = Schema(
         n_columns=X.shape[1],
         dtype=stored_dtype(X.dtype),
@@ -308,21 +362,22 @@ def lazy_source(
     source = DaskSource(X, y, weight, labels, repeats=repeats)
     if weight is not None:
         check_total_weight(source.counts.weights)
-    return source, schema
+    return source, schema, any(found)
 
 
 def lazy_classes(
-    y: da.Array, weight: da.Array | None, task: TaskChoice, classes: GivenValues
-) -> tuple[Task, np.ndarray | None]:
-    """The task of a Dask array of targets and its sorted classes, found in one pass over y."""
-    if task == "regression":
-        return task, None
-    if y.ndim == 2:
-        if task == "classification" or classes is not None:
-            raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
-        return "regression", None
-    if classes is not None:
-        return "classification", sorted_classes(classes)
+    y: da.Array | None,
+    targets: list[Delayed] | None,
+    weights: list[Delayed] | None,
+    chunks: tuple[int, ...],
+    task: TaskChoice,
+    classes: GivenValues,
+    beside: list[Delayed],
+) -> tuple[Task | None, np.ndarray | None, list[Any]]:
+    """The task of a Dask array of targets and its sorted classes, and the values of `beside`: found in one pass.
+
+    `targets` and `weights` are those of `chunks` of so many rows.
+    """
 
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
         """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
@@ -332,14 +387,21 @@ def lazy_classes(
             return None
         return np.unique(labels_that_count(values, checked_weight(weights, len(values), first_row=first_row)))
 
-    chunks = y.to_delayed().ravel()
-    weights = [None] * len(chunks) if weight is None else weight.to_delayed().ravel()
-    starts = np.concatenate([[0], np.cumsum(y.chunks[0])]).tolist()
-    look = delayed(labels_of, pure=False)
-    labels = dask.compute(*(look(*parts) for parts in zip(chunks, weights, starts[:-1], strict=True)))
-    if any(of_chunk is None for of_chunk in labels):
-        return "regression", None
-    return "classification", sorted_classes(np.concatenate(labels))
+    looks: list[Delayed] = []
+    if y is not None and y.ndim == 2 and (task == "classification" or (task == "auto" and classes is not None)):
+        raise ValueError(f"y has shape {y.shape}; labels must be of one dimension: one class a row")
+    is_open = y is not None and y.ndim == 1 and task != "regression"
+    if targets is not None and is_open and classes is None:
+        starts = np.cumsum([0, *chunks[:-1]]).tolist()
+        look = delayed(labels_of, pure=False)
+        beside_them: list[Any] = weights or [None] * len(chunks)
+        looks = [look(*parts) for parts in zip(targets, beside_them, starts, strict=True)]
+    labels, found = dask.compute(looks, beside)
+    if y is None:
+        return None, None, found
+    if not is_open or any(of_chunk is None for of_chunk in labels):
+        return "regression", None, found
+    return "classification", sorted_classes(np.concatenate(labels) if classes is None else classes), found
 
 
 def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:

@@ -8,8 +8,7 @@ import numpy as np
 import zarr
 
 from dkl.data.schema import Schema
-from dkl.data.store.digests import block_digest
-from dkl.data.store.growing import GrowingArray
+from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.protocols.block import Block
 
 CSR_PARTS = ("X/data", "X/indices", "X/indptr")
@@ -46,26 +45,35 @@ class BlockArrays:
     ----------
     group : zarr.Group
     schema : Schema
+    threads : WritingThreads
     rows_a_block : int
     n_rows : int or None
     """
 
-    def __init__(self, group: zarr.Group, schema: Schema, rows_a_block: int, *, n_rows: int | None) -> None:
-        self._group, self._schema, self._rows, self._n_rows = group, schema, rows_a_block, n_rows
+    def __init__(
+        self, group: zarr.Group, schema: Schema, threads: WritingThreads, rows_a_block: int, *, n_rows: int | None
+    ) -> None:
+        self._group, self._schema, self._threads, self._rows, self._n_rows = (
+            group,
+            schema,
+            threads,
+            rows_a_block,
+            n_rows,
+        )
         self._arrays: dict[str, GrowingArray] = {}
         self._like: dict[str, np.ndarray] = {}
         self._entries = 0
         self._written_rows = 0
 
-    def append(self, index: int, block: Block) -> dict[str, int]:
-        """Write one block; returns the digest of its part of each array."""
+    def append(self, block: Block) -> dict[str, np.ndarray]:
+        """Have threads write one block; returns its part of each array."""
         parts = self._parts(block)
         if not self._arrays:
             self._open(parts)
         for name, values in parts.items():
             self._arrays[name].append(values)
         self._written_rows += block.n_rows
-        return {name: block_digest(index, values) for name, values in parts.items()}
+        return parts
 
     def _parts(self, block: Block) -> dict[str, np.ndarray]:
         """What one block adds to each array; pointers of CSR rows go on from the entries that are there."""
@@ -94,11 +102,12 @@ class BlockArrays:
             stored = STORED_NAMES.get(name, name).rpartition("/")[2]
             if name in ("X/data", "X/indices"):
                 chunk = int(np.clip(len(values) // _CHUNKS_A_BLOCK, _LEAST_ENTRIES, _MOST_ENTRIES))
-                grown = GrowingArray(target, stored, chunk=chunk, shard=1 if shard == 1 else _CHUNKS_A_BLOCK * shard)
+                in_shard = 1 if shard == 1 else _CHUNKS_A_BLOCK * shard
+                grown = GrowingArray(target, stored, self._threads, chunk=chunk, shard=in_shard)
             else:
                 # The last pointer is one more than there are rows.
                 n_rows = None if self._n_rows is None else self._n_rows + (name == "X/indptr")
-                grown = GrowingArray(target, stored, chunk=self._rows, shard=shard, n_rows=n_rows)
+                grown = GrowingArray(target, stored, self._threads, chunk=self._rows, shard=shard, n_rows=n_rows)
             self._arrays[name] = grown
 
     def _blocks_a_shard(self, parts: dict[str, np.ndarray]) -> int:

@@ -1,15 +1,17 @@
-"""DirectChunks: chunks of a local store, decoded straight into the rows: zarr takes half as long again around it."""
+"""Chunks of a store, decoded straight into the rows and encoded in the thread that asks: zarr takes longer around it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import zstd
+from zarr.codecs import ZstdCodec
 from zarr.storage import LocalStore
 
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
@@ -19,6 +21,8 @@ from dkl.plain_files import open_plain
 # its bytes.
 _CHECKSUM_BYTES = 4
 _ENTRY = np.dtype([("start", "<u8"), ("nbytes", "<u8")])
+# An entry of a chunk that was never written.
+_ABSENT = np.array((2**64 - 1, 2**64 - 1), _ENTRY)
 _KNOWN_CODECS = (["bytes"], ["bytes", "zstd"], ["bytes", "crc32c"], ["bytes", "zstd", "crc32c"])
 _FILES = {"name": "default", "configuration": {"separator": "/"}}
 
@@ -156,6 +160,42 @@ def direct_rows(chunks: DirectChunks | None, start: int, stop: int) -> np.ndarra
         return chunks.rows(start, stop)
     except NotDirectError:
         return None
+
+
+def encoded_chunk(values: np.ndarray, array: zarr.Array) -> list[np.ndarray]:
+    """Rows as zarr encodes them for one chunk of `array`, whose codecs are those of `dkl.data.store.growing`.
+
+    Parameters
+    ----------
+    values : ndarray
+        Rows of one chunk; rows that lack of a whole one are fill values.
+    array : zarr.Array
+
+    Returns
+    -------
+    list of ndarray of uint8
+        The stored bytes and their crc32c, the former a view of the values where nothing compresses them.
+    """
+    if len(values) < array.chunks[0]:
+        whole = np.full(array.chunks, array.fill_value, array.dtype)
+        whole[: len(values)] = values
+        values = whole
+    # zarr stores little-endian numbers
+    stored = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False)).reshape(-1).view(np.uint8)
+    for codec in array.compressors:
+        if isinstance(codec, ZstdCodec):
+            stored = np.frombuffer(zstd.compress(stored, codec.level), np.uint8)
+    return [stored, np.array([google_crc32c.value(stored)], "<u4").view(np.uint8)]  # type: ignore[arg-type]
+
+
+def encoded_shard(chunks: Sequence[list[np.ndarray]], n_chunks: int) -> list[np.ndarray]:
+    """Encoded chunks, one after the other, as a shard of `n_chunks` of them, with its index and the crc32c of that."""
+    index = np.full(n_chunks, _ABSENT, _ENTRY)
+    sizes = [sum(map(len, pieces)) for pieces in chunks]
+    index["start"][: len(sizes)], index["nbytes"][: len(sizes)] = np.cumsum([0, *sizes[:-1]]), sizes
+    content = index.view(np.uint8)
+    checksum = np.array([google_crc32c.value(content)], "<u4").view(np.uint8)
+    return [*(piece for pieces in chunks for piece in pieces), content, checksum]
 
 
 def _names(codecs: Any) -> list[str]:

@@ -10,7 +10,9 @@ import re
 import shutil
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -352,10 +354,10 @@ def _clear_abandoned(target: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the system write every file and folder below to the disk."""
-    for parent, _, files in os.walk(folder):
-        for name in [*files, "."]:
-            flush(os.path.join(parent, name))
+    """Have the system write every file and folder below to the disk, several at a time: to wait is all that it is."""
+    paths = [os.path.join(parent, name) for parent, _, files in os.walk(folder) for name in [*files, "."]]
+    with ThreadPoolExecutor() as pool:
+        deque(pool.map(flush, paths), maxlen=0)
 
 
 def flush(path: str | Path) -> None:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import dask
 import numpy as np
 from dask.delayed import Delayed
 
+from dkl.data.in_threads import in_order
 from dkl.data.ingest.shuffle import shuffled_batches
+from dkl.data.pieces import Pieces
 from dkl.data.sources.in_memory import ArraySource
+from dkl.data.sources.lazy import DaskSource
 from dkl.data.sources.rows import RowSource
 from dkl.data.store.writer import DatasetWriter
 from dkl.events import Event, Subscriber
+from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.protocols.sampling import shuffle_keys
-from dkl.protocols.source import PARTS
+from dkl.protocols.source import PARTS, BlockReader
 
-_DASK_BLOCKS_AT_ONCE = 2
+Result = TypeVar("Result")
+
+# The share of the free memory that rows may take which are read or computed ahead.
+_OF_FREE = 8
 # Weight and identity of a row, which travel with it through the shuffle as one column, beside its group and time.
 _TAGS = [("weight", np.float64), ("row_id", np.int64)]
 
@@ -38,7 +49,7 @@ def write_all(writer: DatasetWriter, blocks: Iterator[Block], n_rows: int, publi
 
 
 def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None) -> Iterator[Block]:
-    """Every block that has rows, read or computed a few at a time.
+    """Every block that has rows; further ones are read or computed by all cores while one is worked on.
 
     Parameters
     ----------
@@ -46,15 +57,50 @@ def blocks_in_order(source: RowSource, columns: Mapping[str, str] | None = None)
     columns : mapping of str to str, or None
         Groups and times that go with the rows: what they are called in the new blocks, and in those of the source.
     """
-    named = columns or {}
-    reader = source.reader()
-    filled = np.flatnonzero(source.block_rows)
-    for start in range(0, len(filled), _DASK_BLOCKS_AT_ONCE):
-        tickets = [source.ticket(int(index)) for index in filled[start : start + _DASK_BLOCKS_AT_ONCE]]
-        if isinstance(tickets[0], Delayed):
-            tickets = list(dask.compute(*tickets))
-        for block in (reader.load(ticket, (*PARTS, *named.values())) for ticket in tickets):
-            yield replace(block, columns={name: block.columns[column] for name, column in named.items()})
+    named, reader = columns or {}, source.reader()
+    parts = (*PARTS, *named.values())
+    if isinstance(source.base, DaskSource):
+        blocks = _dask_blocks(source, partial(reader.load, parts=parts))
+    else:
+        tickets = (source.ticket(int(index)) for index in np.flatnonzero(source.block_rows))
+        blocks = chain.from_iterable(_ahead(tickets, source.block_nbytes, partial(_loaded, reader, parts)))
+    for block in blocks:
+        yield replace(block, columns={name: block.columns[column] for name, column in named.items()})
+
+
+def _dask_blocks(source: Any, load: Callable[[Any], Block]) -> Iterator[Block]:
+    """The blocks of a Dask source, or of a view of one; each of its chunks is computed once, whatever blocks are."""
+    base: DaskSource = source.base
+    chunked = base.blocks_as_chunked(free_memory() // _OF_FREE)
+    tickets = (chunked.ticket(index) for index in range(chunked.n_blocks))
+    rows: Pieces[Block] = Pieces()
+    chunks = chain.from_iterable(_ahead(tickets, chunked.block_nbytes, lambda group: dask.compute(*group)))
+    for index, n_rows in enumerate(base.rows_in_blocks):
+        while rows.n_rows < n_rows:
+            rows.add(next(chunks))
+        block = replace(rows.taken(n_rows), index=index)
+        block = load(block if source is base else source.ticket_on(index, block))
+        if block.n_rows:
+            yield block
+
+
+def _loaded(reader: BlockReader, parts: tuple[str, ...], tickets: list[Any]) -> list[Block]:
+    """The blocks behind tickets, those that are Dask's computed first."""
+    if isinstance(tickets[0], Delayed):
+        tickets = list(dask.compute(*tickets))
+    with ThreadPoolExecutor(len(tickets)) as pool:
+        return list(pool.map(partial(reader.load, parts=parts), tickets))
+
+
+def _ahead(tickets: Iterable[Any], nbytes: int, load: Callable[[list[Any]], Result]) -> Iterator[Result]:
+    """What `load` makes of tickets, a group of them at a time: one a core, as far as there is memory for two groups."""
+    in_group = int(np.clip(free_memory() // (2 * _OF_FREE * max(nbytes, 1)), 1, usable_cores()))
+    remaining = iter(tickets)
+    groups = iter(lambda: list(islice(remaining, in_group)), [])
+    # the client of Dask that is current here is current in the other thread, too
+    context = copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        yield from in_order(pool, lambda group: context.run(load, group), groups, 2)
 
 
 def shuffled_blocks(source: RowSource, seed: int, columns: Mapping[str, str] | None = None) -> Iterator[Block]:

@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
 
 import numcodecs
 import numpy as np
 import zarr
 from zarr.abc.codec import BytesBytesCodec
+from zarr.buffer.cpu import Buffer
 from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.core.sync import sync
+
+from dkl.data.in_threads import Backlog
+from dkl.data.pieces import Pieces
+from dkl.data.store.chunks import encoded_chunk, encoded_shard
+from dkl.process import usable_cores
 
 # Compression is tried on so many bytes, and used where it leaves at most this share of them.
 _SAMPLE_BYTES = 4 * 2**20
 _WORTH = 0.9
+# Shards of an array that are put together and written while the next one is filled; each is some 64 MiB.
+_SHARDS_AT_ONCE = 2
+
+
+class WritingThreads:
+    """The threads of a writer, as many as there are cores; those that have not begun end with the ``with`` block.
+
+    Parameters
+    ----------
+    at_once : int or None
+        Chunks of an array that are encoded at a time; None for one a thread.
+    check : callable
+        Called before a file is written; it raises where nothing may be written any more.
+    """
+
+    def __init__(self, at_once: int | None = None, check: Callable[[], object] = lambda: None) -> None:
+        self.at_once, self.check = at_once or usable_cores(), check
+        self.pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="dkl-write")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pool.shutdown(cancel_futures=True)
 
 
 class GrowingArray:
-    """Buffers rows to whole chunks (or shards) and writes each once.
+    """Cuts rows into whole chunks, which threads encode and write, several in a shard, while further rows come.
 
     Parameters
     ----------
     group : zarr.Group
     name : str
+    threads : WritingThreads
     chunk : int
         Rows of a chunk.
     shard : int
@@ -30,44 +67,79 @@ class GrowingArray:
         Rows that will come, where that is known.
     """
 
-    def __init__(self, group: zarr.Group, name: str, *, chunk: int, shard: int = 1, n_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        group: zarr.Group,
+        name: str,
+        threads: WritingThreads,
+        *,
+        chunk: int,
+        shard: int = 1,
+        n_rows: int | None = None,
+    ) -> None:
         self.group, self.name, self.chunk, self.shard = group, name, chunk, shard
         self.n_rows = n_rows
-        self.length = 0
         self._array: zarr.Array | None = None
-        self._pieces: list[np.ndarray] = []
-        self._buffered = 0
+        self._check = threads.check
+        self._rows: Pieces[np.ndarray] = Pieces()
+        self._chunks = Backlog(threads.pool, threads.at_once)
+        self._shards = Backlog(threads.pool, _SHARDS_AT_ONCE)
+        # of the shard that is being filled: encoded, or about to be
+        self._encoded: list[Future[list[np.ndarray]]] = []
+        self._n_chunks = 0
+        self._length = 0
 
     def append(self, values: np.ndarray) -> None:
         """Add rows; they may stay buffered."""
-        self._pieces.append(values)
-        self._buffered += len(values)
-        unit = self.chunk * self.shard
-        if self._buffered >= unit:
-            joined = self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces)
-            whole = len(joined) // unit * unit
-            self._write(joined[:whole])
-            # A copy, since a view would keep the whole buffer alive.
-            self._pieces = [joined[whole:].copy()] if whole < len(joined) else []
-            self._buffered = len(joined) - whole
+        self._rows.add(values)
+        # The codecs follow from the first file, or the first files that came together.
+        if self._array is None and (n_files := self._rows.n_rows // (self.chunk * self.shard)):
+            self._array = self._create(self._rows.first(n_files * self.chunk * self.shard))
+        while self._array is not None and self._rows.n_rows >= self.chunk:
+            self._add_chunk(self._array, self._rows.taken(self.chunk))
 
     def close(self, like: np.ndarray) -> None:
-        """Write what is buffered; `like` gives dtype and trailing shape where no row ever came."""
-        joined = np.concatenate(self._pieces) if self._pieces else like[:0]
-        self._pieces = []
+        """Write what is buffered, and wait; `like` gives dtype and trailing shape where no row ever came."""
         # An array without rows is made all the same: readers and digests count on each that the schema names.
-        if len(joined) or self._array is None:
-            self._write(joined)
+        if self._array is None:
+            self._array = self._create(self._rows.first(self._rows.n_rows) if self._rows.n_rows else like[:0])
+        while self._rows.n_rows:
+            self._add_chunk(self._array, self._rows.taken(min(self.chunk, self._rows.n_rows)))
+        if self._encoded:
+            self._add_shard(self._array)
+        self._chunks.finish()
+        self._shards.finish()
+        if self._array.shape[0] < self._length:
+            self._array.resize((self._length, *self._array.shape[1:]))
 
-    def _write(self, values: np.ndarray) -> None:
-        array = self._array if self._array is not None else self._create(values)
-        self._array = array
-        stop = self.length + len(values)
-        if array.shape[0] < stop:
-            array.resize((stop, *array.shape[1:]))
-        if len(values):
-            array[self.length : stop] = values
-        self.length = stop
+    def _add_chunk(self, array: zarr.Array, values: np.ndarray) -> None:
+        """Have rows of one chunk, or of a last one that is not full, encoded, and written where it is no part of a
+        shard."""
+        self._length += len(values)
+        if self.shard == 1:
+            self._chunks.add(self._write_chunk, array, self._n_chunks, values)
+        else:
+            self._encoded.append(self._chunks.add(encoded_chunk, values, array))
+        self._n_chunks += 1
+        if len(self._encoded) == self.shard:
+            self._add_shard(array)
+
+    def _add_shard(self, array: zarr.Array) -> None:
+        self._shards.add(self._write_shard, array, (self._n_chunks - 1) // self.shard, self._encoded)
+        self._encoded = []
+
+    def _write_chunk(self, array: zarr.Array, number: int, values: np.ndarray) -> None:
+        self._write(array, number, encoded_chunk(values, array))
+
+    def _write_shard(self, array: zarr.Array, number: int, encoded: list[Future[list[np.ndarray]]]) -> None:
+        # Those that are not done are at work in other threads: they were begun before this one.
+        self._write(array, number, encoded_shard([chunk.result() for chunk in encoded], self.shard))
+
+    def _write(self, array: zarr.Array, number: int, pieces: list[np.ndarray]) -> None:
+        """Write a file of an array."""
+        key = array.metadata.encode_chunk_key((number, *(0 for _ in array.shape[1:])))  # type: ignore[union-attr]
+        self._check()
+        sync(array.store.set(f"{array.path}/{key}", Buffer.from_array_like(np.concatenate(pieces))))
 
     def facts(self) -> dict[str, Any]:
         """What a reader compares with the array that it finds."""

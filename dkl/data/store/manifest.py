@@ -12,7 +12,7 @@ from dkl.data.counts import RowCounts, class_weights
 from dkl.data.schema import Schema
 from dkl.data.store.block_arrays import STORED_NAMES, array_names, row_column_names
 from dkl.data.store.chunks import DirectChunks, direct_rows
-from dkl.data.store.digests import arrays_digest
+from dkl.data.store.digests import arrays_digest, block_digest
 from dkl.data.store.growing import chosen_codecs
 from dkl.errors import StoreError
 from dkl.protocols.block import Block
@@ -136,11 +136,35 @@ def row_column_nodes(schema: Schema) -> list[str]:
     return list(row_column_names(schema))
 
 
+@dataclass(frozen=True)
+class BlockFacts:
+    """What a manifest keeps of one block; see `Manifest`."""
+
+    rows: int
+    weights: float
+    class_weights: np.ndarray | None
+    stored_rows: int
+    entries: int
+    digests: dict[str, int]
+
+    @classmethod
+    def of(cls, index: int, block: Block, parts: dict[str, np.ndarray], n_classes: int | None) -> BlockFacts:
+        """Count block `index` as it is stored, with the digest of its part of each array."""
+        return cls(
+            # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
+            int(np.count_nonzero(block.weights)),
+            float(block.weights.sum()),
+            None if n_classes is None else class_weights(block, n_classes),
+            block.n_rows,
+            getattr(block.X, "nnz", 0),
+            {name: block_digest(index, values) for name, values in parts.items()},
+        )
+
+
 @dataclass
 class ManifestDraft:
     """The manifest of a store that is being written, a block at a time."""
 
-    n_classes: int | None
     rows: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     class_weights: list[np.ndarray] = field(default_factory=list)
@@ -148,20 +172,15 @@ class ManifestDraft:
     entries: list[int] = field(default_factory=lambda: [0])
     digests: dict[str, list[int]] = field(default_factory=dict)
 
-    @property
-    def n_blocks(self) -> int:
-        return len(self.rows)
-
-    def add(self, block: Block, digests: dict[str, int]) -> None:
-        """Count one block as it is stored."""
-        # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
-        self.rows.append(int(np.count_nonzero(block.weights)))
-        self.weights.append(float(block.weights.sum()))
-        if self.n_classes is not None:
-            self.class_weights.append(class_weights(block, self.n_classes))
-        self.stored_rows.append(block.n_rows)
-        self.entries.append(self.entries[-1] + getattr(block.X, "nnz", 0))
-        for name, digest in digests.items():
+    def add(self, facts: BlockFacts) -> None:
+        """Add those of the next block."""
+        self.rows.append(facts.rows)
+        self.weights.append(facts.weights)
+        if facts.class_weights is not None:
+            self.class_weights.append(facts.class_weights)
+        self.stored_rows.append(facts.stored_rows)
+        self.entries.append(self.entries[-1] + facts.entries)
+        for name, digest in facts.digests.items():
             self.digests.setdefault(name, []).append(digest)
 
     def finished(self, *, is_sparse: bool) -> Manifest:
@@ -169,7 +188,7 @@ class ManifestDraft:
         return Manifest(
             np.array(self.rows, np.int64),
             np.array(self.weights, np.float64),
-            None if self.n_classes is None else np.array(self.class_weights).reshape(-1, self.n_classes),
+            np.array(self.class_weights) if self.class_weights else None,
             np.array(self.stored_rows, np.int64),
             np.array(self.entries, np.int64) if is_sparse else None,
             {name: np.array(values, np.uint32) for name, values in self.digests.items()},

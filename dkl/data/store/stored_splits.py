@@ -11,7 +11,7 @@ import numpy as np
 from dkl.data.splits import SplitSet
 from dkl.data.store.commit import Home, staged
 from dkl.data.store.digests import arrays_digest, block_digest, json_digest
-from dkl.data.store.growing import GrowingArray
+from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
 from dkl.errors import CorruptChunkError, StoreReplacedError
@@ -52,12 +52,13 @@ def write_split(
     try:
         with staged(place, "set of splits", overwrite=overwrite, home=home) as staging:
             # Chunks as long as those of the rows: a block reads one chunk of codes.
-            array = GrowingArray(staging.group, "codes", chunk=chunk, shard=shard)
             digests = []
-            for index, values in enumerate(codes):
-                array.append(values)
-                digests.append(block_digest(index, values))
-            array.close(np.empty(0, np.uint8))
+            with WritingThreads(check=staging.check_owner) as threads:
+                array = GrowingArray(staging.group, "codes", threads, chunk=chunk, shard=shard)
+                for index, values in enumerate(codes):
+                    array.append(values)
+                    digests.append(block_digest(index, values))
+                array.close(np.empty(0, np.uint8))
             arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
             if split.class_weights is not None:
                 arrays["class_weights"] = split.class_weights

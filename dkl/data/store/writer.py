@@ -15,18 +15,26 @@ from scipy import sparse
 from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.columns.free_text import stored_arrays
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.in_threads import Backlog
 from dkl.data.ingest.precision import stored_as
 from dkl.data.labels import check_targets, numeric_targets
+from dkl.data.pieces import Pieces
 from dkl.data.schema import Schema
+from dkl.data.sources.rows import nbytes_of
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
 from dkl.data.store.digests import arrays_digest, json_digest
+from dkl.data.store.growing import WritingThreads
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import ManifestDraft, node_names, row_column_nodes, write_arrays
+from dkl.data.store.manifest import BlockFacts, ManifestDraft, node_names, row_column_nodes, write_arrays
 from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS
+from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.version import __version__
+
+# The share of the free memory that blocks may take which are encoded and written.
+_OF_FREE = 8
 
 
 class DatasetWriter:
@@ -49,6 +57,9 @@ class DatasetWriter:
         JSON values to keep with the metadata.
     home : Home or None
         The store that these rows are added to, where they are a version of one.
+    most_bytes : int or None
+        Of blocks that are encoded and written while further rows come: at most one a core, and at least one in any
+        case. None is an eighth of the free memory.
 
     Raises
     ------
@@ -80,6 +91,7 @@ class DatasetWriter:
         rows_a_block: int | None = None,
         further: Mapping[str, Any] | None = None,
         home: Home | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self.location = Location.of(store, storage_options)
         self.schema = schema
@@ -90,10 +102,11 @@ class DatasetWriter:
         self._home = home
         # Of sparse rows the density must be seen first.
         self._rows_a_block = rows_a_block or (None if schema.is_sparse else self._dense_rule())
-        self._pending: list[Block] = []
-        self._buffered = 0
-        self._manifest = ManifestDraft(schema.n_classes)
-        self._arrays: BlockArrays | None = None
+        self._most_bytes = most_bytes
+        self._pending: Pieces[Block] = Pieces()
+        self._entries = 0
+        self._manifest = ManifestDraft()
+        self._n_blocks = 0
         self._exit = ExitStack()
         self._staging: Staging | None = None
 
@@ -151,8 +164,8 @@ class DatasetWriter:
         if not block.n_rows:
             return
         self.rows_written += block.n_rows
-        self._pending.append(block)
-        self._buffered += block.n_rows
+        self._pending.add(block)
+        self._entries += getattr(block.X, "nnz", 0)
         self._flush_whole_blocks()
 
     def _checked(self, X: GivenRows, y: GivenValues, weight: GivenValues, row_id: GivenValues) -> Block:
@@ -163,7 +176,9 @@ class DatasetWriter:
             raise TypeError(f"the schema says is_sparse={schema.is_sparse} and the rows are {type(rows).__name__}")
         if rows.shape[1] != schema.n_columns:
             raise ValueError(f"X has {rows.shape[1]} columns; the store has {schema.n_columns}")
-        check_rows(rows, first_row=first, names=schema.column_names)
+        if rows.dtype != schema.dtype:
+            # rows that are stored as they come are checked by the threads that write them
+            check_rows(rows, first_row=first, names=schema.column_names)
         n = rows.shape[0]
         for name, given, wanted in (("y", y, schema.task), ("weight", weight, schema.has_weight)):
             if (given is not None) != bool(wanted):
@@ -196,8 +211,8 @@ class DatasetWriter:
         if schema.n_classes is None:
             check_targets(values, first_row=first)
             return numeric_targets(values, first_row=first)
-        wrong = np.flatnonzero((values < 0) | (values >= schema.n_classes))
-        if values.dtype.kind not in "iu" or len(wrong):
+        if values.dtype.kind not in "iu" or values.min(initial=0) < 0 or values.max(initial=0) >= schema.n_classes:
+            wrong = np.flatnonzero((values < 0) | (values >= schema.n_classes))
             what = f"y[{first + int(wrong[0])}] is {values[wrong[0]]}" if len(wrong) else f"y has dtype {values.dtype}"
             raise ValueError(f"{what}; expected class codes, integers from 0 to {schema.n_classes - 1}")
         return values.astype(np.int32)
@@ -206,33 +221,41 @@ class DatasetWriter:
         """Write as many whole blocks as are buffered; with `all_of_it` what is left as the last block, too."""
         if self._rows_a_block is None:
             self._rows_a_block = self._sparse_rule(all_of_it)
-        rows = self._rows_a_block
-        if rows is None or (self._buffered < rows and not all_of_it):
-            return
-        joined = joined_blocks(self._pending)
         # What does not fill a block waits for the rows of the next call.
-        stop = joined.n_rows if all_of_it else joined.n_rows // rows * rows
-        for start in range(0, stop, rows):
-            self._write_block(joined.rows(slice(start, min(start + rows, stop))))
-        rest = joined.rows(slice(stop, None))
-        self._pending = [rest] if rest.n_rows else []
-        self._buffered = rest.n_rows
+        while self._rows_a_block is not None and self._pending.n_rows >= self._rows_a_block:
+            self._write_block(self._pending.taken(self._rows_a_block))
+        if all_of_it and self._pending.n_rows:
+            self._write_block(self._pending.taken(self._pending.n_rows))
 
     def _sparse_rule(self, all_of_it: bool) -> int | None:
         """Rows a block by the density of the first rows, once a whole block of them is there."""
-        entries = sum(getattr(block.X, "nnz", 0) for block in self._pending)
-        rows = block_rows(sparse_row_bytes(entries, self._buffered, self.schema.dtype), self.n_rows)
-        return rows if all_of_it or self._buffered >= rows else None
+        rows = block_rows(sparse_row_bytes(self._entries, self._pending.n_rows, self.schema.dtype), self.n_rows)
+        return rows if all_of_it or self._pending.n_rows >= rows else None
 
     def _write_block(self, block: Block) -> None:
+        if not self._n_blocks:
+            self._begun = self._begin(block)
+        arrays, counted = self._begun
+        first_row = self.rows_written - self._pending.n_rows - block.n_rows
+        counted.add(self._counted, self._n_blocks, first_row, block, arrays.append(block))
+        self._n_blocks += 1
+
+    def _counted(self, index: int, first_row: int, block: Block, parts: dict[str, np.ndarray]) -> BlockFacts:
+        """What the manifest keeps of a block, whose values are looked at before."""
+        check_rows(block.X, first_row=first_row, names=self.schema.column_names)
+        return BlockFacts.of(index, block, parts, self.schema.n_classes)
+
+    def _begin(self, block: Block) -> tuple[BlockArrays, Backlog]:
+        """The arrays, made for the first block, and what is counted of all blocks: in threads."""
         staging = self._writing
         staging.check_owner()
-        if self._arrays is None:
-            # Where there are fewer rows than a block holds, a chunk is as large as they are.
-            self._rows_a_block = min(self._rows_a_block or block.n_rows, max(block.n_rows, 1))
-            self._arrays = BlockArrays(staging.group, self.schema, self._rows_a_block, n_rows=self.n_rows)
-        digests = self._arrays.append(self._manifest.n_blocks, block)
-        self._manifest.add(block, digests)
+        most = free_memory() // _OF_FREE if self._most_bytes is None else self._most_bytes
+        at_once = int(np.clip(most // (2 * nbytes_of(block)), 1, usable_cores()))
+        threads = self._exit.enter_context(WritingThreads(at_once, staging.check_owner))
+        # Where there are fewer rows than a block holds, a chunk is as large as they are.
+        self._rows_a_block = min(self._rows_a_block or block.n_rows, block.n_rows)
+        arrays = BlockArrays(staging.group, self.schema, threads, self._rows_a_block, n_rows=self.n_rows)
+        return arrays, Backlog(threads.pool, at_once, self._manifest.add)
 
     @property
     def _writing(self) -> Staging:
@@ -247,11 +270,12 @@ class DatasetWriter:
             raise ValueError(
                 f"{self.rows_written} rows were written to {self.location.place}; {self.n_rows} were announced"
             )
-        if self._pending:
-            self._flush_whole_blocks(all_of_it=True)
-        if self._arrays is None or not any(self._manifest.rows):
+        self._flush_whole_blocks(all_of_it=True)
+        arrays, counted = self._begun
+        arrays.close()
+        counted.finish()
+        if not any(self._manifest.rows):
             raise ValueError("all weights are 0; at least one row must count")
-        self._arrays.close()
         manifest = self._manifest.finished(is_sparse=self.schema.is_sparse)
         manifest.write(self._writing.group)
         texts = self._text_facts()
@@ -263,7 +287,7 @@ class DatasetWriter:
             "n_rows": self.rows_written,
             "rows_a_block": self._rows_a_block,
             "n_blocks": manifest.rows.size,
-            "arrays": self._arrays.facts(),
+            "arrays": arrays.facts(),
             "manifest": manifest.digest,
             "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
@@ -294,15 +318,3 @@ class DatasetWriter:
         named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
         nodes = self._writing.location.nodes_digest(row_column_nodes(schema))
         return {"row_columns": named, "held_by": schema.held_by, "row_column_nodes": nodes}
-
-
-def joined_blocks(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate
-    columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id")]
-    y, weight, row_id = (None if column[0] is None else np.concatenate(column) for column in columns)
-    X = stack([block.X for block in blocks])
-    named = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
-    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named)

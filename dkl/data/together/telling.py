@@ -6,12 +6,12 @@ import re
 import shlex
 from typing import Any
 
+import dask
 import numpy as np
 from scipy import sparse
 
 from dkl.data.dataset import Dataset
 from dkl.data.schema import HeldBy
-from dkl.data.store.copying import blocks_in_order
 from dkl.errors import hint
 
 _IDS = {
@@ -82,7 +82,9 @@ def suspect(dataset: Dataset) -> tuple[str, HeldBy] | None:
             named.append((name, "time" if words & _TIMES else "group", place, width))
     if not named:
         return None
-    rows = next(block for block in blocks_in_order(dataset.source) if block.n_rows).X[:_LOOKED_AT]
+    first = int(np.flatnonzero(dataset.source.block_rows)[0])
+    (ticket,) = dask.compute(dataset.source.ticket(first), traverse=False)
+    rows = dataset.source.reader().load(ticket).X[:_LOOKED_AT]
     for name, role, place, width in named:
         part: Any = rows[:, list(range(place, place + width))]
         part = np.asarray(part.todense() if sparse.issparse(part) else part)

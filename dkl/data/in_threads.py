@@ -1,0 +1,67 @@
+"""Work that threads do ahead of whoever takes its results, or behind whoever hands it out, in order and in bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(
+    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], window: int
+) -> Iterator[Result]:
+    """``map(function, items)`` on a pool, with at most `window` items read ahead of the result that is asked for."""
+    running: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            # Submitted in order and taken in order: the slowest of those under way is waited for, and memory stays
+            # bounded.
+            running.append(pool.submit(function, item))
+            if len(running) >= window:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+class Backlog:
+    """Calls that a pool makes while further ones are handed out, `most` of them at a time.
+
+    Results are taken in the order of the calls, and so are errors: `add` and `finish` raise the first one.
+
+    Parameters
+    ----------
+    pool : Executor
+    most : int
+        Calls that are begun or wait; whoever adds one more waits for the first of them.
+    taken : callable or None
+        Receives each result, in the thread that adds calls.
+    """
+
+    def __init__(self, pool: Executor, most: int, taken: Callable[[Any], object] | None = None) -> None:
+        self._pool, self._most, self._taken = pool, most, taken
+        self._running: deque[Future[Any]] = deque()
+
+    def add(self, function: Callable[..., Result], *arguments: object) -> Future[Result]:
+        """Have the pool call a function; waits while `most` calls are under way."""
+        while len(self._running) >= self._most:
+            self._take()
+        future = self._pool.submit(function, *arguments)
+        self._running.append(future)
+        return future
+
+    def finish(self) -> None:
+        """Wait for all calls."""
+        while self._running:
+            self._take()
+
+    def _take(self) -> None:
+        result = self._running.popleft().result()
+        if self._taken is not None:
+            self._taken(result)

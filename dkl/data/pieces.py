@@ -1,0 +1,69 @@
+"""Rows that come in pieces of any size, and are taken in others: arrays, or blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from scipy import sparse
+
+from dkl.protocols.block import Block
+
+Rows = TypeVar("Rows", np.ndarray, Block)
+
+
+class Pieces(Generic[Rows]):
+    """Rows as they come, from which any number is taken in their order, without a copy where they came together."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Rows] = deque()
+        self.n_rows = 0
+
+    def add(self, rows: Rows) -> None:
+        """Put rows behind those that are there."""
+        if _n_rows(rows):
+            self._pieces.append(rows)
+            self.n_rows += _n_rows(rows)
+
+    def first(self, n_rows: int) -> Rows:
+        """The first rows, which stay, in one piece from now on; at least one."""
+        rows = self.taken(n_rows)
+        self._pieces.appendleft(rows)
+        self.n_rows += n_rows
+        return rows
+
+    def taken(self, n_rows: int) -> Rows:
+        """The first rows, which are not there afterwards; at least one."""
+        self.n_rows -= n_rows
+        found: list[Rows] = []
+        while n_rows:
+            piece = self._pieces.popleft()
+            if _n_rows(piece) > n_rows:
+                self._pieces.appendleft(_cut(piece, slice(n_rows, None)))
+                piece = _cut(piece, slice(n_rows))
+            found.append(piece)
+            n_rows -= _n_rows(piece)
+        return found[0] if len(found) == 1 else _joined(found)
+
+
+def joined_blocks(blocks: list[Block]) -> Block:
+    """Consecutive blocks as one."""
+    stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate
+    columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id")]
+    y, weight, row_id = (None if column[0] is None else np.concatenate(column) for column in columns)
+    X = stack([block.X for block in blocks])
+    named = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
+    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named)
+
+
+def _n_rows(rows: Any) -> int:
+    return rows.n_rows if isinstance(rows, Block) else len(rows)
+
+
+def _cut(rows: Any, part: slice) -> Any:
+    return rows.rows(part) if isinstance(rows, Block) else rows[part]
+
+
+def _joined(pieces: Any) -> Any:
+    return joined_blocks(pieces) if isinstance(pieces[0], Block) else np.concatenate(pieces)
