@@ -28,6 +28,7 @@ from dkl.passes.memory import MemoryProjection, device_items, fit_limits, pass_n
 from dkl.passes.room import Room
 from dkl.passes.timing import seconds_counted, seconds_of_rows
 from dkl.passes.tree_sum import count_nodes, task_level
+from dkl.process import waited_seconds
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
 from dkl.protocols.records import Fold, Record
@@ -41,6 +42,8 @@ _BESIDE, _BEGINS_S = 1.25, 0.2
 _TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
 # Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
 _LONG_S, _CHEAPER = 3_600.0, 0.5
+# Blocks that are read, at least two and at most four, until that has taken so many seconds.
+_LEAST_READS, _MOST_READS, _READING_S = 2, 4, 0.25
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
@@ -103,7 +106,7 @@ class Plan:
     slots : int
         Blocks that are computed on at once, over all processes, each by a core of its own.
     flops_per_second, bytes_per_second : float
-        Measured on this machine: a matrix product on one thread, and one block read.
+        Measured on this machine: a matrix product on one thread, and blocks read one after the other.
     is_cluster : bool
         Passes run in other processes than the driver.
     device : str
@@ -348,10 +351,10 @@ class Plan:
 def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure: object = None) -> Plan:
     """What fitting `learner` on `dataset` will take: time and passes, as a rule and at most, and bytes at most.
 
-    Nothing is fitted: one block is read, each kind of pass is timed on a few of its rows, and passes that end when they
-    have settled are expected as often as fits of their kind needed them. Of a machine that chooses its features, the
-    time follows from `effort`, from the size of the rows, and from a look at the block: whether waves and thresholds
-    tell its rows better than lines.
+    Nothing is fitted: two to four blocks are read, each kind of pass is timed on a few of its rows, and passes that end
+    when they have settled are expected as often as fits of their kind needed them. Of a machine that chooses its
+    features, the time follows from `effort`, from the size of the rows, and from a look at the first of the blocks:
+    whether waves and thresholds tell its rows better than lines.
 
     Parameters
     ----------
@@ -518,7 +521,7 @@ def product_rate() -> float:
 
 
 def _one_block(rows: Dataset) -> tuple[Block | None, float]:
-    """A block of rows in a store or in memory, and stored bytes a second of one process that reads it."""
+    """A block of rows in a store or in memory, and stored bytes a second of one process that reads some blocks."""
     source = rows.source
     if not rows.n_rows:
         return None, float("inf")
@@ -528,11 +531,22 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
     if not source.stored_nbytes:
         # of rows that Dask computes nothing is computed for a plan
         return (None if dask.is_dask_collection(ticket) else reader.load(ticket)), float("inf")
-    started = time.perf_counter()
-    block = reader.load(ticket)
-    seconds = max(time.perf_counter() - started, 1e-9)
-    # One block stands for all: the share of its rows in all rows is its share of the bytes.
-    return block, source.stored_nbytes * (source.block_rows[index] / rows.n_rows) / seconds
+    # Others as far from each other as can be, since the system reads ahead; all are of about the same size.
+    filled = np.flatnonzero(source.block_rows >= source.block_rows[index] / 2)
+    others = [int(filled[-1 - place]) for place in np.arange(_MOST_READS) * len(filled) // _MOST_READS]
+    block, spent = None, 0.0
+    rates: list[float] = []
+    # The first read loads code, and any may be held up once: the best of several of different blocks counts.
+    for number in dict.fromkeys([index, *others]):
+        if len(rates) >= _LEAST_READS and spent > _READING_S:
+            break
+        started = time.perf_counter() - waited_seconds()
+        read = reader.load(source.ticket(number))
+        seconds = max(time.perf_counter() - waited_seconds() - started, 1e-9)
+        block, spent = block or read, spent + seconds
+        # One block stands for all: the share of its rows in all rows is its share of the bytes.
+        rates.append(source.stored_nbytes * (source.block_rows[number] / rows.n_rows) / seconds)
+    return block, max(rates)
 
 
 def _is_kept(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> bool:

@@ -27,6 +27,8 @@ _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
 _CALL_NUMBERS = 2_000
 # KiB that code of a library must hold to be given back: less is not worth a call.
 _LEAST_CODE_KIB = 1024
+# Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
+_WAITED = Path("/proc/thread-self/schedstat")
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -61,6 +63,17 @@ def free_memory() -> int:
     """Bytes that this process may still take: of its machine, and of the control groups (containers) around it."""
     in_groups = (_free_in(group) for group in _limiting_groups(_CGROUPS, _OWN_CGROUPS))
     return min([psutil.virtual_memory().available, *(free for free in in_groups if free is not None)])
+
+
+def waited_seconds() -> float:
+    """Seconds that this thread could have run and other work had the processors; 0 where the system does not say.
+
+    What is timed by the clock without them is what it would take on a quiet machine: computing, and waiting for a disk.
+    """
+    try:
+        return int(_WAITED.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _quotas(mounted: Path, own: Path) -> Iterator[float]:

@@ -480,3 +480,23 @@ def test_a_machine_has_room_for_what_may_win_though_other_features_take_longer()
     assert max(kind.held["searched rows"] for kind in searches) == of_all.planned_memory(rows)["searched rows"]
     # they run in place of others, and add no time
     assert all(kind.calls == 0 for kind in searches)
+
+
+def test_a_read_that_is_held_up_does_not_set_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block in a hundred seconds would be counted once for each pass."""
+    rows = np.random.default_rng(0).standard_normal((4_000, 20)).astype("f4")
+    ds = create_dataset(tmp_path / "rows.zarr", rows, rows[:, 0] > 0, rows_a_block=500)
+    reader = type(ds.source.reader())
+    original, calls = reader.load, []
+
+    def held_up(self: Any, *given: Any) -> Block:
+        calls.append(given)
+        if len(calls) == 1:
+            time.sleep(0.5)
+        return original(self, *given)
+
+    monkeypatch.setattr(reader, "load", held_up)
+    found = plan(RandomFeatures(n_features=10), ds)
+    assert found.bytes_per_second > 10 * ds.source.stored_nbytes / 8 / 0.5
+    # no more is read where a block takes long
+    assert len(calls) == 2

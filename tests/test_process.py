@@ -311,3 +311,32 @@ def test_code_that_was_written_to_is_kept() -> None:
         mapping("6", "r-xp", "/lib/small.so", 12, 0),
     ]
     assert list(process._code_of_files([others[0], code, *others[1:]])) == [(0x1000, 0x1FFF)]
+
+
+BUSY = """
+import os, threading, time
+from dkl.process import waited_seconds
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+others = []
+for _ in range(3):
+    others.append(os.fork())
+    while not others[-1]:
+        pass
+try:
+    began, ran, waited = time.perf_counter(), time.thread_time(), waited_seconds()
+    while time.thread_time() - ran < 0.3:
+        pass
+    ran, took = time.thread_time() - ran, time.perf_counter() - began
+    print(ran, took, waited_seconds() - waited)
+finally:
+    for other in others:
+        os.kill(other, 9)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say")
+def test_time_is_told_from_waiting_for_a_processor() -> None:
+    out = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True).stdout
+    ran, took, waited = map(float, out.split())
+    assert took > 1.5 * ran
+    assert took - waited == pytest.approx(ran, rel=0.3)
