@@ -1,4 +1,4 @@
-"""Chunks of a store, decoded straight into the rows and encoded in the thread that asks: zarr takes longer around it."""
+"""Chunks of a store, decoded straight into the rows and encoded by the thread that asks: zarr takes longer for both."""
 
 from __future__ import annotations
 
