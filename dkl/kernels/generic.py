@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import blake2b
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -70,6 +71,18 @@ def _written_out(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> An
     return W
 
 
+def placed_steps(xp: ModuleType, projection: StepProjection) -> tuple[Any, ...]:
+    """The columns, thresholds, kinds and upper ends of steps where `xp` computes: sent once, not with every tile."""
+    tables = _placed.setdefault(projection, {})
+    if "steps" not in tables:
+        kinds = projection.kinds == HINGE
+        whole = [np.ascontiguousarray(table, dtype=np.int32) for table in (projection.columns, kinds)]
+        real = [np.ascontiguousarray(table, dtype=np.float64) for table in (projection.thresholds, projection.high)]
+        columns, hinges, thresholds, high = map(xp.asarray, (*whole, *real))
+        tables["steps"] = (columns, thresholds, hinges, high)
+    return tables["steps"]
+
+
 def forget_matrices() -> None:
     """Let go of all matrices on a device, where its memory is needed for something else."""
     _placed.clear()
@@ -99,7 +112,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     if isinstance(feature_map.projection, NystromProjection):
         rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
         if getattr(xp, "__name__", "") == "cupy" and getattr(nystrom.kernel, "is_elementary", False):
-            precision = nystrom_precision(nystrom, feature_map.amplitudes, dtype)
+            precision = _precision(nystrom, feature_map.amplitudes, dtype)
             return [xp.asarray(_nystrom_values(xp, rows, nystrom, precision), dtype=dtype) * amplitudes]
         # Other kernels are SciPy's: their similarities are made on the host, and only the result goes back.
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
@@ -110,6 +123,15 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
         return [similarity_values(xp, angles(xp, rows, wave_map(feature_map), dtype), feature_map, dtype)]
     z = angles(xp, rows, feature_map, dtype)
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
+
+
+def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
+    """`nystrom_precision`, which reads the whole of a matrix: once for each amplitudes, not with every tile."""
+    known = _placed.setdefault(nystrom, {})
+    key = f"precision {dtype} {blake2b(amplitudes.tobytes()).hexdigest()}"
+    if key not in known:
+        known[key] = nystrom_precision(nystrom, amplitudes, dtype)
+    return known[key]
 
 
 def distance_source(dtype: np.dtype) -> str:

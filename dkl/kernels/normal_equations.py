@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -13,7 +13,15 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    on_host,
+    scores_on_gpu,
+    tile_rows,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.newton.gram import CurvedRows, GramSum, packed_size
@@ -92,6 +100,9 @@ class NewtonOptions:
         Of the mapped rows and of the Hessians' products.
     exact : bool
         Scores and gradients in float64, whatever `dtype` is.
+    rounded : bool
+        A GPU may round mapped rows to the 10 bits of its tensor cores for the Hessians, which is enough for steps that
+        exact gradients correct.
     epsilon : float
         Of the loss "huber"; of "pinball" the width of the parabola in place of its kink.
     quantiles : tuple of float or None
@@ -106,6 +117,7 @@ class NewtonOptions:
     first_order: bool = True
     dtype: str = "float32"
     exact: bool = True
+    rounded: bool = False
     epsilon: float = 0.1
     quantiles: tuple[float, ...] | None = None
 
@@ -307,7 +319,7 @@ def _table_losses(
     steps: np.ndarray,
     options: NewtonOptions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `_line_losses` writes, by the table of losses."""
+    """What `_line_losses` writes, by the table of losses, of rows on the host."""
     loss, counted = newton_loss(options.loss, options.epsilon, options.quantiles), weight > 0.0
     losses = np.empty(steps.shape)
     # The mean exp(f) of a step that is far too long overflows: its loss is infinite, and the step is not taken.
@@ -322,6 +334,32 @@ def _table_losses(
             curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
     slope, curvature = (np.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
     return losses, -weight * slope, curvature / loss.curvature_unit
+
+
+def _losses_on_gpu(
+    start: Any, move: Any, targets: Any, weight: Any, steps: np.ndarray, options: NewtonOptions
+) -> tuple[Any, Any, Any]:
+    """`_table_losses` of arrays on a GPU, which stay there; of the softmax `_joint_losses`."""
+    xp = array_module(start)
+    at = [start + xp.asarray(lengths) * move for lengths in steps.T]
+    if options.loss == "softmax":
+        codes, own = targets.argmax(axis=1), weight[:, 0]
+        losses = xp.stack([own @ SOFTMAX.value(codes, score) for score in at])[None]
+        return losses, -weight * SOFTMAX.slope(codes, at[0]), xp.asarray(weight > 0.0, dtype=np.float64)
+    loss: Any = newton_loss(options.loss, options.epsilon, options.quantiles)
+    if options.quantiles is not None:
+        loss = replace(loss, quantile=xp.asarray(loss.quantile))
+    counted = weight > 0.0
+    # a row that does not count may have no loss
+    none = xp.zeros_like(start)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = [xp.where(counted, weight * loss.value(targets, score), none).sum(axis=0) for score in at]
+        slope = xp.where(counted, loss.slope(targets, at[0]), none)
+        curvature = xp.where(counted, loss.curvature(targets, at[0]), none)
+        if options.change:
+            curvature = curvature - xp.where(counted, loss.curvature(targets, start), none)
+    slope, curvature = (xp.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
+    return xp.stack(values, axis=1), -weight * slope, curvature / loss.curvature_unit
 
 
 def _joint_losses(
@@ -422,6 +460,8 @@ def newton_sums(
         "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians, divided by
         the loss's unit of curvature.
     """
+    if is_on_gpu(X):
+        return _newton_sums_on_gpu(X, targets, weight, feature_map, trial, options)
     g, width = trial.coefficients.shape
     sums: dict[str, np.ndarray] = {}
     if options.first_order:
@@ -430,13 +470,13 @@ def newton_sums(
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
     n_rows, m = X.shape[0], feature_map.n_features
-    in_memory = not is_on_gpu(X) and bool(hessians or not is_plain_sparse(X, feature_map))
+    in_memory = bool(hessians or not is_plain_sparse(X, feature_map))
     held = min(n_rows, newton_tile(m, options.dtype) if hessians else cached_tile(m, options.dtype))
     curved = CurvedRows(hessians, np.empty((held if in_memory else 0, m), options.dtype))
     if in_memory:
         tiles = _cached_tiles(X, feature_map, options.dtype, curved, kept)
     else:
-        tiles = (mapped_tiles if is_on_gpu(X) else sparse_tiles)(X, feature_map, options.dtype)
+        tiles = sparse_tiles(X, feature_map, options.dtype)
     following = np.flatnonzero(options.follows) if hessians else np.zeros(0, np.int64)
     for rows, phi in tiles:
         tile_weight = weight[rows]
@@ -454,6 +494,61 @@ def newton_sums(
     for number in following:
         sums["hessian"][number] += sums["hessian"][number - 1]
     return sums
+
+
+def _newton_sums_on_gpu(
+    X: Any,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    feature_map: FeatureMap,
+    trial: TrialSteps,
+    options: NewtonOptions,
+) -> dict[str, np.ndarray]:
+    """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
+
+    Where rows with a change of curvature are picked, which are few, it waits once a tile for their number.
+    """
+    xp, g = array_module(X), len(trial.coefficients)
+    models = np.vstack([trial.coefficients, trial.directions])
+    # sent once, not with every tile
+    sent, y = xp.asarray(models), xp.asarray(targets, dtype=np.float64)
+    counts = xp.asarray(weight if weight.ndim == 2 else weight[:, None], dtype=np.float64)
+    size = 0 if options.columns is None else packed_size(*options.columns)
+    found = np.zeros((0 if options.columns is None else len(options.hessian_of), size))
+    grams = [GramSum(options.columns, out, rounded=options.rounded) for out in found if options.columns is not None]
+    # the rows of the squared error all count by their weights, whatever the model is
+    all_alike = options.loss == "squared_error" and not options.change and bool(np.all(weight == 1.0))
+    sums: dict[str, Any] = {}
+    for rows, phi in mapped_tiles(X, feature_map, options.dtype):
+        scores = scores_on_gpu(phi, sent) if models.any() else xp.zeros((len(phi), 2 * g))
+        tile_counts = counts[rows] + xp.zeros_like(y[rows])
+        losses, descent, curvature = _losses_on_gpu(
+            scores[:, :g], scores[:, g:], y[rows], tile_counts, trial.steps, options
+        )
+        if options.first_order:
+            gradient = weighted_rows_on_gpu(xp.ascontiguousarray(descent.T), phi)
+            tile = {"loss": losses, "gradient": -xp.concat([gradient, descent.sum(axis=0)[:, None]], axis=1)}
+            sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
+        if not grams:
+            continue
+        own = xp.take(tile_counts * curvature, xp.asarray(options.hessian_of), axis=1)
+        for number, gram in enumerate(grams):
+            follows = bool(options.follows) and options.follows[number]
+            counted = own[:, number] - own[:, number - 1] if follows else own[:, number]
+            if options.change or follows:
+                # few rows have another curvature than before, or than the model before
+                some = xp.flatnonzero(counted)
+                gram.add(xp.take(phi, some, axis=0), xp.take(counted, some))
+            else:
+                gram.add(phi, None if all_alike else counted)
+    parts = {f"{name} {k}": part for k, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
+    here = together_on_host({**sums, **parts})
+    for number, gram in enumerate(grams):
+        gram.take({name: here.pop(f"{name} {number}") for name in gram.on_gpu()})
+        gram.finish()
+        if options.follows and options.follows[number]:
+            found[number] += found[number - 1]
+    return {**here, "hessian": found} if grams else here
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

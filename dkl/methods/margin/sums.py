@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.device import array_module, together_on_host
 from dkl.kernels.newton.gram import rows_at, signed_products
 from dkl.kernels.normal_equations import design_tiles
 from dkl.protocols.arrays import Rows
@@ -127,20 +127,7 @@ def corrective_sums(
                 sums[name] += value
             else:
                 sums[name] = value.astype(np.float64)
-    return _together_on_host({**sums, **change.sums()})
-
-
-def _together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Sums on the host; sums on a GPU are copied together, so that the host waits once."""
-    there = {name: value for name, value in sums.items() if is_on_gpu(value)}
-    if not there:
-        return sums
-    xp = array_module(next(iter(there.values())))
-    flat, found, start = on_host(xp.concat([value.ravel() for value in there.values()])), dict(sums), 0
-    for name, value in there.items():
-        found[name] = flat[start : start + value.size].reshape(value.shape)
-        start += value.size
-    return found
+    return together_on_host({**sums, **change.sums()})
 
 
 def _scores(phi: Any, models: np.ndarray) -> Any:
