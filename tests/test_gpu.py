@@ -41,6 +41,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
 from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
@@ -67,6 +68,7 @@ from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels.cuda_sources import played
+from tests.kernels import cases
 from tests.linear.problems import dataset
 
 PLAYED = Path(__file__).parent / "played_gpu"
@@ -616,6 +618,23 @@ def test_the_host_waits_once_a_block_for_a_corrective_round(
         for name, value in expected.items():
             assert isinstance(found[name], np.ndarray)
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["standard", "minmax", "unit", "quantile"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_are_scaled_by_one_kernel(kind: str, dtype: str, gpu: str) -> None:
+    """Also numbers beyond the knots, on them and between tied ones, and columns that keep their values."""
+    X = np.round(8 * np.random.default_rng(0).normal(size=(500, 4))) / 8
+    scaler = cases.scaler(kind, 4)
+    import cupy
+
+    there = device.rows_on(X, "gpu")
+    generic.scaled(cupy, there, scaler, np.dtype(dtype))
+    before = dict(cupy.counts) if gpu == "played" else {}
+    found = generic.scaled(cupy, there, scaler, np.dtype(dtype))
+    if gpu == "played":
+        assert cupy.counts["launches"] - before["launches"] <= 4
+    np.testing.assert_allclose(found.get(), scale_rows(X, scaler, dtype), rtol=1e-12 if dtype == "float64" else 1e-6)
 
 
 LOSSES = ("squared_hinge", "log_loss", "squared_error", "huber", "pinball", "poisson", "gamma", "softmax")

@@ -11,6 +11,7 @@ __all__ = [
     "columns_at_once",
     "map_source",
     "row_sum_source",
+    "scaling_source",
     "score_source",
     "wave_sum_source",
 ]
@@ -94,6 +95,46 @@ extern "C" __global__ void steps(
 }
 """
 
+_SCALING = r"""
+// One thread a number of rows (n, d): less the centre of its column, times its factor, or where there are knots (d, Q)
+// its normal score: as far between the scores of two knots as it lies between these, and for a number that equals tied
+// knots the mean of the first and the last of their scores.
+extern "C" __global__ void scale(
+    const double* __restrict__ X, const double* __restrict__ centers, const double* __restrict__ factors,
+    const double* __restrict__ knots, const double* __restrict__ scores, REAL* __restrict__ out,
+    const int n, const int d, const int Q)
+{
+    const unsigned number = blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (unsigned)n * (unsigned)d) return;
+    const unsigned j = number % d;
+    const double x = X[number];
+    // a column that passes has the factor 1, any other one 0 where there are knots
+    if (Q == 0 || factors[j] != 0.0) {
+        out[number] = (REAL)((x - centers[j]) * factors[j]);
+        return;
+    }
+    const double* own = knots + (size_t)j * Q;
+    int left = 0, right = 0;
+    for (int stop = Q; left < stop;) {
+        const int middle = (left + stop) / 2;
+        if (own[middle] < x) left = middle + 1; else stop = middle;
+    }
+    for (int stop = Q; right < stop;) {
+        const int middle = (right + stop) / 2;
+        if (own[middle] <= x) right = middle + 1; else stop = middle;
+    }
+    left = min(left, Q - 1);
+    right = right > 0 ? right - 1 : 0;
+    const int below = left > 0 ? left - 1 : 0;
+    const double gap = own[left] - own[below];
+    double share = (x - own[below]) / (gap > 0.0 ? gap : 1.0);
+    // numbers beyond the outermost knots have the score of these
+    share = share < 0.0 ? 0.0 : share > 1.0 ? 1.0 : share;
+    const double between = scores[below] + share * (scores[left] - scores[below]);
+    out[number] = (REAL)(own[left] == x ? 0.5 * (scores[left] + scores[right]) : between);
+}
+"""
+
 _SCORES = r"""
 // GROUP threads a row, in double precision: out (n, g) of features (n, m) and models (g, m + 1), intercepts last.
 extern "C" __global__ void scores(
@@ -159,6 +200,11 @@ def map_source(dtype: np.dtype) -> str:
     """`waves` and `steps` of features in a dtype."""
     real = {"float32": ("float", "sincosf"), "float64": ("double", "sincos")}[dtype.name]
     return _defined(_MAPS, 1, REAL=real[0], SINCOS=real[1])
+
+
+def scaling_source(dtype: np.dtype) -> str:
+    """`scale` of rows in double precision to a dtype."""
+    return _defined(_SCALING, 1, REAL={"float32": "float", "float64": "double"}[dtype.name])
 
 
 def score_source(dtype: np.dtype, n_models: int) -> str:
