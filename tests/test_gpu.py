@@ -67,8 +67,8 @@ from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
-from tests.kernels.cuda_sources import played
 from tests.kernels import cases
+from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
 
 PLAYED = Path(__file__).parent / "played_gpu"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 __all__ = [
+    "LINE_ROWS",
     "PARTIAL_ROWS",
     "SHARING",
     "WEIGHT_COLUMNS",
     "columns_at_once",
+    "line_loss_source",
     "map_source",
     "row_sum_source",
     "scaling_source",
@@ -20,6 +22,8 @@ __all__ = [
 PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for at most: with more of them it would run out of registers.
 WEIGHT_COLUMNS = 8
+# Rows of whose losses a thread sums those of one model.
+LINE_ROWS = 32
 # Threads that share a row.
 SHARING = 16
 
@@ -166,6 +170,39 @@ extern "C" __global__ void scores(
 }
 """
 
+_LINE_LOSSES = r"""
+// One thread a model and a few rows, of scores (n, 2 g), which are those at a start and what a whole step adds: losses
+// at steps (g, T), summed over these rows; minus the slope (g, n) and what a row counts in the Hessian (g, n), at the
+// first step.
+extern "C" __global__ void line_losses(
+    const double* __restrict__ scores, const double* __restrict__ targets, const double* __restrict__ weights,
+    const double* __restrict__ steps, double* __restrict__ partial, double* __restrict__ descent,
+    double* __restrict__ counted, const int n, const int g, const int T, const int by_model, const int hinge,
+    const int change)
+{
+    const int number = blockIdx.x * blockDim.x + threadIdx.x;
+    const int chunk = number / g, k = number % g;
+    const int first = chunk * LINE_ROWS, stop = min(first + LINE_ROWS, n);
+    if (first >= n) return;
+    double* losses = partial + (size_t)chunk * g * T + (size_t)k * T;
+    for (int i = first; i < stop; ++i) {
+        const double y = targets[(size_t)i * g + k], w = weights[by_model ? (size_t)i * g + k : (size_t)i];
+        const double start = scores[(size_t)i * 2 * g + k], move = scores[(size_t)i * 2 * g + g + k];
+        for (int t = 0; t < T; ++t) {
+            const double score = start + steps[(size_t)k * T + t] * move;
+            double slack = hinge ? 1.0 - y * score : y - score;
+            slack = hinge && !(slack > 0.0) ? 0.0 : slack;
+            losses[t] += hinge ? w * slack * slack : 0.5 * w * slack * slack;
+            if (t) continue;
+            descent[(size_t)k * n + i] = hinge ? 2.0 * w * slack * y : w * slack;
+            // A row of the squared hinge has curvature where its slack is positive; every row of the squared error has.
+            const int now = slack > 0.0 || !hinge, before = change && (y * start < 1.0 || !hinge);
+            counted[(size_t)k * n + i] = w * (now - before);
+        }
+    }
+}
+"""
+
 _ROW_SUMS = r"""
 // One thread a feature, in double precision: sum_i weights[k, i] phi[i, j] over a few rows, for a few k at a time.
 extern "C" __global__ void weighted_rows(
@@ -211,6 +248,11 @@ def score_source(dtype: np.dtype, n_models: int) -> str:
     """`scores` of features in a dtype under so many models."""
     real = {"float32": "float", "float64": "double"}[dtype.name]
     return _defined(_SCORES, n_models, REAL=real, GROUP=SHARING)
+
+
+def line_loss_source() -> str:
+    """`line_losses` of the squared error and the squared hinge."""
+    return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
 
 
 def row_sum_source(dtype: np.dtype, n_weights: int) -> str:

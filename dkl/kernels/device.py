@@ -26,9 +26,11 @@ from dkl.features.frequencies import stream
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.kernels import generic
 from dkl.kernels.cuda_source import (
+    LINE_ROWS,
     PARTIAL_ROWS,
     SHARING,
     columns_at_once,
+    line_loss_source,
     map_source,
     row_sum_source,
     score_source,
@@ -447,6 +449,39 @@ def scores_on_gpu(phi: Array, models: Array) -> Any:
         blocks = min(-(-n // SHARING), _MOST_BLOCKS)
         kernel((blocks,), (SHARING**2,), (phi, models, out, np.int32(n), np.int32(m), np.int32(g)))
     return out
+
+
+def line_losses_on_gpu(
+    scores: Array, targets: Array, weights: Array, steps: Array, *, hinge: bool, change: bool
+) -> tuple[Any, Any, Any]:
+    """The losses of g models along a step, of the squared error or the squared hinge, on a GPU, where they stay.
+
+    Parameters
+    ----------
+    scores : CuPy array of shape (n, 2 g), float64
+        Those at the start of each model, and what a whole step adds to them.
+    targets : CuPy array of shape (n, g), float64
+    weights : CuPy array of shape (n, 1) or (n, g), float64
+    steps : CuPy array of shape (g, T), float64
+    hinge : bool
+    change : bool
+        The curvature is that at the first step less that at the start.
+
+    Returns
+    -------
+    losses : CuPy array of shape (g, T), float64
+    descent : CuPy array of shape (g, n), float64
+        Minus the slope of each row's weighted loss at the first step.
+    counted : CuPy array of shape (g, n), float64
+        The weight of each row times its curvature there, 0 or 1.
+    """
+    xp, (n, g), T = array_module(scores), targets.shape, steps.shape[1]
+    partial, descent, counted = xp.zeros((-(-n // LINE_ROWS), g, T)), xp.empty((g, n)), xp.empty((g, n))
+    if n:
+        numbers = map(np.int32, (n, g, T, weights.shape[1] > 1, hinge, change))
+        operands = (scores, targets, weights, steps, partial, descent, counted, *numbers)
+        _compiled(line_loss_source(), "line_losses")((-(-partial.shape[0] * g // _THREADS),), (_THREADS,), operands)
+    return partial.sum(axis=0), descent, counted
 
 
 def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:

@@ -16,6 +16,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
+    line_losses_on_gpu,
     on_host,
     scores_on_gpu,
     tile_rows,
@@ -337,29 +338,35 @@ def _table_losses(
 
 
 def _losses_on_gpu(
-    start: Any, move: Any, targets: Any, weight: Any, steps: np.ndarray, options: NewtonOptions
+    scores: Any, targets: Any, weight: Any, trial: TrialSteps, options: NewtonOptions
 ) -> tuple[Any, Any, Any]:
-    """`_table_losses` of arrays on a GPU, which stay there; of the softmax `_joint_losses`."""
-    xp = array_module(start)
-    at = [start + xp.asarray(lengths) * move for lengths in steps.T]
+    """What `dkl.kernels.device.line_losses_on_gpu` returns, of every loss; of the softmax the losses are (1, T)."""
+    xp, g, steps = array_module(scores), targets.shape[1], trial.steps
+    if options.loss in ("squared_hinge", "squared_error"):
+        hinge = options.loss == "squared_hinge"
+        return line_losses_on_gpu(scores, targets, weight, xp.asarray(steps), hinge=hinge, change=options.change)
+    start, move, weight = scores[:, :g], scores[:, g:], weight + xp.zeros_like(targets)
     if options.loss == "softmax":
         codes, own = targets.argmax(axis=1), weight[:, 0]
-        losses = xp.stack([own @ SOFTMAX.value(codes, score) for score in at])[None]
-        return losses, -weight * SOFTMAX.slope(codes, at[0]), xp.asarray(weight > 0.0, dtype=np.float64)
+        losses = xp.stack([own @ SOFTMAX.value(codes, start + length * move) for length in steps[0]])[None]
+        slope = SOFTMAX.slope(codes, start + steps[0, 0] * move)
+        return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(weight.T)
     loss: Any = newton_loss(options.loss, options.epsilon, options.quantiles)
     if options.quantiles is not None:
         loss = replace(loss, quantile=xp.asarray(loss.quantile))
-    counted = weight > 0.0
+    # all steps at once, (T, n, g)
+    at = start + xp.asarray(np.ascontiguousarray(steps.T)[:, None]) * move
     # a row that does not count may have no loss
-    none = xp.zeros_like(start)
+    counts, none = weight > 0.0, xp.zeros_like(start)
     with np.errstate(over="ignore", invalid="ignore"):
-        values = [xp.where(counted, weight * loss.value(targets, score), none).sum(axis=0) for score in at]
-        slope = xp.where(counted, loss.slope(targets, at[0]), none)
-        curvature = xp.where(counted, loss.curvature(targets, at[0]), none)
+        losses = xp.where(counts, weight * loss.value(targets, at), 0.0).sum(axis=1).T
+        slope = xp.where(counts, loss.slope(targets, at[0]), none)
+        curvature = xp.where(counts, loss.curvature(targets, at[0]), none)
         if options.change:
-            curvature = curvature - xp.where(counted, loss.curvature(targets, start), none)
+            curvature = curvature - xp.where(counts, loss.curvature(targets, start), none)
     slope, curvature = (xp.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
-    return xp.stack(values, axis=1), -weight * slope, curvature / loss.curvature_unit
+    counted = weight * curvature / loss.curvature_unit
+    return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(counted.T)
 
 
 def _joint_losses(
@@ -519,28 +526,25 @@ def _newton_sums_on_gpu(
     # the rows of the squared error all count by their weights, whatever the model is
     all_alike = options.loss == "squared_error" and not options.change and bool(np.all(weight == 1.0))
     sums: dict[str, Any] = {}
-    for rows, phi in mapped_tiles(X, feature_map, options.dtype):
+    # products of a tile are summed in double precision, or a few rows at a time
+    for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):
+        phi = map_rows(X[rows], feature_map, options.dtype)
         scores = scores_on_gpu(phi, sent) if models.any() else xp.zeros((len(phi), 2 * g))
-        tile_counts = counts[rows] + xp.zeros_like(y[rows])
-        losses, descent, curvature = _losses_on_gpu(
-            scores[:, :g], scores[:, g:], y[rows], tile_counts, trial.steps, options
-        )
+        losses, descent, counted = _losses_on_gpu(scores, y[rows], counts[rows], trial, options)
         if options.first_order:
-            gradient = weighted_rows_on_gpu(xp.ascontiguousarray(descent.T), phi)
-            tile = {"loss": losses, "gradient": -xp.concat([gradient, descent.sum(axis=0)[:, None]], axis=1)}
+            gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
+            tile = {"loss": losses, "gradient": -gradient}
             sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
-        if not grams:
-            continue
-        own = xp.take(tile_counts * curvature, xp.asarray(options.hessian_of), axis=1)
         for number, gram in enumerate(grams):
             follows = bool(options.follows) and options.follows[number]
-            counted = own[:, number] - own[:, number - 1] if follows else own[:, number]
+            own = counted[options.hessian_of[number]]
+            own = own - counted[options.hessian_of[number - 1]] if follows else own
             if options.change or follows:
                 # few rows have another curvature than before, or than the model before
-                some = xp.flatnonzero(counted)
-                gram.add(xp.take(phi, some, axis=0), xp.take(counted, some))
+                some = xp.flatnonzero(own)
+                gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
             else:
-                gram.add(phi, None if all_alike else counted)
+                gram.add(phi, None if all_alike else own)
     parts = {f"{name} {k}": part for k, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
     here = together_on_host({**sums, **parts})
     for number, gram in enumerate(grams):

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from dkl.kernels import device, generic
-from dkl.kernels.cuda_source import map_source, row_sum_source, scaling_source, score_source, wave_sum_source
+from dkl.kernels.cuda_source import (
+    line_loss_source,
+    map_source,
+    row_sum_source,
+    scaling_source,
+    score_source,
+    wave_sum_source,
+)
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
@@ -26,6 +33,7 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     text = compiled(map_source(np.dtype(dtype)), tmp_path)
     assert "waves" in text
     assert "steps" in text
+    assert "line_losses" in compiled(line_loss_source(), tmp_path)
     assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
     assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
     assert "weighted_rows" in compiled(row_sum_source(np.dtype(dtype), 2), tmp_path)

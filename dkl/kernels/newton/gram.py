@@ -9,7 +9,11 @@ import numba
 import numpy as np
 
 from dkl.kernels.device import array_module, is_on_gpu, rounded_product, together_on_host, weighted_rows_on_gpu
+from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
+
+# Rows whose products a GPU adds up in their own precision.
+_PRODUCT_ROWS = 8192
 
 
 def packed_size(start: int, stop: int) -> int:
@@ -118,8 +122,11 @@ class GramSum:
         weighted = phi if weight is None else phi * weight.astype(phi.dtype)[:, None]
         left, right = weighted[:, start : min(stop, m)].T, phi[:, : min(stop, m)]
         rounded = self._rounded and phi.dtype == np.float32
-        # A tile's products are of its own precision; over tiles they are added up in float64.
-        parts = {"products": (rounded_product if rounded else xp.matmul)(left, right).astype(np.float64)}
+        parts: dict[str, Any] = {}
+        # Products of a few rows are of their own precision; over these they are added up in float64.
+        for rows in spans(len(phi), max(len(phi), 1) if rounded else _PRODUCT_ROWS):
+            product = (rounded_product if rounded else xp.matmul)(left[:, rows], right[rows]).astype(np.float64)
+            parts["products"] = product + parts["products"] if parts else product
         if stop > m:
             # The column of the intercept: sums of the features, and last the sum of the weights.
             weight = xp.ones(len(phi)) if weight is None else weight.astype(np.float64)
