@@ -126,11 +126,12 @@ class NewtonOptions:
 def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
     """Row tiles of the design matrix: mapped rows with a last column of ones, where the rows are.
 
-    On the host each is written over the one before.
+    On the host each is written over the one before; on a GPU each is as large as its memory allows.
     """
     if is_on_gpu(X):
-        for rows, phi in mapped_tiles(X, feature_map, dtype):
-            xp = array_module(phi)
+        xp = array_module(X)
+        for rows in spans(X.shape[0], tile_rows(feature_map.n_features + 1, np.dtype(dtype).itemsize)):
+            phi = map_rows(X[rows], feature_map, dtype)
             yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
         return
     step = design_rows(feature_map.n_features, dtype)

@@ -122,11 +122,8 @@ class GramSum:
         weighted = phi if weight is None else phi * weight.astype(phi.dtype)[:, None]
         left, right = weighted[:, start : min(stop, m)].T, phi[:, : min(stop, m)]
         rounded = self._rounded and phi.dtype == np.float32
-        parts: dict[str, Any] = {}
-        # Products of a few rows are of their own precision; over these they are added up in float64.
-        for rows in spans(len(phi), max(len(phi), 1) if rounded else _PRODUCT_ROWS):
-            product = (rounded_product if rounded else xp.matmul)(left[:, rows], right[rows]).astype(np.float64)
-            parts["products"] = product + parts["products"] if parts else product
+        products = rounded_product(left, right).astype(np.float64) if rounded else summed_product(left, right)
+        parts: dict[str, Any] = {"products": products}
         if stop > m:
             # The column of the intercept: sums of the features, and last the sum of the weights.
             weight = xp.ones(len(phi)) if weight is None else weight.astype(np.float64)
@@ -213,10 +210,19 @@ class CurvedRows:
         self._kept = 0
 
 
+def summed_product(left: Any, right: Any) -> Any:
+    """The product of matrices (p, n) and (n, q) on a GPU, in float64: of a few of the n rows in their own precision."""
+    xp, total = array_module(left), None
+    for rows in spans(right.shape[0], _PRODUCT_ROWS):
+        product = xp.matmul(left[:, rows], right[rows]).astype(np.float64)
+        total = product if total is None else total + product
+    return xp.zeros((left.shape[0], right.shape[1])) if total is None else total
+
+
 def signed_products(phi: Any, weight: np.ndarray) -> Any:
     """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on a GPU it stays there."""
     if is_on_gpu(phi):
-        return (phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T @ phi
+        return summed_product((phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T, phi)
     products = np.zeros((phi.shape[1],) * 2, phi.dtype)
     # NumPy takes the symmetric product of BLAS, without the interpreter's lock, where an array is multiplied with its
     # own transpose only. So weights go in as square roots: those below zero, of rows that lost their curvature, are
