@@ -217,10 +217,11 @@ class NewtonProblem:
 
     @property
     def parts(self) -> np.ndarray | None:
-        """The folds whose rows the first pass sums apart, -1 for those of none: what is without a fold adds up of them.
+        """The numbers of the folds whose sums the first pass keeps apart, and -1 for the rows that are in no fold.
 
-        Only sums of the squared error are the same for all penalties and known from one point. None where there are
-        fewer than two folds, or the Hessians of all parts are above 64 MiB: then each is summed without its fold.
+        The sums of all rows but those of a fold add up of the other parts, so that one pass serves the models of all
+        folds. This is so for the squared error alone, whose sums are the same for all penalties. None for other losses,
+        for fewer than two folds, and where the Hessians of all parts take more than 64 MiB.
         """
         fold = self.targets.fold
         if self.loss != "squared_error" or self.is_wide or fold is None or fold.min() < 0:
@@ -246,7 +247,7 @@ class NewtonProblem:
         return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
 
     def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
-        """What tells the Hessian of each model from others': models that have not stepped share theirs.
+        """A key for each model: models of equal keys have the same Hessian, as those have that took no step yet.
 
         Parameters
         ----------

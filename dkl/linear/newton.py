@@ -375,7 +375,10 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """The model to start from, for standardised targets; the mean of all rows where it is exp(f)."""
+    """The coefficients that the steps start from, in units of the standardised targets; None for zeros.
+
+    They are those of `problem.start`. With a log link the start is the constant model of the mean of all rows.
+    """
     if problem.loss in LOG_LINK:
         nothing = np.zeros((problem.n_models, problem.feature_map.n_features))
         return np.column_stack([nothing, np.log(summary.target_center)])
