@@ -180,6 +180,9 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
         f"{kind}-{place} {share:.0%}": measured for kind in ("RBF", "PB") for place in "CR" for share in names["SHARES"]
     }
     assert is_picture(names["draw_shares"]({"breast": {"SVM": measured, **shares}}, tmp_path))
+    shares["PB beta=1 D=64-R 25%"] = {"validation": 0.0, "test": 1.25}
+    assert "| breast | PB-R |" in (written := names["table_of_shares"]({"breast": shares}))
+    assert written.count("| 1.25 |") == 1
     assert pyplot.get_fignums() == []
 
 
