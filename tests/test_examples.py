@@ -182,6 +182,9 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
         f"{kind}-{place} {share:.0%}": measured for kind in ("RBF", "PB") for place in "CR" for share in names["SHARES"]
     }
     assert is_picture(names["draw_shares"]({"breast": {"SVM": measured, **shares}}, tmp_path))
+    shares["PB beta=1 D=64-R 25%"] = {"validation": 0.0, "test": 1.25}
+    assert "| breast | PB-R |" in (written := names["table_of_shares"]({"breast": shares}))
+    assert written.count("| 1.25 |") == 1
     assert pyplot.get_fignums() == []
 
 
@@ -424,23 +427,30 @@ def test_a_page_is_made_again_by_the_commands_that_it_names(tmp_path: Path) -> N
             assert table.parent == tmp_path / script.removesuffix(".py")
     arguments, _ = names["commands"]("004", tmp_path, None, quick=True)[0]
     assert arguments == ["landmarks.py", "--quick", "--output", str(tmp_path / "landmarks")]
+    asked, _ = names["commands"]("004", tmp_path, Path("/data"), quick=False, further=["--sets", "breast"])[1]
+    assert names["named"](asked) == "python examples/papers/posterior.py --data DIR --sets breast"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["000", "001", "002", "003", "004"])
 def test_the_page_of_a_paper_is_made_again_in_small(paper: str, tmp_path: Path) -> None:
     page = example("papers/remake.py")["remake"](paper, tmp_path, quick=True)
-    assert page.count("Made by: ") == len(example("papers/remake.py")["PAPERS"][paper])
+    scripts = example("papers/remake.py")["PAPERS"][paper]
+    assert all(f"Made by: `python examples/papers/{script} --quick`" in page for script, _, _ in scripts)
+    assert page.count("\nMeasured 20") == len(scripts)
     assert "| --- |" in page
     assert (tmp_path / f"{paper}.md").read_text() == page
 
 
-def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured() -> None:
+def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured(tmp_path: Path) -> None:
     names = example("papers/cells.py")
     cell = {**names["circumstances"](), "day": "2026-11-02", "commit": "abc", "load": 0.6}
     cells = [cell, {"processor": 1.0}, {**cell, "commit": "", "load": 2.6}]
     assert names["measured_when"](cells) == "2026-11-02, commit abc, load 1 to 3"
     assert names["measured_when"]([{}]) == "not noted when"
+    cells = names["Cells"](tmp_path / "cells")
+    assert cells("a", lambda: {"seconds": 3.0}) == cells.all()[0]
+    assert cells.all()[0].keys() == {"day", "commit", "load", "seconds"}
 
 
 @pytest.mark.slow
