@@ -13,6 +13,7 @@ __all__ = [
     "columns_at_once",
     "line_loss_source",
     "map_source",
+    "packing_source",
     "row_sum_source",
     "scaling_source",
     "score_source",
@@ -228,6 +229,18 @@ extern "C" __global__ void line_losses(
 }
 """
 
+_PACKING = r"""
+// Entries (j, 0 .. start + j) of a matrix (rows, width), row after row: one thread an entry.
+extern "C" __global__ void packed(
+    const double* __restrict__ matrix, double* __restrict__ out, const int rows, const int width, const int start)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (size_t)rows * width) return;
+    const size_t j = number / width, i = number % width;
+    if (i <= start + j) out[j * start + j * (j + 1) / 2 + i] = matrix[number];
+}
+"""
+
 _ROW_SUMS = r"""
 // One thread a feature, in double precision: sum_i weights[k, i] phi[i, j] over a few rows, for a few k at a time.
 extern "C" __global__ void weighted_rows(
@@ -279,6 +292,11 @@ def score_source(dtype: np.dtype, n_models: int) -> str:
 def line_loss_source() -> str:
     """`line_losses` of the squared error and the squared hinge."""
     return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
+
+
+def packing_source() -> str:
+    """`packed` of a matrix in double precision."""
+    return _defined(_PACKING, 1)
 
 
 def row_sum_source(dtype: np.dtype, n_weights: int) -> str:

@@ -34,6 +34,7 @@ from dkl.kernels.cuda_source import (
     columns_at_once,
     line_loss_source,
     map_source,
+    packing_source,
     row_sum_source,
     score_source,
     wave_sum_source,
@@ -509,6 +510,20 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
         grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
         kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
     return partial.sum(axis=0)
+
+
+def packed_on_gpu(matrix: Array, start: int) -> Any:
+    """Entries (j, 0 .. start + j) of a float64 matrix, row after row, in one array, which stays there.
+
+    Of the rows of a symmetric matrix, columns after `start` being theirs, half the numbers have to come to the host.
+    """
+    xp, (rows, width) = array_module(matrix), matrix.shape
+    out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
+    if out.size:
+        grid = (-(-rows * width // _THREADS),)
+        sizes = map(np.int32, (rows, width, start))
+        _compiled(packing_source(), "packed")(grid, (_THREADS,), (xp.ascontiguousarray(matrix), out, *sizes))
+    return out
 
 
 def rounded_product(left: Array, right: Array) -> Any:

@@ -13,6 +13,7 @@ from dkl.kernels import device, generic
 from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
+    packing_source,
     row_sum_source,
     scaling_source,
     score_source,
@@ -33,6 +34,7 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     text = compiled(map_source(np.dtype(dtype)), tmp_path)
     assert "waves" in text
     assert "steps" in text
+    assert "packed" in compiled(packing_source(), tmp_path)
     assert "line_losses" in compiled(line_loss_source(), tmp_path)
     assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
     assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
