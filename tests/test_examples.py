@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.dataset import open_dataset
 from dkl.data.together.rules import held_source
+from tests.commands import dkl_command
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -625,21 +627,41 @@ def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: p
     assert text.count("**") == 2
 
 
-def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
-    """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""
+def run_by_bash(script: Path, folder: Path) -> str:
+    """What a script prints in a shell whose commands are those of this environment."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")
-    # The commands are those of this environment.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    script = EXAMPLES / "first_ten_minutes.sh"
     run = subprocess.run(
-        [bash, str(script)], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        [bash, str(script)], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    for said in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
-        assert said in run.stdout
     assert re.search(r"== done \(\d+ s\)", run.stdout)
+    return run.stdout
+
+
+def run_here(script: Path, folder: Path) -> str:
+    """What the Python and the commands of a script print, run in this process, where all is imported."""
+    (program,) = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", script.read_text(), re.S | re.M)
+    exec(compile(program, str(script), "exec"), {})
+    said = []
+    for line in script.read_text().splitlines():
+        if line.startswith("dkl "):
+            run = dkl_command(*shlex.split(line)[1:])
+            assert run.exit_code == 0, run.output
+            said.append(run.stdout)
+    assert len(said) == 7
+    return "".join(said)
+
+
+@pytest.mark.parametrize("run", [run_here, pytest.param(run_by_bash, marks=pytest.mark.slow)])
+def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""
+    monkeypatch.chdir(tmp_path)
+    said = run(EXAMPLES / "first_ten_minutes.sh", tmp_path)
+    for words in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
+        assert words in said
     assert len(list(tmp_path.glob("orders-*.csv"))) == 3
     assert open_dataset(str(tmp_path / "orders.zarr")).n_rows == 1_300
     answers = pd.read_csv(tmp_path / "answers.csv")
