@@ -39,7 +39,7 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
-    """What a column of this type can be used as; None when dkl has no use for it (lists, bytes)."""
+    """The kind of column that an Arrow type makes, such as "number" or "date"; None for lists, bytes and the like."""
     # A categorical column is one of names, whatever type the names have.
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None
@@ -162,6 +162,13 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
             if isinstance(value, int) and int(float(value)) != value:
                 raise ValueError(why_inexact(name, value, f"in row {row}")) from None
         return pa.array(series.astype(float), from_pandas=True)
+    except UnicodeError:
+        texts = ((row, value) for row, value in enumerate(series) if isinstance(value, str))
+        row, text = next((row, value) for row, value in texts if value.encode("utf-8", "ignore").decode() != value)
+        return (
+            f"column '{name}' holds {text!r} in row {row}, which is no Unicode text: half of a pair of surrogates "
+            "stands alone, as after reading with another encoding; read it anew, or replace it"
+        )
     except _NOT_CONVERTED as error:
         if series.dtype != object:
             return (

@@ -341,7 +341,8 @@ def lazy_source(
     """The blocks of Dask arrays, their schema, and whether `looked` is true of any chunk of X.
 
     y and the weights are computed once; X is where `looked` is given, in the same pass: what both are made of is then
-    computed once for both.
+    computed once for both. With `repeats` rows are numbered once those of weight 0 are left out, so that weights count
+    as repeated rows.
     """
     is_one_chunk = not is_lazy(X)
     X = lazy_rows(X)
