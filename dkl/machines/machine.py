@@ -727,7 +727,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
             held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
-            calibrated=self._calibrates_by_penalty,
+            calibrated=self._calibrates_while_judging(dataset.n_rows),
             seed=self.seed_,
             dtype=dtype,
         )
@@ -797,12 +797,11 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         alpha = LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
-    @property
-    def _calibrates_by_penalty(self) -> bool:
-        """Whether the rows that judge the penalty of given features also find the temperature."""
+    def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
+        """Whether the rows that judge the penalty or the epochs of given features also find the temperature."""
         settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
-        by_penalty = settings.alpha == "auto" and settings.solver == "newton" and settings.loss not in PROBABLE
-        return self._task == "classification" and is_open and by_penalty
+        judges = settings.alpha == "auto" if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
+        return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
 
     @property
     def _knobs(self) -> Knobs:
