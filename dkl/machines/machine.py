@@ -886,15 +886,20 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             )
         if isinstance(self.features, FeatureLearner):
             self._knobs.check(self.features)
-            own, of_learner = self.checkpoint, self.features.get_params(deep=False).get("checkpoint")
-            if own is not None and of_learner is not None and str(own).rstrip("/") == str(of_learner).rstrip("/"):
-                raise ValueError(
-                    f"checkpoint={str(own)!r} is the folder of {type(self).__name__} and of its "
-                    f"{type(self.features).__name__}, whose states would take each other's places; leave the "
-                    "learner's out: it has a part of the machine's folder then"
-                )
         elif isinstance(self.features, str) and not self._chooses:
             self._knobs.check(learner_entry(self.features).learner_class())
+        holders: dict[str, str] = {}
+        for one in (self, *(one for one in each if isinstance(one, FeatureLearner))):
+            folder = one.get_params(deep=False).get("checkpoint")
+            if folder is None:
+                continue
+            other = holders.get(str(folder).rstrip("/"))
+            if other is not None:
+                raise ValueError(
+                    f"checkpoint={str(folder)!r} is the folder of {other} and of {type(one).__name__}, whose states would "
+                    "take each other's places; leave it out of learners: they have parts of the machine's folder then"
+                )
+            holders[str(folder).rstrip("/")] = type(one).__name__
         if getattr(self.features, "monotone", None):
             name = type(self.features).__name__
             raise ValueError(

@@ -492,8 +492,11 @@ def test_a_finished_checkpoint_returns_and_another_fit_is_refused(tmp_path: Path
 def test_a_learner_in_the_checkpoint_folder_of_its_machine_is_the_error_and_nothing_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     features = RandomFeatures(n_features=60, checkpoint=f"{folder}/")
-    with pytest.raises(ValueError, match=r"run' is the folder of KernelClassifier and of its RandomFeatures"):
+    with pytest.raises(ValueError, match=r"run/' is the folder of KernelClassifier and of RandomFeatures"):
         classifier(features=features, checkpoint=str(folder)).fit(SQUARE, TWO)
+    several = [AlignedFeatures(n_candidates=40, n_features=8, checkpoint=str(folder)), features]
+    with pytest.raises(ValueError, match=r"run/' is the folder of AlignedFeatures and of RandomFeatures"):
+        classifier(features=several).fit(SQUARE, TWO)
     assert not folder.exists()
 
 
