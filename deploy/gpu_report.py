@@ -60,6 +60,10 @@ from dkl.protocols.records import Accumulator, BlockSum
 
 ROOT = Path(__file__).parents[1]
 N_COLUMNS = 12
+# Of stores: a GPU takes as long to be asked for a few rows as for many.
+BLOCK_ROWS = 1 << 19
+# Of coefficients and their float64 solution, relative to its length.
+MOST_APART = 1e-6
 
 
 @dataclass(frozen=True)
@@ -238,11 +242,14 @@ def rates(asked: Asked) -> Lines:
     for m in sizes.features:
         pairs, waves = m * sizes.block, gaussian(d, m // 2)
         yield rate(f"map, m = {m:,}", timed(sizes.repeats, mapped, there, waves), d * pairs, limits, pairs)
-        seconds = timed(sizes.repeats, ridge_sums, there, signs, waves)
-        yield rate(f"Gram matrix, m = {m:,}", seconds, (2.0 * m + d) * pairs, limits, pairs)
+        for how, rounded in (("", False), (" by tensor cores", True)):
+            seconds = timed(sizes.repeats, ridge_sums, there, signs, waves, rounded)
+            yield rate(f"Gram matrix{how}, m = {m:,}", seconds, (2.0 * m + d) * pairs, limits, pairs)
         landmarks = dkl.NystromFeatures(Gaussian(float(np.sqrt(d))), n_features=m, random_state=0, device="cpu")
         seconds = timed(sizes.repeats, mapped, there, landmarks.fit(X[: 4 * m, :d]).feature_map_)
         yield rate(f"kernel to landmarks, m = {m:,}", seconds, 2.0 * (d + m) * pairs, limits, pairs)
+    for m in sizes.features:
+        yield from coefficient_errors(X[:, :d], m)
     steps = dkl.StepFeatures(n_features=sizes.features[0], random_state=0, device="cpu")
     steps = steps.fit(X[:2_000, :d], signs[:2_000] > 0).feature_map_
     seconds = timed(sizes.repeats, mapped, there, steps)
@@ -254,11 +261,36 @@ def mapped(there: Any, feature_map: Any) -> np.ndarray:
     return on_host(map_rows(there, feature_map)[-1:, :1])
 
 
-def ridge_sums(there: Any, targets: np.ndarray, feature_map: Any) -> np.ndarray:
+def coefficient_errors(X: np.ndarray, m: int) -> Lines:
+    """Of a ridge on a rough and on a smooth kernel, beside a float64 solve on the same float32 columns."""
+    import cupy
+
+    labels = X[:, 0] * X[:, 1] > 0
+    for width, alpha in ((1.0, 1e-4), (4.0, 1e-5)):
+        family = Gaussian(width * float(np.sqrt(X.shape[1])))
+        features = dkl.RandomFeatures(family, n_features=m, random_state=0, scaling=None)
+        given = {"loss": "squared_error", "solver": "newton", "alpha": alpha, "calibrate": False, "random_state": 0}
+        model = dkl.KernelClassifier(features, **given, device="gpu")
+        started = time.perf_counter()
+        model.fit(X, labels)
+        seconds = time.perf_counter() - started
+        phi = map_rows(rows_on(X, "gpu"), model.features_.feature_map_).astype(np.float64)
+        design = cupy.concat([phi, cupy.ones((len(phi), 1))], axis=1)
+        system = on_host(cupy.matmul(design.T, design)) / len(X) + alpha * np.diag(np.arange(m + 1) < m)
+        targets = cupy.asarray(np.where(labels, 1.0, -1.0))
+        exact = np.linalg.solve(system, on_host(cupy.matmul(targets, design)) / len(X))
+        found = np.append(model.linear_.coef_, model.linear_.intercept_)
+        apart = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+        name = f"ridge, m = {m:,}, {width:g} widths, alpha {alpha:g}: coefficients differ by {apart:.1e}"
+        line = f"| {name} | {seconds:.4g} | | | |"
+        yield line if apart <= MOST_APART else WrongResult(line)
+
+
+def ridge_sums(there: Any, targets: np.ndarray, feature_map: Any, rounded: bool = False) -> np.ndarray:
     """The Gram matrix of features, beside loss and gradient at zero, of rows on the device."""
     width = feature_map.n_features + 1
     trial = TrialSteps(np.zeros((1, width)), np.zeros((1, width)), np.zeros((1, 1)))
-    options = NewtonOptions("squared_error", columns=(0, width))
+    options = NewtonOptions("squared_error", columns=(0, width), rounded=rounded)
     return newton_sums(there, targets[:, None], np.ones(len(targets)), feature_map, trial, options)["hessian"]
 
 
@@ -316,7 +348,8 @@ def written(path: str, n_rows: int) -> Any:
     """A store of standard normal rows with classes that a product of two columns tells, the classes as int8."""
     at_once = min(n_rows, 1 << 20)
     X = dask.array.random.default_rng(0).standard_normal((n_rows, N_COLUMNS), dtype=np.float32, chunks=(at_once, -1))
-    return dkl.create_dataset(path, X, (X[:, 0] * X[:, 1] > 0).astype(np.int8), task="classification")
+    y = (X[:, 0] * X[:, 1] > 0).astype(np.int8)
+    return dkl.create_dataset(path, X, y, task="classification", rows_a_block=min(n_rows, BLOCK_ROWS))
 
 
 def ridge(m: int, device: str = "gpu") -> Any:

@@ -41,8 +41,8 @@ from dkl.registry import learner_keys
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Python with scikit-learn, pandas, Arrow and a compiler holds half of this before a fit.
-WAVES, MEMORY_LIMIT = "100 searched waves", "600 MB"
+# Python with scikit-learn, pandas, Arrow and a compiler holds 270 MB of it before a fit; 405 MB were seen at most.
+WAVES, MEMORY_LIMIT = "100 searched waves", "500 MB"
 # Made rows: ten columns, two classes. An SVM is fitted to so few that it takes a second, to tell how its time grows.
 MADE_ROWS, SVM_ROWS, TESTED = (3_000, 30_000, 300_000), (4_000, 8_000, 16_000), 20_000
 _BLOCK = 20_000
@@ -153,7 +153,7 @@ class Grown:
 def grown(seed: int = 0) -> Iterator[Grown]:
     """Fits to more and more made rows: an SVM on few, boosted trees, and 100 searched waves of dkl from a store.
 
-    The most rows are learned by a process of its own that may use 600 MB in all; the others have them in memory.
+    The most rows are learned by a process of its own that may use 500 MB in all; the others have them in memory.
 
     Parameters
     ----------

@@ -2,15 +2,20 @@
 
 python examples/displays.py                           # writes a PNG a display into examples/pictures
 python examples/displays.py --output FOLDER --only kernel,sphere
+
+Seconds of fits are the processor's, of all threads together: other work on the machine does not change them.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from timeit import repeat
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
@@ -57,7 +62,7 @@ def comparison() -> Display:
     X, y = load_digits(return_X_y=True)
     learners = ["random", "aligned", "margin"]
     # what the first fits load and compile is no part of anybody's seconds
-    dkl.compare(X[:300], y[:300], learners=learners, n_features=(20,), random_state=0)
+    dkl.compare(X, y, learners=learners, n_features=(20,), random_state=0)
     return dkl.compare(X, y, learners=learners, n_features=(20, 50, 100), random_state=0).plot()
 
 
@@ -210,7 +215,10 @@ def main() -> None:
     for name in options.only.split(",") if options.only else (*DISPLAYS, "choose_explain_ship"):
         path = options.output / f"{name}.png"
         if name in DISPLAYS:
-            display = DISPLAYS[name]().plot()
+            with patch("dkl.model_selection.evaluation.time", SimpleNamespace(perf_counter=time.process_time)):
+                display = DISPLAYS[name]().plot()
+            if name == "comparison":
+                display.figure_.axes[-1].set_xlabel("processor seconds to learn and fit")
             display.figure_.savefig(path, dpi=DOTS)
             pyplot().close(display.figure_)
         else:

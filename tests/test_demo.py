@@ -69,7 +69,10 @@ def test_selection_repairs_a_bandwidth_that_is_too_narrow(tmp_path: Path, monkey
     assert min(at_median) > 0.9
 
 
-def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: object) -> None:
+def test_the_demo_on_own_rows_in_worker_processes(
+    tmp_path: Path, cluster: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dkl.demo.learners", lambda *given: dict(list(learners(*given).items())[:3]))
     generator = np.random.default_rng(0)
     rows = pd.DataFrame(generator.normal(size=(300, 3)), columns=list("abc"))
     rows["kind"] = np.where(rows.a * rows.b > 0, "like", "unlike")
@@ -80,7 +83,7 @@ def test_the_demo_on_own_rows_in_worker_processes(tmp_path: Path, cluster: objec
     assert run.exit_code == 0, run.output
     facts = json.loads(run.stdout)
     assert {score["n_features"] for score in facts["scores"]} == {10}
-    assert len(facts["scores"]) == 2 * len(learners(Gaussian(1.0), 10))
+    assert len(facts["scores"]) == 2 * 3
     picture = Path(facts["picture"])
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(facts["store"]).n_rows == 300
@@ -112,7 +115,7 @@ def check_told(lines: list[str], made_rows: tuple[int, ...]) -> None:
     assert lines[-4].startswith(f"On {made_rows[-1]:,} rows of this law {WAVES} err on")
     held = re.match(r"Their process held (\d+) MB at most", lines[-3])
     assert held is not None
-    assert 100.0 < float(held[1]) <= 600.0
+    assert 100.0 < float(held[1]) <= 500.0
     assert lines[-2].startswith("picture: ")
 
 
@@ -175,12 +178,18 @@ def test_the_quick_demo_runs_on_own_numbers(tmp_path: Path) -> None:
     assert (refused.exit_code, "--all" in refused.output) == (2, True)
 
 
-def test_learners_of_classes_are_left_out_where_targets_are_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_every_learner_is_compared_and_those_of_classes_are_left_out_where_targets_are_numbers(
+    tmp_path: Path, task: str
+) -> None:
     X = np.random.default_rng(0).normal(size=(200, 3))
-    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, X[:, 0] + X[:, 1] ** 2)
+    numbers = X[:, 0] + X[:, 1] ** 2
+    dataset = dkl.create_dataset(str(tmp_path / "rows.zarr"), X, numbers if task == "regression" else numbers > 1.0)
     found = compare(dataset.split({"train": 0.8, "test": 0.2}), n_features=(10,))
-    assert found.measure == "R^2"
-    assert found.settings[MEDIAN].learners == tuple(learners(Gaussian(1.0), 10, "regression"))
+    assert found.measure == ("R^2" if task == "regression" else "accuracy")
+    assert found.settings[MEDIAN].learners == tuple(learners(Gaussian(1.0), 10, task))
+    if task == "classification":
+        return
     assert not {"PosteriorFeatures", "LandmarkFeatures"} & set(found.settings[MEDIAN].learners)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,8 +25,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+import dkl
 from dkl.data.dataset import open_dataset
 from dkl.data.together.rules import held_source
+from tests.commands import dkl_command
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -180,6 +183,9 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
         f"{kind}-{place} {share:.0%}": measured for kind in ("RBF", "PB") for place in "CR" for share in names["SHARES"]
     }
     assert is_picture(names["draw_shares"]({"breast": {"SVM": measured, **shares}}, tmp_path))
+    shares["PB beta=1 D=64-R 25%"] = {"validation": 0.0, "test": 1.25}
+    assert "| breast | PB-R |" in (written := names["table_of_shares"]({"breast": shares}))
+    assert written.count("| 1.25 |") == 1
     assert pyplot.get_fignums() == []
 
 
@@ -319,6 +325,21 @@ def test_the_papers_own_machine_of_figure_4_searches_its_space_once_for_each_num
     assert all(space["loss"] == ["squared_error"] for space in spaces)
 
 
+def test_the_papers_own_machine_of_figure_4_takes_given_values_without_a_search(
+    figure_4: dict[str, Any], tmp_path: Path
+) -> None:
+    given = (("lam", 0.01), ("Lam", 0.01), ("gamma", 100.0), ("length_scale", 0.05))
+    options = {"repeats": 1, "evaluations": 3, "cache": tmp_path / "cells", "data": tmp_path, "frequencies": (20,)}
+    plan = figure_4["Plan"](("waves",), ("TRF",), given=given, **options)
+    with figure_4["Progress"](disable=True) as progress:
+        found = figure_4["fill"](plan, progress)["waves"]["TRF"]
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
+    reference = dkl.Gaussian(1.0)
+    model = dkl.TunedRegressor(40, family=reference, meta_kernel="rbf", random_state=0).set_params(**dict(given))
+    assert found == [pytest.approx(split.error(model.fit(split.X, split.y).predict(split.X_test), split.y_test))]
+    assert plan.cell(0, "waves", "TRF").endswith("D = 20, lam = 0.01, Lam = 0.01, gamma = 100, length_scale = 0.05")
+
+
 def test_figure_4_reads_the_cells_that_are_finished(
     figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,23 +443,30 @@ def test_a_page_is_made_again_by_the_commands_that_it_names(tmp_path: Path) -> N
             assert table.parent == tmp_path / script.removesuffix(".py")
     arguments, _ = names["commands"]("004", tmp_path, None, quick=True)[0]
     assert arguments == ["landmarks.py", "--quick", "--output", str(tmp_path / "landmarks")]
+    asked, _ = names["commands"]("004", tmp_path, Path("/data"), quick=False, further=["--sets", "breast"])[1]
+    assert names["named"](asked) == "python examples/papers/posterior.py --data DIR --sets breast"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("paper", ["000", "001", "002", "003", "004"])
 def test_the_page_of_a_paper_is_made_again_in_small(paper: str, tmp_path: Path) -> None:
     page = example("papers/remake.py")["remake"](paper, tmp_path, quick=True)
-    assert page.count("Made by: ") == len(example("papers/remake.py")["PAPERS"][paper])
+    scripts = example("papers/remake.py")["PAPERS"][paper]
+    assert all(f"Made by: `python examples/papers/{script} --quick`" in page for script, _, _ in scripts)
+    assert page.count("\nMeasured 20") == len(scripts)
     assert "| --- |" in page
     assert (tmp_path / f"{paper}.md").read_text() == page
 
 
-def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured() -> None:
+def test_cells_say_when_on_which_commit_and_beside_how_much_they_were_measured(tmp_path: Path) -> None:
     names = example("papers/cells.py")
     cell = {**names["circumstances"](), "day": "2026-11-02", "commit": "abc", "load": 0.6}
     cells = [cell, {"processor": 1.0}, {**cell, "commit": "", "load": 2.6}]
     assert names["measured_when"](cells) == "2026-11-02, commit abc, load 1 to 3"
     assert names["measured_when"]([{}]) == "not noted when"
+    cells = names["Cells"](tmp_path / "cells")
+    assert cells("a", lambda: {"seconds": 3.0}) == cells.all()[0]
+    assert cells.all()[0].keys() == {"day", "commit", "load", "seconds"}
 
 
 @pytest.mark.slow
@@ -615,21 +643,41 @@ def test_what_a_fit_takes_stays_within_its_limits(tmp_path: Path, monkeypatch: p
     assert text.count("**") == 2
 
 
-def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path) -> None:
-    """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""
+def run_by_bash(script: Path, folder: Path) -> str:
+    """What a script prints in a shell whose commands are those of this environment."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash here")
-    # The commands are those of this environment.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    script = EXAMPLES / "first_ten_minutes.sh"
     run = subprocess.run(
-        [bash, str(script)], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        [bash, str(script)], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    for said in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
-        assert said in run.stdout
     assert re.search(r"== done \(\d+ s\)", run.stdout)
+    return run.stdout
+
+
+def run_here(script: Path, folder: Path) -> str:
+    """What the Python and the commands of a script print, run in this process, where all is imported."""
+    (program,) = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", script.read_text(), re.S | re.M)
+    exec(compile(program, str(script), "exec"), {})
+    said = []
+    for line in script.read_text().splitlines():
+        if line.startswith("dkl "):
+            run = dkl_command(*shlex.split(line)[1:])
+            assert run.exit_code == 0, run.output
+            said.append(run.stdout)
+    assert len(said) == 7
+    return "".join(said)
+
+
+@pytest.mark.parametrize("run", [run_here, pytest.param(run_by_bash, marks=pytest.mark.slow)])
+def test_the_first_ten_minutes_end_with_a_report(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From three CSV files with texts, dates and gaps to a page, by the commands that a new user types."""
+    monkeypatch.chdir(tmp_path)
+    said = run(EXAMPLES / "first_ten_minutes.sh", tmp_path)
+    for words in ("late: classes", "which the fit has not seen", "roc auc", "strength"):
+        assert words in said
     assert len(list(tmp_path.glob("orders-*.csv"))) == 3
     assert open_dataset(str(tmp_path / "orders.zarr")).n_rows == 1_300
     answers = pd.read_csv(tmp_path / "answers.csv")

@@ -40,8 +40,10 @@ from dkl.kernels.generic import projected
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
+from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
-from dkl.linear import sgd
+from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
@@ -65,6 +67,7 @@ from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
+from tests.kernels import cases
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
 
@@ -615,6 +618,98 @@ def test_the_host_waits_once_a_block_for_a_corrective_round(
         for name, value in expected.items():
             assert isinstance(found[name], np.ndarray)
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["standard", "minmax", "unit", "quantile"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_are_scaled_by_one_kernel(kind: str, dtype: str, gpu: str) -> None:
+    """Also numbers beyond the knots, on them and between tied ones, and columns that keep their values."""
+    X = np.round(8 * np.random.default_rng(0).normal(size=(500, 4))) / 8
+    scaler = cases.scaler(kind, 4)
+    import cupy
+
+    there = device.rows_on(X, "gpu")
+    generic.scaled(cupy, there, scaler, np.dtype(dtype))
+    before = dict(cupy.counts) if gpu == "played" else {}
+    found = generic.scaled(cupy, there, scaler, np.dtype(dtype))
+    if gpu == "played":
+        assert cupy.counts["launches"] - before["launches"] <= 4
+    np.testing.assert_allclose(found.get(), scale_rows(X, scaler, dtype), rtol=1e-12 if dtype == "float64" else 1e-6)
+
+
+LOSSES = ("squared_hinge", "log_loss", "squared_error", "huber", "pinball", "poisson", "gamma", "softmax")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weights", ["of rows", "of rows and models", "all alike"])
+def test_the_host_waits_once_a_block_for_a_newton_step(
+    loss: Any, weights: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores, losses, slopes and Hessians of a block of several tiles are made there, and are those of the CPU."""
+    generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    X, g = rows(600)[0], 3
+    classes = generator.integers(0, g, 600)
+    targets = np.where(classes[:, None] == np.arange(g), 1.0, -1.0)
+    if loss in ("huber", "pinball", "poisson", "gamma"):
+        targets = generator.gamma(2.0, size=(600, g))
+    by_row = {"of rows": (600,), "of rows and models": (600, g), "all alike": ()}[weights]
+    weight = np.broadcast_to(generator.choice([0.0, 1.0, 2.5], by_row) if by_row else np.ones(600), by_row or (600,))
+    points, directions = generator.normal(size=(2, g, 17)) * 0.3
+    lengths = np.array([[1.0, 0.5, 0.1]]) * (np.ones((1, 1)) if loss == "softmax" else np.ones((g, 1)))
+    quantiles = (0.1, 0.5, 0.9) if loss == "pinball" else None
+    for models in ((points, directions), (0.0 * points, 0.0 * directions)):
+        for columns, follows in (((0, 17), ()), ((5, 12), ()), (None, ()), ((0, 17), (False, True))):
+            of = (0,) if loss == "softmax" or not follows else (0, 2)
+            options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)
+            given = (targets, weight, feature_map, TrialSteps(*models, lengths), options)
+            expected = newton_sums(X, *given)
+            monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
+            there = device.rows_on(X, "gpu")
+            if gpu == "played":
+                import cupy
+
+                waits = cupy.counts["waits"]
+            found = newton_sums(there, *given)
+            if gpu == "played":
+                assert cupy.counts["waits"] - waits == 1
+            assert set(found) == set(expected)
+            for name, value in expected.items():
+                np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize(("sigma", "alpha", "again"), [(1.0, 1e-3, False), (6.0, 1e-4, False), (6.0, 1e-6, True)])
+def test_coefficients_by_tensor_cores_are_those_of_float64(
+    sigma: float, alpha: float, again: bool, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rough and of nearly singular kernels; where rounding costs too many digits, products are made anew."""
+    X = rows(2_000)[0].astype(np.float32)
+    y = X[:, 0] * X[:, 1] > 0
+    features = RandomFeatures(Gaussian(sigma), n_features=60, random_state=0, scaling=None)
+    given = {"loss": "squared_error", "solver": "newton", "alpha": alpha, "random_state": 0, "calibrate": False}
+    asked: list[NewtonOptions] = []
+    record = head._newton_record
+    monkeypatch.setattr(head, "_newton_record", lambda *args: asked.append(args[3]) or record(*args))
+    model = KernelClassifier(features, device="gpu", **given).fit(X, y)
+    # of each Hessian whether its rows were rounded
+    assert [options.rounded for options in asked if options.columns] == [True, False][: 1 + again]
+    phi = map_rows(device.rows_on(X, "gpu"), model.features_.feature_map_).get().astype(np.float64)
+    design = np.column_stack([phi, np.ones(len(phi))])
+    system = design.T @ design / len(phi) + alpha * np.diag([1.0] * phi.shape[1] + [0.0])
+    exact = np.linalg.solve(system, design.T @ np.where(y, 1.0, -1.0) / len(phi))
+    found = np.append(model.linear_.coef_, model.linear_.intercept_)
+    assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
+
+
+def test_the_few_rows_whose_curvature_changes_are_picked_on_the_gpu(gpu: str) -> None:
+    generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    X, targets = rows(600)[0], generator.choice([-1.0, 1.0], (600, 2))
+    points, directions = generator.normal(size=(2, 2, 17)) * 0.3
+    options = NewtonOptions("squared_hinge", (0, 17), (0, 1), change=True, dtype="float64")
+    given = (targets, generator.random(600), feature_map, TrialSteps(points, directions, np.ones((2, 1))), options)
+    expected, found = newton_sums(X, *given), newton_sums(device.rows_on(X, "gpu"), *given)
+    assert np.abs(expected["hessian"]).max() > 0
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 def landmark_map() -> FeatureMap:

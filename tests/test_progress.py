@@ -159,7 +159,7 @@ def test_a_notebook_has_one_display_a_fit_and_needs_no_widgets(tmp_path) -> None
     begin += "X = np.random.default_rng(0).normal(size=(80, 3))\ny = X[:, 0] * X[:, 1] > 0\n"
     fits = [
         "model = dkl.KernelClassifier(effort='fast', random_state=0).fit(X, y)",
-        "model = dkl.KernelClassifier('margin', n_features=20, random_state=0).fit(X, y)",
+        "model = dkl.KernelClassifier('random', n_features=10, random_state=0).fit(X, y)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (begin, *fits)])
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -20,10 +20,11 @@ ROOT = Path(dkl.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shell") / "model.zarr"
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of which `dkl info` tells in a second: what becomes of its output is that of any command."""
+    path = tmp_path_factory.mktemp("shell") / "rows.zarr"
     X = np.random.default_rng(0).normal(size=(60, 3))
-    dkl.KernelClassifier(dkl.RandomFeatures(n_features=10), epochs=1, random_state=0).fit(X, X[:, 0] > 0).save(path)
+    dkl.create_dataset(path, X, X[:, 0] > 0)
     return path
 
 
@@ -35,10 +36,10 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize(
-    "arguments", ["report {model}", "report {model} --json", "--help", "--version", "info /no/such/store --json"]
+    "arguments", ["info {store}", "info {store} --json", "--help", "--version", "info /no/such/store --json"]
 )
-def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(arguments: str, model: Path) -> None:
-    ended = shell(f"$DKL {arguments.format(model=model)} > /dev/full")
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(arguments: str, store: Path) -> None:
+    ended = shell(f"$DKL {arguments.format(store=store)} > /dev/full")
     assert ended.returncode == 1
     assert ended.stderr.count("Error:") == 1
     assert "No space left on device" in ended.stderr
@@ -46,16 +47,16 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(arguments: st
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_errors_that_cannot_be_written_leave_exit_code_1(model: Path) -> None:
+def test_errors_that_cannot_be_written_leave_exit_code_1(store: Path) -> None:
     assert shell("$DKL info /no/such/store 2> /dev/full").returncode == 1
-    ended = shell(f"$DKL report {model} > /dev/full 2> /dev/full")
+    ended = shell(f"$DKL info {store} > /dev/full 2> /dev/full")
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
 
-@pytest.mark.parametrize(("command", "reader"), [("report {model} --json", "head -1"), ("fit --help", "true")])
-def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, model: Path) -> None:
-    command = command.format(model=model)
-    ended = shell(f"$DKL {command} | {reader}; $DKL report {model} | {reader}")
+@pytest.mark.parametrize(("command", "reader"), [("info {store} --json", "head -1"), ("fit --help", "true")])
+def test_whoever_closes_the_pipe_has_read_enough(command: str, reader: str, store: Path) -> None:
+    command = command.format(store=store)
+    ended = shell(f"$DKL {command} | {reader}; $DKL info {store} | {reader}")
     assert ended.stderr == ""
 
 
@@ -123,13 +124,13 @@ def test_no_command_fails_for_want_of_a_reader(tmp_path: Path) -> None:
     assert "Broken" not in run.stderr
 
 
-@pytest.mark.parametrize(("command", "code"), [("report {model} --json", 0), ("--help", 0), ("info no --json", 1)])
-def test_work_whose_result_nobody_reads_has_not_failed(command: str, code: int, model: Path) -> None:
-    ended = shell(f"($DKL {command.format(model=model)}; echo code $? >&2) | true")
+@pytest.mark.parametrize(("command", "code"), [("info {store} --json", 0), ("--help", 0), ("info no --json", 1)])
+def test_work_whose_result_nobody_reads_has_not_failed(command: str, code: int, store: Path) -> None:
+    ended = shell(f"($DKL {command.format(store=store)}; echo code $? >&2) | true")
     assert ended.stderr == f"code {code}\n"
 
 
-def test_a_terminal_without_a_width_is_one_of_80(model: Path) -> None:
+def test_a_terminal_without_a_width_is_one_of_80() -> None:
     usual = shell("$DKL fit", COLUMNS="80")
     for columns in ("0", "-3", "many"):
         odd = shell("$DKL fit", COLUMNS=columns)

@@ -256,7 +256,7 @@ def device_limits(device: Device, *, size: int = 4_096, repeats: int = 3) -> Dev
 
     def moved(where: Device) -> np.ndarray:
         # One number back says that all have arrived; on a CPU nothing moves, and a copy stands for it.
-        return on_host(rows_on(numbers.copy(), where)[0, :1])
+        return on_host(rows_on(numbers if where != "cpu" else numbers.copy(), where)[0, :1])
 
     def multiplied(where: Device) -> np.ndarray:
         return on_host((there @ there)[0, :1])

@@ -55,7 +55,7 @@ def demo(
 ) -> Result:
     """Fit the machine that chooses for itself beside a linear model, an SVM and boosted trees, and say what to take.
 
-    Without --data: scikit-learn's handwritten digits, then 300,000 made rows that a process of 600 MB learns; no
+    Without --data: scikit-learn's handwritten digits, then 300,000 made rows that a process of 500 MB learns; no
     network, below a minute. Leaves the rows, the model and a picture in the output folder. With --all: every learner
     against plain random features of its size.
     """

@@ -333,7 +333,7 @@ class Dataset:
         Returns
         -------
         Dataset
-            The new version; `row_id` of its k-th one counts on from k 2^40.
+            The new version. The row ids of the rows that version k adds are k 2^40, k 2^40 + 1, ...
 
         Raises
         ------

@@ -57,7 +57,7 @@ class Differences:
             known.rows += len(rows)
 
     def add_names(self, known: Sequence[str], given: Sequence[str], ignored: Sequence[str]) -> None:
-        """Take the names of the columns of a table, which has those that are known."""
+        """Note further columns of a table, and whether the known ones, all of which it has, come in another order."""
         expected, beside = set(known), set(ignored)
         further = [name for name in given if name not in expected and name not in beside]
         if further:

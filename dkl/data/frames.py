@@ -29,8 +29,9 @@ def encode_frame(
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
-    `categorical` names columns whose values are names whatever they look like; `said` takes warnings. A Dask frame is
-    read once for the statistics of its columns, a partition at a time; its rows stay lazy.
+    `categorical` names columns whose values are names whatever they look like. Warnings are given at once, or appended
+    to `said` as functions that give them. A Dask frame is read once for the statistics of its columns, a partition at a
+    time; its rows stay lazy.
     """
     check_names(X)
     parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]

@@ -118,7 +118,7 @@ def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
 
 
 def _kind(type_of_value: type) -> str:
-    """What objects of a type are to messages: texts, booleans, numbers, or something else, by the type's own name."""
+    """The word that messages have for values of a Python type: texts, booleans, numbers, or the type's own name."""
     # Python's bool is a number by its class, so that booleans are told before numbers.
     for kind, types in (("texts", (str,)), ("booleans", (bool, np.bool_)), ("numbers", (Real, Decimal))):
         if issubclass(type_of_value, types):

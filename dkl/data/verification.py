@@ -56,7 +56,7 @@ def _version_checks(location: Location) -> Iterator[Callable[[], object]]:
 
 
 def store_faults(location: Location) -> Iterator[str]:
-    """What is wrong with a store: its metadata, every chunk of every array, its splits."""
+    """A sentence for each fault of a store, found in its metadata, in every chunk of every array and in its splits."""
     try:
         # Opened anew: what this process remembers of the store says nothing about the disk.
         store = OpenStore(location)

@@ -24,7 +24,21 @@ from scipy import sparse
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.projections import ColumnProjection, StructuredProjection
 from dkl.kernels import generic
+from dkl.kernels.cuda_source import (
+    LINE_ROWS,
+    MOST_COLUMNS,
+    PARTIAL_ROWS,
+    SHARING,
+    columns_at_once,
+    line_loss_source,
+    map_source,
+    packing_source,
+    row_sum_source,
+    score_source,
+    wave_sum_source,
+)
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
@@ -46,13 +60,13 @@ Device = Literal["cpu", "gpu", "mixed"]
 _TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
 # Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
 _ARRAYS_OF_A_TILE = 6
-# Rows that a thread adds up in the precision of the tile before its sum goes into float64.
-_PARTIAL_ROWS = 256
-# Columns of weights that a thread holds sums for: with more of them it would run out of registers.
-_WEIGHT_COLUMNS = 8
 _THREADS = 128
+# Blocks of threads that go through rows, of which each takes several where there are more: some for each processor.
+_MOST_BLOCKS = 4096
 # Rows of a stochastic fit whose products are made at once: as many as threads share a model.
 _BATCH_ROWS = GROUP**2
+# The mode of cuBLAS that is called CUBLAS_TF32_TENSOR_OP_MATH.
+_TENSOR_CORES = 3
 # What CUDA and its libraries call an allocation that failed; those that find no room for their workspace say that they
 # are not initialized.
 _ALLOCATION_FAILED = (
@@ -70,47 +84,6 @@ _claiming = threading.Lock()
 # Functions that let go of what layers above keep on the GPU for later, and say whether there was anything.
 givers: list[Callable[[], bool]] = []
 _tile_bytes: ContextVar[int] = ContextVar("tile bytes", default=_TILE_BYTES)
-
-KERNEL_SOURCE = r"""
-// One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z[i, j]) over a few rows, for a few weight columns at a time.
-extern "C" __global__ void pair_sums(
-    const REAL* __restrict__ z, const REAL* __restrict__ weights, double* __restrict__ partial,
-    const int n, const int m, const int K)
-{
-    const int j = blockIdx.x * blockDim.x + threadIdx.x;
-    const int first = blockIdx.y * PARTIAL_ROWS;
-    const int k0 = blockIdx.z * WEIGHT_COLUMNS;
-    if (j >= m) return;
-    REAL cosines[WEIGHT_COLUMNS] = {0}, sines[WEIGHT_COLUMNS] = {0};
-    const int stop = min(first + PARTIAL_ROWS, n);
-    for (int i = first; i < stop; ++i) {
-        const REAL turns = z[(size_t)i * m + j];
-        const REAL fraction = turns - RINT(turns);
-        REAL c, s;
-        SINCOSPI(fraction == fraction ? 2 * fraction : (REAL)1, &s, &c);
-        #pragma unroll
-        for (int k = 0; k < WEIGHT_COLUMNS; ++k) {
-            const REAL w = k0 + k < K ? weights[(size_t)i * K + k0 + k] : (REAL)0;
-            cosines[k] += w * c;
-            sines[k] += w * s;
-        }
-    }
-    double* out = partial + (size_t)blockIdx.y * 2 * K * m;
-    for (int k = 0; k < WEIGHT_COLUMNS && k0 + k < K; ++k) {
-        out[(size_t)(k0 + k) * m + j] = cosines[k];
-        out[(size_t)(K + k0 + k) * m + j] = sines[k];
-    }
-}
-"""
-
-
-def kernel_source(dtype: np.dtype) -> str:
-    """The CUDA source of the fused kernel for one dtype, ready for NVRTC or nvcc."""
-    real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
-    names = {"REAL": real[0], "RINT": real[1], "SINCOSPI": real[2]}
-    sizes = {"PARTIAL_ROWS": _PARTIAL_ROWS, "WEIGHT_COLUMNS": _WEIGHT_COLUMNS}
-    defines = [f"#define {name} {value}" for name, value in {**names, **sizes}.items()]
-    return "\n".join([*defines, KERNEL_SOURCE])
 
 
 def resolve_device(device: str) -> Literal["cpu", "gpu"]:
@@ -341,10 +314,7 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
         if feature_map.activation == "cos-sin":
-            # The product in true float32, in turns, and one fused kernel after it.
-            scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
-            angles = generic.projected(xp, scaled, feature_map.projection, dtype)
-            total += _sincos_sums(xp, angles, weights)
+            total += _wave_sums(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += xp.matmul(phi.T, weights)
@@ -421,24 +391,157 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     """`dkl.kernels.maps.map_rows` for rows on a GPU; the result stays there."""
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
     out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
+    fused = {"cos-sin": _write_waves, "cos": _write_waves, "steps": _write_steps}.get(feature_map.activation)
     for rows, tile in _tiles(X, feature_map, dtype):
+        if fused is not None and out[rows].size:
+            fused(xp, tile, feature_map, out[rows])
+            continue
         for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
             out[rows, part * m : (part + 1) * m] = phi
     return out
 
 
-def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> Any:
-    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns."""
-    z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
+def _write_waves(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
+    """The cosines, or cosines and sines, of rows, in `out`: angles are read once and features written once."""
+    dtype, (n, m) = np.dtype(out.dtype.name), (tile.shape[0], feature_map.n_frequencies)
+    z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
+    amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
+    sizes = map(np.int32, (n, m, feature_map.columns_a_frequency))
+    _compiled(map_source(dtype), "waves")(
+        (-(-n * m // _THREADS),), (_THREADS,), (xp.ascontiguousarray(z), amplitudes, out, *sizes)
+    )
+
+
+def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
+    """The products of steps and hinges of rows, in `out`."""
+    dtype, (n, m) = np.dtype(out.dtype.name), (tile.shape[0], feature_map.n_frequencies)
+    projection: Any = feature_map.projection
+    rows = xp.ascontiguousarray(generic.scaled(xp, tile, feature_map.scaler, np.float64))
+    table = generic.placed_steps(xp, projection)
+    sizes = map(np.int32, (n, tile.shape[1], m, projection.columns.shape[1]))
+    operands = (rows, *table, xp.asarray(feature_map.amplitudes, dtype=np.float64), out, *sizes)
+    _compiled(map_source(dtype), "steps")((-(-n * m // _THREADS),), (_THREADS,), operands)
+
+
+def _wave_sums(xp: ModuleType, scaled: Array, feature_map: FeatureMap, weights: Array) -> Any:
+    """`_sincos_sums` of scaled rows (n, d): of few columns without angles in between, else after a product."""
+    dtype, d, projection = np.dtype(weights.dtype.name), scaled.shape[1], feature_map.projection
+    if 0 < d <= MOST_COLUMNS and not isinstance(projection, ColumnProjection | StructuredProjection):
+        W = generic.placed_matrix(xp, projection, dtype) * dtype.type(TURN)
+        return _sincos_sums(xp, scaled, weights, W)
+    # The product in true float32, in turns, and one fused kernel after it.
+    return _sincos_sums(xp, generic.projected(xp, scaled * dtype.type(TURN), projection, dtype), weights)
+
+
+def _sincos_sums(xp: ModuleType, z: Array, weights: Array, W: Array | None = None) -> Any:
+    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns.
+
+    With frequencies W (m, d), in turns, `z` are rows (n, d), whose products with them are the angles.
+    """
+    z, (n, K) = xp.ascontiguousarray(z), weights.shape
+    m, n_columns = (z.shape[1], 0) if W is None else W.shape
     # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
     # how the GPU schedules its threads.
-    chunks = -(-n // _PARTIAL_ROWS)
+    chunks = -(-n // PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
-    grid = (-(-m // _THREADS), chunks, -(-K // _WEIGHT_COLUMNS))
-    operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
-    dtype = np.dtype(weights.dtype.name)
-    _compiled(kernel_source(dtype), "pair_sums")(grid, (_THREADS,), operands)
+    grid = (-(-m // _THREADS), chunks, -(-K // columns_at_once(K)))
+    frequencies = z if W is None else xp.ascontiguousarray(W)
+    operands = (z, frequencies, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
+    _compiled(wave_sum_source(np.dtype(weights.dtype.name), K, n_columns), "pair_sums")(grid, (_THREADS,), operands)
     return partial.sum(axis=0).transpose(0, 2, 1)
+
+
+def scores_on_gpu(phi: Array, models: Array) -> Any:
+    """``phi . w + b`` of features (n, m) and models (g, m + 1), (n, g) in float64, by double precision; it stays there.
+
+    The features are read once, in the precision that they have.
+    """
+    xp, (n, m), g = array_module(phi), phi.shape, models.shape[0]
+    out = xp.empty((n, g))
+    if out.size:
+        kernel = _compiled(score_source(np.dtype(phi.dtype.name), g), "scores")
+        blocks = min(-(-n // SHARING), _MOST_BLOCKS)
+        kernel((blocks,), (SHARING**2,), (phi, models, out, np.int32(n), np.int32(m), np.int32(g)))
+    return out
+
+
+def line_losses_on_gpu(
+    scores: Array, targets: Array, weights: Array, steps: Array, *, hinge: bool, change: bool
+) -> tuple[Any, Any, Any]:
+    """The losses of g models along a step, of the squared error or the squared hinge, on a GPU, where they stay.
+
+    Parameters
+    ----------
+    scores : CuPy array of shape (n, 2 g), float64
+        Those at the start of each model, and what a whole step adds to them.
+    targets : CuPy array of shape (n, g), float64
+    weights : CuPy array of shape (n, 1) or (n, g), float64
+    steps : CuPy array of shape (g, T), float64
+    hinge : bool
+    change : bool
+        The curvature is that at the first step less that at the start.
+
+    Returns
+    -------
+    losses : CuPy array of shape (g, T), float64
+    descent : CuPy array of shape (g, n), float64
+        Minus the slope of each row's weighted loss at the first step.
+    counted : CuPy array of shape (g, n), float64
+        The weight of each row times its curvature there, 0 or 1.
+    """
+    xp, (n, g), T = array_module(scores), targets.shape, steps.shape[1]
+    partial, descent, counted = xp.zeros((-(-n // LINE_ROWS), g, T)), xp.empty((g, n)), xp.empty((g, n))
+    if n:
+        numbers = map(np.int32, (n, g, T, weights.shape[1] > 1, hinge, change))
+        operands = (scores, targets, weights, steps, partial, descent, counted, *numbers)
+        _compiled(line_loss_source(), "line_losses")((-(-partial.shape[0] * g // _THREADS),), (_THREADS,), operands)
+    return partial.sum(axis=0), descent, counted
+
+
+def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
+    """``sum_i weights_ki phi_i`` of weights (K, n) in float64 and features (n, m), (K, m) in float64; it stays there.
+
+    The features are read once, in the precision that they have; the sum has one order, whatever the GPU does first.
+    """
+    xp, (n, m), K = array_module(phi), phi.shape, weights.shape[0]
+    partial = xp.zeros((-(-n // PARTIAL_ROWS), K, m))
+    if partial.size:
+        kernel = _compiled(row_sum_source(np.dtype(phi.dtype.name), K), "weighted_rows")
+        grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
+        kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
+    return partial.sum(axis=0)
+
+
+def packed_on_gpu(matrix: Array, start: int) -> Any:
+    """Entries (j, 0 .. start + j) of a float64 matrix, row after row, in one array, which stays there.
+
+    Of the rows of a symmetric matrix, columns after `start` being theirs, half the numbers have to come to the host.
+    """
+    xp, (rows, width) = array_module(matrix), matrix.shape
+    out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
+    if out.size:
+        grid = (-(-rows * width // _THREADS),)
+        sizes = map(np.int32, (rows, width, start))
+        _compiled(packing_source(), "packed")(grid, (_THREADS,), (xp.ascontiguousarray(matrix), out, *sizes))
+    return out
+
+
+def rounded_product(left: Array, right: Array) -> Any:
+    """The product of two float32 matrices on a GPU by its tensor cores, several times as fast as in true float32.
+
+    The entries of both are rounded to the 10 bits of TF32; the products are added up in float32. A GPU without tensor
+    cores for that format computes in float32.
+    """
+    xp = array_module(left)
+    cublas = xp.cuda.cublas
+    # The library's handle, and so its mode, belongs to this thread alone.
+    handle = xp.cuda.device.get_cublas_handle()
+    before = cublas.getMathMode(handle)
+    cublas.setMathMode(handle, _TENSOR_CORES)
+    try:
+        return xp.matmul(left, right)
+    finally:
+        cublas.setMathMode(handle, before)
 
 
 @cache
@@ -555,7 +658,7 @@ def _feature_maps(value: Any) -> Iterator[FeatureMap]:
 
 def tile_rows(width: int, itemsize: int) -> int:
     """Rows of a tile so wide: a multiple of those of a partial sum, and so few that one array is within the bytes."""
-    return max(_PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // _PARTIAL_ROWS * _PARTIAL_ROWS)
+    return max(PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // PARTIAL_ROWS * PARTIAL_ROWS)
 
 
 def _host(x: Array) -> np.ndarray:
@@ -569,6 +672,19 @@ def on_host(x: Rows) -> np.ndarray:
     get: Callable[[], np.ndarray] | None = getattr(x, "get", None) if is_on_gpu(x) else None
     copied = x if get is None else get()
     return copied if sparse.issparse(copied) else np.asarray(copied)
+
+
+def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Sums on the host; sums on a GPU are copied together, so that the host waits once."""
+    there = {name: value for name, value in sums.items() if is_on_gpu(value)}
+    if not there:
+        return sums
+    xp = array_module(next(iter(there.values())))
+    flat, found, start = on_host(xp.concat([value.ravel() for value in there.values()])), dict(sums), 0
+    for name, value in there.items():
+        found[name] = flat[start : start + value.size].reshape(value.shape)
+        start += value.size
+    return found
 
 
 def normal_source(x: Array, seed: int) -> Callable[[tuple[int, ...]], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from hashlib import blake2b
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.projections import ColumnProjection, Projection, SparseProjection, StructuredProjection
 from dkl.features.scaling import Scaler
 from dkl.features.step_projection import HINGE, StepProjection
+from dkl.kernels.cuda_source import scaling_source
 from dkl.kernels.harmonic_tiles import harmonic_values
 from dkl.kernels.landmark_tiles import nystrom_precision, similarity_values, wave_map
 from dkl.kernels.scale import linear_part, normal_scores
@@ -44,7 +46,7 @@ extern "C" __global__ void distances(
 # The matrices of projections that are on a device: they stay as long as the feature map that they belong to, which on
 # a worker is as long as a pass, and longer where the next pass has the same map. Maps that arrive anew with each pass
 # are not told by what they hold: to read a matrix for that takes longer than to send it.
-_placed: WeakKeyDictionary[Projection, dict[str, Any]] = WeakKeyDictionary()
+_placed: WeakKeyDictionary[Projection | Scaler, dict[str, Any]] = WeakKeyDictionary()
 
 
 def placed_matrix(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> Any:
@@ -68,6 +70,18 @@ def _written_out(xp: ModuleType, projection: Projection, dtype: DTypeLike) -> An
     # A projection stores no entry twice.
     W[xp.asarray(rows), xp.asarray(projection.indices)] = xp.asarray(projection.data, dtype=dtype)
     return W
+
+
+def placed_steps(xp: ModuleType, projection: StepProjection) -> tuple[Any, ...]:
+    """The columns, thresholds, kinds and upper ends of steps where `xp` computes: sent once, not with every tile."""
+    tables = _placed.setdefault(projection, {})
+    if "steps" not in tables:
+        kinds = projection.kinds == HINGE
+        whole = [np.ascontiguousarray(table, dtype=np.int32) for table in (projection.columns, kinds)]
+        real = [np.ascontiguousarray(table, dtype=np.float64) for table in (projection.thresholds, projection.high)]
+        columns, hinges, thresholds, high = map(xp.asarray, (*whole, *real))
+        tables["steps"] = (columns, thresholds, hinges, high)
+    return tables["steps"]
 
 
 def forget_matrices() -> None:
@@ -99,7 +113,7 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     if isinstance(feature_map.projection, NystromProjection):
         rows, nystrom = scaled(xp, X, feature_map.scaler, xp.float64), feature_map.projection
         if getattr(xp, "__name__", "") == "cupy" and getattr(nystrom.kernel, "is_elementary", False):
-            precision = nystrom_precision(nystrom, feature_map.amplitudes, dtype)
+            precision = _precision(nystrom, feature_map.amplitudes, dtype)
             return [xp.asarray(_nystrom_values(xp, rows, nystrom, precision), dtype=dtype) * amplitudes]
         # Other kernels are SciPy's: their similarities are made on the host, and only the result goes back.
         host = rows.get() if hasattr(rows, "get") else np.asarray(rows)
@@ -112,15 +126,24 @@ def mapped(xp: ModuleType, X: Array, feature_map: FeatureMap, dtype: DTypeLike) 
     return [phi * amplitudes for phi in activate(xp, z, feature_map)]
 
 
+def _precision(nystrom: NystromProjection, amplitudes: np.ndarray, dtype: DTypeLike) -> np.dtype:
+    """`nystrom_precision`, which reads the whole of a matrix: once for each amplitudes, not with every tile."""
+    known = _placed.setdefault(nystrom, {})
+    key = f"precision {dtype} {blake2b(amplitudes.tobytes()).hexdigest()}"
+    if key not in known:
+        known[key] = nystrom_precision(nystrom, amplitudes, dtype)
+    return known[key]
+
+
 def distance_source(dtype: np.dtype) -> str:
     """The CUDA source of the distances between rows and landmarks for one dtype, ready for NVRTC or nvcc."""
     return f"#define REAL {'float' if dtype.name == 'float32' else 'double'}\n{_DISTANCE_SOURCE}"
 
 
 @cache
-def _distance_kernel(xp: ModuleType, dtype: np.dtype) -> Any:
-    """The kernel, compiled when it is first called."""
-    return xp.RawKernel(distance_source(dtype), "distances")
+def _compiled(xp: ModuleType, source: str, name: str) -> Any:
+    """A kernel of CUDA source, compiled when it is first called."""
+    return xp.RawKernel(source, name)
 
 
 def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, precision: np.dtype) -> Any:
@@ -142,7 +165,9 @@ def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, pre
     if n:
         sizes = (np.int32(n), np.int32(n_landmarks), np.int32(d), np.int32(nystrom.kernel.norm == "l2"))
         blocks = -(-n * n_landmarks // _THREADS)
-        _distance_kernel(xp, precision)((blocks,), (_THREADS,), (moved, columns, distances, *sizes))
+        _compiled(xp, distance_source(precision), "distances")(
+            (blocks,), (_THREADS,), (moved, columns, distances, *sizes)
+        )
     return xp.matmul(nystrom.kernel.of_distances(distances), whitening)
 
 
@@ -193,10 +218,39 @@ def scaled(xp: ModuleType, X: Array, scaler: Scaler | None, dtype: DTypeLike) ->
         return xp.asarray(X, dtype=dtype)
     # In float64 first: a column of large mean and small spread would lose its digits in float32 by subtraction.
     X = xp.asarray(X, dtype=xp.float64)
+    if getattr(xp, "__name__", "") == "cupy":
+        return _scaled_on_gpu(xp, X, scaler, np.dtype(dtype))
     if scaler.kind == "quantile":
         return xp.asarray(_quantile_scores(xp, X, scaler), dtype=dtype)
     center, factor = linear_part(scaler)
     return xp.asarray((X - xp.asarray(center)) * xp.asarray(factor), dtype=dtype)
+
+
+def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) -> Any:
+    """`scaled` rows in float64, by one kernel: of quantiles a chain of calls for each column would take its place."""
+    table = _placed.setdefault(scaler, {})
+    if "scaling" not in table:
+        if scaler.kind == "quantile":
+            knots = np.ascontiguousarray(_knots(scaler).T, dtype=np.float64)
+            center, factor = np.zeros(scaler.n_columns), np.where(scaler.passthrough, 1.0, 0.0)
+        else:
+            knots, (center, factor) = np.zeros((0, 0)), linear_part(scaler)
+        scores = normal_scores(knots.shape[1]) if knots.size else np.zeros(0)
+        numbers = [np.ascontiguousarray(one, dtype=np.float64) for one in (center, factor, knots, scores)]
+        table["scaling"] = [*map(xp.asarray, numbers), knots.shape[1]]
+    *numbers, n_knots = table["scaling"]
+    out, sizes = xp.empty(X.shape, dtype=dtype), map(np.int32, (*X.shape, n_knots))
+    if out.size:
+        kernel = _compiled(xp, scaling_source(dtype), "scale")
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (xp.ascontiguousarray(X), *numbers, out, *sizes))
+    return out
+
+
+def _knots(scaler: Scaler) -> np.ndarray:
+    """The empirical quantiles of each column, (Q, d)."""
+    if scaler.knots is None:
+        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
+    return scaler.knots
 
 
 def _structured_product(xp: ModuleType, rows: Array, projection: StructuredProjection, dtype: DTypeLike) -> Array:
@@ -226,16 +280,15 @@ def _quantile_scores(xp: ModuleType, X: Array, scaler: Scaler) -> Array:
     A number between two knots has the score that lies as far between theirs; one that equals several tied knots has the
     mean of the first and the last of their scores.
     """
-    if scaler.knots is None:
-        raise ValueError("a 'quantile' scaler needs knots, the empirical quantiles of each column; it has none")
-    scores, last = xp.asarray(normal_scores(len(scaler.knots))), len(scaler.knots) - 1
+    all_knots = _knots(scaler)
+    scores, last = xp.asarray(normal_scores(len(all_knots))), len(all_knots) - 1
     columns = []
     for j in range(X.shape[1]):
         x = X[:, j]
         if scaler.passthrough[j]:
             columns.append(x)
             continue
-        knots = xp.asarray(scaler.knots[:, j])
+        knots = xp.asarray(all_knots[:, j])
         # The first knot at or above each number, the last one at or below it, and the one before the first.
         left = xp.clip(xp.searchsorted(knots, x, side="left"), 0, last)
         right = xp.clip(xp.searchsorted(knots, x, side="right") - 1, 0, last)

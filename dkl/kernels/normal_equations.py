@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -13,7 +13,16 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
-from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    line_losses_on_gpu,
+    on_host,
+    scores_on_gpu,
+    tile_rows,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
 from dkl.kernels.newton.gram import CurvedRows, GramSum, packed_size
@@ -92,6 +101,9 @@ class NewtonOptions:
         Of the mapped rows and of the Hessians' products.
     exact : bool
         Scores and gradients in float64, whatever `dtype` is.
+    rounded : bool
+        A GPU may round mapped rows to the 10 bits of its tensor cores for the Hessians, which is enough for steps that
+        exact gradients correct.
     epsilon : float
         Of the loss "huber"; of "pinball" the width of the parabola in place of its kink.
     quantiles : tuple of float or None
@@ -106,6 +118,7 @@ class NewtonOptions:
     first_order: bool = True
     dtype: str = "float32"
     exact: bool = True
+    rounded: bool = False
     epsilon: float = 0.1
     quantiles: tuple[float, ...] | None = None
 
@@ -113,11 +126,12 @@ class NewtonOptions:
 def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
     """Row tiles of the design matrix: mapped rows with a last column of ones, where the rows are.
 
-    On the host each is written over the one before.
+    On the host each is written over the one before; on a GPU each is as large as its memory allows.
     """
     if is_on_gpu(X):
-        for rows, phi in mapped_tiles(X, feature_map, dtype):
-            xp = array_module(phi)
+        xp = array_module(X)
+        for rows in spans(X.shape[0], tile_rows(feature_map.n_features + 1, np.dtype(dtype).itemsize)):
+            phi = map_rows(X[rows], feature_map, dtype)
             yield rows, xp.concat([phi, xp.ones((phi.shape[0], 1), dtype=phi.dtype)], axis=1)
         return
     step = design_rows(feature_map.n_features, dtype)
@@ -307,7 +321,7 @@ def _table_losses(
     steps: np.ndarray,
     options: NewtonOptions,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What `_line_losses` writes, by the table of losses."""
+    """What `_line_losses` writes, by the table of losses, of rows on the host."""
     loss, counted = newton_loss(options.loss, options.epsilon, options.quantiles), weight > 0.0
     losses = np.empty(steps.shape)
     # The mean exp(f) of a step that is far too long overflows: its loss is infinite, and the step is not taken.
@@ -322,6 +336,38 @@ def _table_losses(
             curvature -= np.where(counted, loss.curvature(targets, start), 0.0)
     slope, curvature = (np.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
     return losses, -weight * slope, curvature / loss.curvature_unit
+
+
+def _losses_on_gpu(
+    scores: Any, targets: Any, weight: Any, trial: TrialSteps, options: NewtonOptions
+) -> tuple[Any, Any, Any]:
+    """What `dkl.kernels.device.line_losses_on_gpu` returns, of every loss; of the softmax the losses are (1, T)."""
+    xp, g, steps = array_module(scores), targets.shape[1], trial.steps
+    if options.loss in ("squared_hinge", "squared_error"):
+        hinge = options.loss == "squared_hinge"
+        return line_losses_on_gpu(scores, targets, weight, xp.asarray(steps), hinge=hinge, change=options.change)
+    start, move, weight = scores[:, :g], scores[:, g:], weight + xp.zeros_like(targets)
+    if options.loss == "softmax":
+        codes, own = targets.argmax(axis=1), weight[:, 0]
+        losses = xp.stack([own @ SOFTMAX.value(codes, start + length * move) for length in steps[0]])[None]
+        slope = SOFTMAX.slope(codes, start + steps[0, 0] * move)
+        return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(weight.T)
+    loss: Any = newton_loss(options.loss, options.epsilon, options.quantiles)
+    if options.quantiles is not None:
+        loss = replace(loss, quantile=xp.asarray(loss.quantile))
+    # all steps at once, (T, n, g)
+    at = start + xp.asarray(np.ascontiguousarray(steps.T)[:, None]) * move
+    # a row that does not count may have no loss
+    counts, none = weight > 0.0, xp.zeros_like(start)
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = xp.where(counts, weight * loss.value(targets, at), 0.0).sum(axis=1).T
+        slope = xp.where(counts, loss.slope(targets, at[0]), none)
+        curvature = xp.where(counts, loss.curvature(targets, at[0]), none)
+        if options.change:
+            curvature = curvature - xp.where(counts, loss.curvature(targets, start), none)
+    slope, curvature = (xp.clip(values, -_STEEPEST, _STEEPEST) for values in (slope, curvature))
+    counted = weight * curvature / loss.curvature_unit
+    return losses, xp.ascontiguousarray((-weight * slope).T), xp.ascontiguousarray(counted.T)
 
 
 def _joint_losses(
@@ -422,6 +468,8 @@ def newton_sums(
         "loss" (g, T) and "gradient" (g, m + 1); "hessian" (h, size) with the packed columns of h Hessians, divided by
         the loss's unit of curvature.
     """
+    if is_on_gpu(X):
+        return _newton_sums_on_gpu(X, targets, weight, feature_map, trial, options)
     g, width = trial.coefficients.shape
     sums: dict[str, np.ndarray] = {}
     if options.first_order:
@@ -430,13 +478,13 @@ def newton_sums(
         sums["hessian"] = np.zeros((len(options.hessian_of), packed_size(*options.columns)))
     hessians = [GramSum(options.columns, out) for out in sums["hessian"]] if options.columns is not None else []
     n_rows, m = X.shape[0], feature_map.n_features
-    in_memory = not is_on_gpu(X) and bool(hessians or not is_plain_sparse(X, feature_map))
+    in_memory = bool(hessians or not is_plain_sparse(X, feature_map))
     held = min(n_rows, newton_tile(m, options.dtype) if hessians else cached_tile(m, options.dtype))
     curved = CurvedRows(hessians, np.empty((held if in_memory else 0, m), options.dtype))
     if in_memory:
         tiles = _cached_tiles(X, feature_map, options.dtype, curved, kept)
     else:
-        tiles = (mapped_tiles if is_on_gpu(X) else sparse_tiles)(X, feature_map, options.dtype)
+        tiles = sparse_tiles(X, feature_map, options.dtype)
     following = np.flatnonzero(options.follows) if hessians else np.zeros(0, np.int64)
     for rows, phi in tiles:
         tile_weight = weight[rows]
@@ -454,6 +502,59 @@ def newton_sums(
     for number in following:
         sums["hessian"][number] += sums["hessian"][number - 1]
     return sums
+
+
+def _newton_sums_on_gpu(
+    X: Any,
+    targets: np.ndarray,
+    weight: np.ndarray,
+    feature_map: FeatureMap,
+    trial: TrialSteps,
+    options: NewtonOptions,
+) -> dict[str, np.ndarray]:
+    """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
+
+    Where rows with a change of curvature are picked, which are few, it waits once a tile for their number.
+    """
+    xp, g = array_module(X), len(trial.coefficients)
+    models = np.vstack([trial.coefficients, trial.directions])
+    # sent once, not with every tile
+    sent, y = xp.asarray(models), xp.asarray(targets, dtype=np.float64)
+    ones = bool(np.all(weight == 1.0))
+    counts = xp.ones((len(targets), 1)) if ones else xp.asarray(weight.reshape(len(targets), -1), dtype=np.float64)
+    size = 0 if options.columns is None else packed_size(*options.columns)
+    found = np.zeros((0 if options.columns is None else len(options.hessian_of), size))
+    grams = [GramSum(options.columns, out, rounded=options.rounded) for out in found if options.columns is not None]
+    # the rows of the squared error all count by their weights, whatever the model is
+    all_alike = options.loss == "squared_error" and not options.change and ones
+    sums: dict[str, Any] = {}
+    # products of a tile are summed in double precision, or a few rows at a time
+    for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):
+        phi = map_rows(X[rows], feature_map, options.dtype)
+        scores = scores_on_gpu(phi, sent) if models.any() else xp.zeros((len(phi), 2 * g))
+        losses, descent, counted = _losses_on_gpu(scores, y[rows], counts[rows], trial, options)
+        if options.first_order:
+            gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
+            tile = {"loss": losses, "gradient": -gradient}
+            sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
+        for number, gram in enumerate(grams):
+            follows = bool(options.follows) and options.follows[number]
+            own = counted[options.hessian_of[number]]
+            own = own - counted[options.hessian_of[number - 1]] if follows else own
+            if options.change or follows:
+                # few rows have another curvature than before, or than the model before
+                some = xp.flatnonzero(own)
+                gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
+            else:
+                gram.add(phi, None if all_alike else own)
+    parts = {f"{name} {k}": part for k, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
+    here = together_on_host({**sums, **parts})
+    for number, gram in enumerate(grams):
+        gram.take({name: here.pop(f"{name} {number}") for name in gram.on_gpu()})
+        gram.finish()
+        if options.follows and options.follows[number]:
+            found[number] += found[number - 1]
+    return {**here, "hessian": found} if grams else here
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -261,7 +261,7 @@ class ArraySGDRegressor(_FurtherLosses, SGDRegressor):
         return self
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Predictions of shape (n,), or (n, t), (n, q), (n, t q) of several targets and quantiles; NumPy's."""
+        """Predictions (n,), or (n, t), (n, q), (n, t q) of t targets, q quantiles; in NumPy, also of rows on a GPU."""
         if not is_foreign(X) and self.loss not in OWN_LOSSES and self.coef_.ndim == 1:
             return super().predict(X)
         n_quantiles = quantiles_of(self).size if self.loss == "pinball" else 0
@@ -286,7 +286,7 @@ def default_estimator(
     Parameters
     ----------
     loss : str
-    schedule : Schedule
+    schedule : StepSchedule
     alpha : float
     epsilon : float
         Of "epsilon_insensitive" and "huber".

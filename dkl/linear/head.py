@@ -42,6 +42,8 @@ _TRIALS, _TRIALS_TOGETHER = 9, 3
 # Share of the objective at zero of classes that are fitted together, below which what a step promises ends the steps of
 # a problem with a decrement: of classes that can be told apart without error it falls for ever.
 _FLOOR = 5e-6
+# What the last step is of the coefficients, by Hessians of rounded rows: each step is shorter by what rounding leaves.
+_LAST_STEP = 1e-6
 # Steps whose secants correct a metric.
 _SECANTS = 20
 # Share of the gradient that conjugate gradients may leave, and products with the Hessian that they may take.
@@ -97,6 +99,10 @@ class NewtonProblem:
     evidence : bool
         The penalty of all models is the one with the largest evidence, found by the sums of the first pass; `alpha`
         does not count. Of the squared error, from zero, on all rows.
+    rounded : bool
+        Of the squared error, on GPUs: the Hessian may be summed of rows rounded to 10 bits. Each further pass corrects
+        the step by an exact gradient, until a step is a millionth of the coefficients; where a gradient does not fall
+        to half, the Hessian is summed once more in `dtype`.
     token : str
         Names what its passes keep of mapped rows.
     """
@@ -117,6 +123,7 @@ class NewtonProblem:
     quantiles: np.ndarray | None = None
     metric: np.ndarray | None = None
     evidence: bool = False
+    rounded: bool = False
     token: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -210,10 +217,11 @@ class NewtonProblem:
 
     @property
     def parts(self) -> np.ndarray | None:
-        """The folds whose rows the first pass sums apart, -1 for those of none: what is without a fold adds up of them.
+        """The numbers of the folds whose sums the first pass keeps apart, and -1 for the rows that are in no fold.
 
-        Only sums of the squared error are the same for all penalties and known from one point. None where there are
-        fewer than two folds, or the Hessians of all parts are above 64 MiB: then each is summed without its fold.
+        The sums of all rows but those of a fold add up of the other parts, so that one pass serves the models of all
+        folds. This is so for the squared error alone, whose sums are the same for all penalties. None for other losses,
+        for fewer than two folds, and where the Hessians of all parts take more than 64 MiB.
         """
         fold = self.targets.fold
         if self.loss != "squared_error" or self.is_wide or fold is None or fold.min() < 0:
@@ -239,7 +247,7 @@ class NewtonProblem:
         return int((np.sqrt(1.0 + _HESSIAN_BYTES / self.n_models) - 1.0) / 2.0) - 1
 
     def hessian_keys(self, fresh: np.ndarray) -> list[tuple[int, ...]]:
-        """What tells the Hessian of each model from others': models that have not stepped share theirs.
+        """A key for each model: models of equal keys have the same Hessian, as those have that took no step yet.
 
         Parameters
         ----------
@@ -304,6 +312,8 @@ class NewtonState:
         whose product with the Hessian is asked for next.
     products : ndarray of shape (g,), int64, or None
         Products with the Hessian so far; -1 for a direction that is whole.
+    rounded : bool
+        Whether Hessians may still be those of rounded rows, of a problem that allows it.
     """
 
     coefficients: np.ndarray
@@ -326,6 +336,7 @@ class NewtonState:
     residuals: np.ndarray | None = None
     searches: np.ndarray | None = None
     products: np.ndarray | None = None
+    rounded: bool = True
 
     def penalties(self, problem: NewtonProblem) -> np.ndarray:
         """The penalty of each model, (g,)."""
@@ -362,13 +373,22 @@ class NewtonState:
 
     def _ended_early(self, problem: NewtonProblem) -> np.ndarray:
         """Which models a decrement has ended, before their gradient was small: (g,) bool."""
-        return ~self.converged(problem.tol) & self.converged(problem.tol, problem.decrement)
+        return ~self._at_tolerance(problem) & self.done(problem)
 
-    def converged(self, tol: float, decrement: float = 0.0) -> np.ndarray:
-        """Which models have reached a tolerance, or the limit of rounding."""
-        # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).
-        small = -0.5 * self.slope <= decrement * self.objective if decrement > 0 else np.zeros(len(self.slope), bool)
-        return ~self.fresh & ((self.gradient <= tol * self.first_gradient) | small | self.stalled)
+    def done(self, problem: NewtonProblem) -> np.ndarray:
+        """Which models have reached a tolerance, or the limit of rounding, or are one last step away from their end."""
+        small = np.zeros(len(self.slope), bool)
+        if problem.decrement > 0.0:
+            # Half the slope along the Newton direction is what the next step promises to gain (the Newton decrement).
+            small = -0.5 * self.slope <= problem.decrement * self.objective
+        if problem.rounded:
+            lengths = [np.linalg.norm(vectors, axis=1) for vectors in (self.directions, self.proposal)]
+            small |= (self.slope < 0.0) & (lengths[0] <= _LAST_STEP * lengths[1])
+        return self._at_tolerance(problem) | (~self.fresh & small)
+
+    def _at_tolerance(self, problem: NewtonProblem) -> np.ndarray:
+        """Which models have a small gradient, or no step lowers their objective any more."""
+        return ~self.fresh & ((self.gradient <= problem.tol * self.first_gradient) | self.stalled)
 
 
 class NewtonDriver:
@@ -447,7 +467,7 @@ class NewtonDriver:
             for place, model in enumerate(models):
                 hessians[place] += np.asarray(state.hessian)[int(np.flatnonzero(state.held == model)[0])]
         # the arrays are copied, since the steps below write to them; nobody writes to the Hessians
-        shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes")
+        shared = ("hessian", "held", "ended", "by_fold", "alphas", "moves", "changes", "rounded")
         own = {part.name: getattr(state, part.name) for part in fields(state) if part.name not in shared}
         state = replace(state, **{name: value.copy() for name, value in own.items() if value is not None})
         searching = _searching(state, models)
@@ -456,7 +476,7 @@ class NewtonDriver:
             return state
         if problem.evidence and state.alphas is None:
             state = replace(state, alphas=_evident_penalties(problem, hessians[0], sums))
-        before = state.coefficients.copy()
+        before, lengths = state.coefficients.copy(), state.gradient.copy()
         accepted = take_steps(problem, state, models, sums["loss"])
         moved = models[accepted]
         gradients = set_gradients(problem, state, moved, sums["gradient"].reshape(len(models), -1)[accepted])
@@ -466,6 +486,12 @@ class NewtonDriver:
         if problem.metric is not None or problem.is_joint:
             state = replace(state, hessian=hessians)
             return self._secant_step(problem, state, before, gradients) if len(accepted) else state
+        if problem.rounded and state.rounded and state.hessian is not None:
+            halved = np.isin(models, moved) & (state.gradient[models] <= 0.5 * lengths[models])
+            if not np.all(halved | state.done(problem)[models]):
+                # rounding has cost the Hessian the digits that count here: it is summed anew from where the models are
+                begun = {name: getattr(state, name) for name in ("coefficients", "first_gradient", "counts")}
+                return replace(self.init(problem), **begun, rounded=False)
         which, alphas = hessian_of[accepted], state.penalties(problem)[moved]
         steps = self._systems.solve(hessians, problem.hessian_weight, which, alphas, gradients)
         state.directions[moved], state.slope[moved] = -steps, -np.einsum("gj,gj->g", gradients, steps)
@@ -504,7 +530,7 @@ class NewtonDriver:
     def stopped(self, problem: NewtonProblem, state: NewtonState, why: str) -> NewtonState | None:
         """The accepted points; None until every model has left its start."""
         moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
-        return replace(state, ended=why) if np.all(moved | state.converged(problem.tol, problem.decrement)) else None
+        return replace(state, ended=why) if np.all(moved | state.done(problem)) else None
 
     def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
         """Hessians and a factor; between passes those that were summed, systems written out, and vectors."""
@@ -547,7 +573,7 @@ def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:
     """The models that the next pass serves: not done, equally far, and with no more Hessians than 64 MiB hold."""
     # a direction of conjugate gradients is known some passes after the point that it starts from
     most = problem.max_steps + problem.is_wide
-    waiting = np.flatnonzero(~state.converged(problem.tol, problem.decrement) & (state.counts < most))
+    waiting = np.flatnonzero(~state.done(problem) & (state.counts < most))
     if problem.keeps_hessians or problem.is_wide or len(waiting) == 0:
         return waiting
     fresh = state.fresh
@@ -592,6 +618,7 @@ def _records(problem: NewtonProblem, state: NewtonState, models: np.ndarray) -> 
         follows=_following(problem, state, models[list(standing)]),
         dtype=problem.dtype,
         exact=problem.exact,
+        rounded=problem.rounded and state.rounded,
         epsilon=problem.epsilon,
         quantiles=quantiles,
     )

@@ -172,7 +172,7 @@ class Folds:
 
     @classmethod
     def of(cls, folds: int | float, seed: int) -> Folds:
-        """The folds of a cross-validation: so many, or a single one of such a share.
+        """The folds of a cross-validation: a whole number is the number of folds, a fraction the share of a single one.
 
         Raises
         ------
@@ -366,7 +366,10 @@ def folds_of(held_out: HeldOut, n_rows: float, n_features: int) -> Folds:
 
 
 def judging_folds(held_out: HeldOut, n_rows: float, most: int | None = None) -> list[HeldOut]:
-    """The rows that judge: one share of many rows, the five folds of a cross-validation of few, or at most `most`."""
+    """The folds that judge penalties: one held-out share of many rows, five folds of few that judge every row in turn.
+
+    `most` is the number of folds that the rows allow, such as their number of groups; where it is 1, one share judges.
+    """
     folds = folds_of(held_out, n_rows, 1)
     count = min(_MOST_FOLDS, most or _MOST_FOLDS)
     if folds.count == 1 or count == 1:

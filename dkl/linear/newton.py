@@ -63,6 +63,8 @@ _OF_METRIC = 0.1
 _DECREMENT_OF_PINBALL = 1e-7
 # The gradient's length at the optimum, relative to that at the start, of losses whose curvature varies.
 _TOL_VARYING = 1e-9
+# The same of steps by a Hessian of rounded rows, which end when they are short.
+_TOL_CORRECTED = 1e-12
 # The widths of the parabola in the pinball loss, in deviations of the target: the first one, and what each is of the
 # one before, until the parabola adds no more than this share to the objective, as the last two stages tell.
 _FIRST_WIDTH, _NARROWER, _SMOOTHING = 1.0, 0.25, 5e-5
@@ -109,7 +111,7 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
             rough = _run(subsample, source, run, "rough")
             task = replace(task, start=rough.solution(subsample), first_gradient=rough.first_gradient)
             task = _with_metric(task, subsample_metric(subsample, task, rough, summary.n_rows))
-        last = _joint(_after_wider_stages(task, source, run))
+        last = _corrected(_joint(_after_wider_stages(task, source, run)), run)
 
         def fit(state: NewtonState) -> LinearFit:
             model, steps = _linear_model(problem, last, state, summary), int(state.counts.max())
@@ -119,9 +121,19 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
 
         state = _run(last, source, run, model=run.looked_at(fit))
     result = replace(fit(state), posterior=_posterior(last, state, summary))
-    if not state.ended and not state.converged(last.tol, last.decrement).all():
+    if not state.ended and not state.done(last).all():
         warnings.warn(result.message, UserWarning, stacklevel=users_level())
     return result
+
+
+def _corrected(task: NewtonProblem, run: Run) -> NewtonProblem:
+    """The problem with a Hessian by the tensor cores of GPUs, where steps can correct it and nobody else reads it."""
+    # of numbers the Hessian tells the variances of coefficients, and penalties by evidence, too
+    if run.device != "gpu" or task.loss != "squared_error" or task.targets.n_classes is None or task.is_wide:
+        return task
+    if task.evidence or task.dtype != "float32" or task.metric is not None:
+        return task
+    return replace(task, rounded=True, tol=_TOL_CORRECTED, decrement=0.0)
 
 
 def _joint(task: NewtonProblem) -> NewtonProblem:
@@ -363,7 +375,10 @@ def newton_targets(problem: LinearProblem, center: np.ndarray | None, scale: np.
 
 
 def _start(problem: LinearProblem, summary: TargetMoments) -> np.ndarray | None:
-    """The model to start from, for standardised targets; the mean of all rows where it is exp(f)."""
+    """The coefficients that the steps start from, in units of the standardised targets; None for zeros.
+
+    They are those of `problem.start`. With a log link the start is the constant model of the mean of all rows.
+    """
     if problem.loss in LOG_LINK:
         nothing = np.zeros((problem.n_models, problem.feature_map.n_features))
         return np.column_stack([nothing, np.log(summary.target_center)])
@@ -467,7 +482,7 @@ def newton_message(state: NewtonState, task: NewtonProblem) -> str:
     """How the Newton steps ended, in a sentence with the remedy where one is needed."""
     # the largest gradient of a model, relative to its first one
     worst = float(np.max(state.gradient / np.maximum(state.first_gradient, np.finfo(float).tiny)))
-    if state.converged(task.tol, task.decrement).all():
+    if state.done(task).all():
         return f"converged in {int(state.counts.max())} Newton steps: the gradient shrank to {worst:.1e} of its first"
     if state.ended:
         return (

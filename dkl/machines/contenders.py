@@ -237,7 +237,7 @@ def _other_scaling(scaling: str | None) -> str:
 
 
 def with_landmarks(contender: Contender, size: int) -> Contender:
-    """The same with a number of landmarks in each of its kernels."""
+    """The candidate with `size` landmarks: in each of its kernels, if it has several kinds of features side by side."""
     together = contender.learner.get_params(deep=False).get("features")
     if not together:
         return contender.changed(f"up to {size:,}", n_features=size)

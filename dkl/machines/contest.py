@@ -173,7 +173,10 @@ class Race:
         self._too_long.add(number)
 
     def _proposed(self) -> tuple[int, int] | None:
-        """The next trial by the losses so far and counted work."""
+        """The next trial, a candidate's number and a fold, by the losses so far and the counted work; None at the end.
+
+        Each kind is tried on the first fold, those still alive on further folds, and then variants of the best.
+        """
         # The first kind is tried whatever it costs, so that something can win.
         gone = self.failed | self._too_long | self._needless
         for number in [one for one in range(self._kinds) if one not in gone and not self.choices[one]]:

@@ -74,7 +74,6 @@ from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
-from dkl.protocols.driver import largest_held
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE
 from dkl.solvers.round_losses import ROUND_LOSSES
@@ -468,10 +467,6 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
         return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the driver holds at most beside the passes, item by item, over all stages."""
-        return largest_held([held for _, held in self.planned_stages(dataset)])
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Work of the driver between the passes of its features, in operations of a matrix product."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import in_smaller_tiles
+from dkl.kernels.device import in_smaller_tiles, is_on_gpu
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
@@ -74,9 +74,18 @@ class Gate:
                 self._changed.notify_all()
 
 
-GATE = Gate()
+GATE, ON_GPU = Gate(), Gate()
+# Tasks that compute on a GPU at once: it works for one while the host prepares what the other asks for. More of them
+# would only wait for each other, and for the interpreter's lock at every call; they read and decode meanwhile.
+_AT_ONCE = 2
 # The tasks inside are those of the parent: none of them goes on, or leaves the gate, in a process that it forked.
 after_fork(GATE.__init__)  # type: ignore[misc]
+after_fork(ON_GPU.__init__)  # type: ignore[misc]
+
+
+def computing(block: Block) -> AbstractContextManager[None]:
+    """What holds while a task computes on a block where its rows are."""
+    return ON_GPU.entered(_AT_ONCE) if is_on_gpu(block.X) else nullcontext()
 
 
 @contextmanager
@@ -106,7 +115,8 @@ def sum_blocks(
             return None
         with located(f"block {block.index} of {work.place}"):
             there = LOADER.placed(work, block) if moves else block
-            return tuple(each.of_block(block if each.on_host else there, work.columns) for each in reductions)
+            with computing(there):
+                return tuple(each.of_block(block if each.on_host else there, work.columns) for each in reductions)
 
     tree = TreeSum(partial(_merged, reductions), work.n_blocks, node)
     numbers = node.blocks(work.n_blocks)
@@ -146,5 +156,7 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
         block, reading = LOADER.fetch(work, ticket, as_kept=True)
         record: Any = work.records[0]
         with located(f"block {block.index} of {work.place}"):
-            output = in_smaller_tiles(record.function)(LOADER.placed(work, block), record.operands)
+            there = LOADER.placed(work, block)
+            with computing(there):
+                output = in_smaller_tiles(record.function)(there, record.operands)
             return output, replace(reading, noted=LEDGER.taken())

@@ -475,16 +475,16 @@ class _SoftmaxLoss:
 
     largest_curvature = 0.5
 
-    def value(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """Of each row, (n,)."""
-        top = f.max(axis=1, keepdims=True)
-        own = np.take_along_axis(f, codes[:, None], axis=1)
-        return np.asarray((np.log(np.sum(np.exp(f - top), axis=1, keepdims=True)) + top - own)[:, 0])
+    def value(self, codes: Any, f: Any) -> Any:
+        """Of each row, (n,), where the scores are."""
+        xp, top = namespace_of(f), f.max(axis=1, keepdims=True)
+        own = xp.take_along_axis(f, codes[:, None], axis=1)
+        return (xp.log(xp.sum(xp.exp(f - top), axis=1, keepdims=True)) + top - own)[:, 0]
 
-    def slope(self, codes: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """By each score, (n, K): the probabilities, less 1 at the row's class."""
-        slope = np.asarray(self.shares(f))
-        slope[np.arange(len(codes)), codes] -= 1.0
+    def slope(self, codes: Any, f: Any) -> Any:
+        """By each score, (n, K), where they are: the probabilities, less 1 at the row's class."""
+        slope = self.shares(f)
+        slope[namespace_of(f).arange(len(codes)), codes] -= 1.0
         return slope
 
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:

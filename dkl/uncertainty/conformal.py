@@ -26,7 +26,7 @@ from dkl.data.exposure import (
 from dkl.data.other_frames import as_known_rows
 from dkl.data.together.rows import held_rows
 from dkl.data.view import RowChoice, RowsChosen, View
-from dkl.linear.answers import Scorer
+from dkl.linear.answers import Scorer, probabilities
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
@@ -37,7 +37,6 @@ from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Record
 from dkl.solvers.losses import LOG_LINK, PROBABLE
-from dkl.uncertainty.class_score import ClassScore, members_of
 from dkl.uncertainty.conformal_groups import check_groups, column_of, places_of, with_groups, with_stored_groups
 from dkl.uncertainty.interval_scores import (
     DevianceScore,
@@ -56,6 +55,33 @@ _MOST_SCORES = 1 << 18
 _PASS = "conformal scores"
 # Keeps the rows that are held out of a whole fit apart from those that its penalty and temperature are found on.
 _SALT = 0x434F_4E46
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScore:
+    """One minus the probability that a classifier gives a row's class.
+
+    Parameters
+    ----------
+    multiplier : float or None
+        Of decision values, as in `dkl.linear.answers.probabilities`.
+    """
+
+    multiplier: float | None
+    scaled = False
+
+    def __call__(self, answers: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """1 - p of the class of each row: (n, 1)."""
+        return np.take_along_axis(self.parts(answers), np.asarray(y, dtype=np.int64)[:, None], axis=1)
+
+    def parts(self, answers: np.ndarray) -> np.ndarray:
+        """1 - p of every class: (n, K)."""
+        return 1.0 - probabilities(answers, self.multiplier)
+
+
+def members_of(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """Which classes are in the set of each row: (n, K) bool."""
+    return score.parts(answers) <= radii
 
 
 class ConformalMixin:

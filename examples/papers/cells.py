@@ -50,15 +50,19 @@ class Cells:
             raise KeyError(name) from None
 
     def __call__(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> Cell:
-        """The cell of this name, measured if it is not there; with the seconds that this took."""
+        """The cell of this name, measured if it is not there; with its seconds, the day, the commit and the load."""
         if name not in self:
             started = time.perf_counter()
-            cell = {"seconds": 0.0, **measure()}
+            cell = {**circumstances(), "seconds": 0.0, **measure()}
             cell["seconds"] = cell["seconds"] or time.perf_counter() - started
             half = self.path(name).with_suffix(".part")
             half.write_text(json.dumps(cell, indent=1, default=float))
             half.replace(self.path(name))
         return self[name]
+
+    def all(self) -> list[Cell]:
+        """Every cell that has been measured, in the order of their files' names."""
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
 
     def fill(self, wanted: Mapping[str, Callable[[], Mapping[str, Any]]]) -> dict[str, Cell]:
         """All of these, in their order, with a bar over those that are missing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, Protocol
@@ -30,6 +30,9 @@ FOLDS = 10
 MOST_STEPS = 500_000
 # of the objective: what steps on a density may leave to gain where it is judged and not kept
 JUDGED = 1e-4
+# the paper's own machine, and its numbers of frequencies
+PRINTED = "TRF"
+FREQUENCIES = (50, 100, 200, 400, 800, 1_600)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,8 +310,12 @@ def fourier_kernel_learning(split: Split, best: Values) -> Space:
     return others | searched | fixed
 
 
-# The whole budget for each of these numbers of frequencies, of which the folds choose one.
-PRINTED = tuple(Stage(1.0, partial(printed_space, n_frequencies=D)) for D in (50, 100, 200, 400, 800, 1_600))
+def printed(frequencies: Sequence[int]) -> Tuned:
+    """The paper's own machine: the whole budget for each number of frequencies, of which the folds choose one."""
+    stages = tuple(Stage(1.0, partial(printed_space, n_frequencies=D)) for D in frequencies)
+    return Tuned(stages, stages)
+
+
 FOURIER_KERNEL_LEARNING = (Stage(1.0, fourier_kernel_learning),)
 MACHINES: dict[str, Machine] = {
     "RBF-SVM": SupportVectors(gaussian, {"length": LENGTH}),
@@ -317,7 +324,7 @@ MACHINES: dict[str, Machine] = {
         {"length": LENGTH, "matern_length": LENGTH, "m0": (0.0, 1.0), "m1": (0.0, 1.0), "m2": (0.0, 1.0)},
     ),
     "FKL": Tuned(FOURIER_KERNEL_LEARNING, FOURIER_KERNEL_LEARNING),
-    "TRF": Tuned(PRINTED, PRINTED),
+    PRINTED: printed(FREQUENCIES),
     "tuned": Tuned(
         numbers=(Stage(2 / 3, reference_space), Stage(1 / 3, density_space)),
         labels=(Stage(2 / 3, reference_space), Stage(1 / 6, density_space), Stage(1 / 6, margin_space)),

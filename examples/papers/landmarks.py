@@ -173,22 +173,36 @@ def table_1(rows: dict[str, tuple[float, ...]], scaling: str) -> str:
     return f"{table}\n\nTest error in percent, in brackets the paper's.\n"
 
 
+def errors_of_shares(cells: dict[str, Cell]) -> dict[str, list[float]]:
+    """Test errors of one set, one a share of landmarks, by kind and place: R are random rows, C centroids."""
+    return {
+        f"{kind}-{place}": [
+            best_of(cells, lambda key: key.startswith(kind) and key.endswith(f"-{place} {share:.0%}"))  # noqa: B023
+            for share in SHARES
+        ]
+        for kind in ("RBF", "PB")
+        for place in "RC"
+    }
+
+
+def table_of_shares(found: dict[str, dict[str, Cell]]) -> str:
+    """Figures 2 and 6 as numbers."""
+    lines = [
+        [name, kind, *(f"{error:.2f}" for error in errors)]
+        for name, cells in found.items()
+        for kind, errors in errors_of_shares(cells).items()
+    ]
+    heads = ["set", "similarities", *(f"{share:.0%}" for share in SHARES)]
+    return (
+        f"Test error in percent by the share of landmarks (R: random rows, C: centroids):\n\n{markdown(heads, lines)}\n"
+    )
+
+
 def draw_shares(found: dict[str, dict[str, Cell]], folder: Path) -> Path:
     """Figures 2 and 6: test error against the share of training rows that are landmarks, one panel a set."""
-    scores = {
-        name: {
-            f"{kind}-{place}": [
-                best_of(cells, lambda key: key.startswith(kind) and key.endswith(f"-{place} {share:.0%}"))  # noqa: B023
-                for share in SHARES
-            ]
-            for kind in ("RBF", "PB")
-            for place in "RC"
-        }
-        for name, cells in found.items()
-    }
     display = ComparisonDisplay(
         [100.0 * share for share in SHARES],
-        scores,
+        {name: errors_of_shares(cells) for name, cells in found.items()},
         measure="test error, percent",
         references={name: {"SVM": cells["SVM"]["test"]} for name, cells in found.items()},
         along="landmarks, percent of the training rows",
@@ -247,6 +261,7 @@ def main() -> None:
     table = table_1({name: row_of(cells) for name, cells in found.items()}, options.scaling)
     pictures = [partial(draw_toy, options.output, kind) for kind in ("moons", "circles")]
     if options.figures:
+        table += f"\n{table_of_shares(found)}"
         pictures.append(partial(draw_shares, found, options.output))
     report(table, options.output / f"table_1_{options.scaling}.md", *pictures)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, circumstances, markdown, measured_when, report
+from cells import Cell, Cells, markdown, measured_when, report
 from splits import BETAS, SEED, SETS, Split, kernel_search, linear_svm, rbf_svm, split_rows
 
 import dkl
@@ -65,7 +65,7 @@ class Pools:
         return learner.fit(self.split.X[0], self.split.y[0])
 
     def error(self, method: str, value: float, size: int) -> Cell:
-        """Of a linear SVM on so many drawn frequencies, two columns each; and when it was measured, of which commit."""
+        """Of a linear SVM on so many drawn frequencies, two columns each."""
         if method == POSTERIOR:
             features = self.posterior.with_beta(value, n_features=2 * size)
         elif method == ALIGNED:
@@ -73,7 +73,7 @@ class Pools:
         else:
             features = dkl.RandomFeatures(self.family, 2 * size, random_state=SEED, progress=False)
             features.fit(self.split.X[0])
-        return {**linear_svm([features.transform(part) for part in self.split.X], self.split), **circumstances()}
+        return linear_svm([features.transform(part) for part in self.split.X], self.split)
 
 
 def settings(*, quick: bool, most: int) -> list[tuple[str, float, int]]:

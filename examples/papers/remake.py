@@ -1,10 +1,12 @@
 """Makes the page of one paper again: every script of the paper, with the arguments of its page, and one file of tables.
 
     python examples/papers/remake.py 004 --data DIR                 # landmarks and posteriors, whole; hours
-    python examples/papers/remake.py 000 --quick                    # a minute: does the command still work?
+    python examples/papers/remake.py 004 --data DIR --sets breast   # what the scripts of a paper take is handed on
+    python examples/papers/remake.py 000 --quick                    # minutes: does the command still work?
 
-OUTPUT/004.md holds the tables under the commands that made them, with the day and the commit; finished cells are kept
-in OUTPUT, and a run that was broken off goes on. Papers are named by the numbers of the page, README.md.
+OUTPUT/004.md holds the tables under the commands that made them, with the days and commits on which their cells were
+measured; finished cells are kept in OUTPUT, and a run that was broken off goes on. Papers are named by the numbers of
+the page, README.md.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import argparse
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from cells import circumstances
+from cells import Cells, measured_when
 
 # Each script of a paper, what makes its page (--data DIR where the script takes it) and the file that it writes.
 PAPERS: dict[str, list[tuple[str, str, str]]] = {
@@ -27,19 +30,33 @@ PAPERS: dict[str, list[tuple[str, str, str]]] = {
 }
 
 
-def commands(paper: str, output: Path, data: Path | None, *, quick: bool) -> list[tuple[list[str], Path]]:
-    """The arguments of each script, and where it leaves its tables."""
+def commands(
+    paper: str, output: Path, data: Path | None, *, quick: bool, further: Sequence[str] = ()
+) -> list[tuple[list[str], Path]]:
+    """The arguments of each script, and where it leaves its tables; of options given twice the last counts."""
     made = []
     for script, given, table in PAPERS[paper]:
         folder = output / script.removesuffix(".py")
         arguments = ["--quick"] if quick else given.removesuffix("--data").split()
         if data is not None and not quick and given.endswith("--data"):
             arguments += ["--data", str(data)]
-        made.append(([script, *arguments, "--output", str(folder)], folder / table))
+        made.append(([script, *arguments, *further, "--output", str(folder)], folder / table))
     return made
 
 
-def remake(paper: str, output: Path, data: Path | None = None, *, quick: bool = False) -> str:
+def named(arguments: Sequence[str]) -> str:
+    """The command as a page names it: folders of the machine that ran it are left out."""
+    shown = list(arguments)
+    place = shown.index("--output")
+    del shown[place : place + 2]
+    if "--data" in shown:
+        shown[shown.index("--data") + 1] = "DIR"
+    return shlex.join(["python", f"examples/papers/{shown[0]}", *shown[1:]])
+
+
+def remake(
+    paper: str, output: Path, data: Path | None = None, *, quick: bool = False, further: Sequence[str] = ()
+) -> str:
     """Run the scripts one after the other; the page with all tables, which is written beside them.
 
     Raises
@@ -47,12 +64,12 @@ def remake(paper: str, output: Path, data: Path | None = None, *, quick: bool = 
     subprocess.CalledProcessError
         If a script fails; what it has measured is kept.
     """
-    text = []
-    for arguments, table in commands(paper, output, data, quick=quick):
+    text = [f"# The tables of {paper}", ""]
+    for arguments, table in commands(paper, output, data, quick=quick, further=further):
         subprocess.run([sys.executable, str(Path(__file__).with_name(arguments[0])), *arguments[1:]], check=True)
-        text += [f"Made by: `python examples/papers/{shlex.join(arguments)}`", "", table.read_text(encoding="utf-8")]
-    when = circumstances()
-    page = "\n".join([f"# The tables of {paper}", "", f"{when['day']}, commit {when['commit']}.", "", *text])
+        when = measured_when(Cells(table.parent / "cells").all())
+        text += [f"Made by: `{named(arguments)}`", "", f"Measured {when}.", "", table.read_text(encoding="utf-8")]
+    page = "\n".join(text)
     (output / f"{paper}.md").write_text(page, encoding="utf-8")
     return page
 
@@ -63,9 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="folder of .npz files; else scikit-learn's and OpenML's sets")
     parser.add_argument("--output", type=Path, default=Path("papers"), help="folder of cells, tables and pictures")
     parser.add_argument("--quick", action="store_true", help="small: whether the commands work")
-    options = parser.parse_args(arguments)
+    options, further = parser.parse_known_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
-    remake(options.paper, options.output, options.data, quick=options.quick)
+    remake(options.paper, options.output, options.data, quick=options.quick, further=further)
 
 
 if __name__ == "__main__":

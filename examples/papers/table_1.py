@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cell, Cells, circumstances, markdown, measured_when, report
+from cells import Cell, Cells, markdown, measured_when, report
 from sets import Rows, at_hand, rows_of
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -117,7 +117,7 @@ def measure(rows: Rows, features: Any, seed: int) -> Cell:
     learned = machine.features_
     gap = {"gap": learned.duality_gap_} if getattr(learned, "solver", None) == GAME else {}
     columns = learned.feature_map_.n_features
-    return {"accuracy": accuracy, "columns": columns, "seconds": seconds, **gap, **circumstances()}
+    return {"accuracy": accuracy, "columns": columns, "seconds": seconds, **gap}
 
 
 def cell_name(name: str, arm: str, size: int, seed: int) -> str:

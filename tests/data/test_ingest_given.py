@@ -52,8 +52,8 @@ FORMS: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("form", FORMS)
+# a form says what the rows are, and shuffling what becomes of them, whatever they came from
+@pytest.mark.parametrize(("form", "shuffle"), [(form, place % 2 == 0) for place, form in enumerate(FORMS)])
 def test_a_table_gives_the_store_of_its_parquet_file(tmp_path, form, shuffle):
     FRAME.to_parquet(tmp_path / "rows.parquet", index=False)
     table = pa.Table.from_pandas(FRAME, preserve_index=False).replace_schema_metadata()

@@ -21,8 +21,9 @@ _BEFORE = r"""
 #include <stddef.h>
 #include <stdlib.h>
 struct Place { int x, y, z; };
+struct float4 { float x, y, z, w; };
 static thread_local Place threadIdx;
-static Place blockIdx, blockDim;
+static Place blockIdx, blockDim, gridDim;
 static pthread_barrier_t gate;
 static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
 #define __global__
@@ -45,6 +46,7 @@ extern "C" void launch(int blocks_x, int blocks_y, int blocks_z, int threads, @P
     // where a block is, and what it was called with, is the same for all threads of the process
     pthread_mutex_lock(&one_launch);
     blockDim = {threads, 1, 1};
+    gridDim = {blocks_x, blocks_y, blocks_z};
     pthread_t* team = (pthread_t*)malloc(threads * sizeof(pthread_t));
     Call given = {@NAMES@};
     call = &given;

@@ -10,6 +10,15 @@ import numpy as np
 import pytest
 
 from dkl.kernels import device, generic
+from dkl.kernels.cuda_source import (
+    line_loss_source,
+    map_source,
+    packing_source,
+    row_sum_source,
+    scaling_source,
+    score_source,
+    wave_sum_source,
+)
 from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_squares, feature_sums
@@ -21,8 +30,21 @@ NO_GPU = device.why_no_gpu()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
+    text = compiled(map_source(np.dtype(dtype)), tmp_path)
+    assert "waves" in text
+    assert "steps" in text
+    assert "packed" in compiled(packing_source(), tmp_path)
+    assert "line_losses" in compiled(line_loss_source(), tmp_path)
+    assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
+    assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
+    assert "weighted_rows" in compiled(row_sum_source(np.dtype(dtype), 2), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
-    assert "pair_sums" in compiled(device.kernel_source(np.dtype(dtype)), tmp_path)
+    for n_columns in (0, 6, 12):
+        assert "pair_sums" in compiled(wave_sum_source(np.dtype(dtype), 2, n_columns), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -31,15 +53,25 @@ def test_the_distances_compile(dtype: str, tmp_path: Path) -> None:
 
 
 @played
+@pytest.mark.parametrize("d", [6, 8, 40])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = host_kernel(device.kernel_source(np.dtype(dtype)), "pair_sums", tmp_path)
-    monkeypatch.setattr(device, "_compiled", lambda source, name: kernel)
-    X, S = holey_rows(300, 6), np.random.default_rng(1).standard_normal((300, 11))
-    feature_map = weighted_map(FAMILIES["gaussian"], 150, 6, dtype, "standard")
+def test_the_kernel_makes_the_sums_of_the_cpu(
+    dtype: str, d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows of few columns, an even number of them or one that is read at once, and of many."""
+    sources: list[str] = []
+
+    def played_kernel(source: str, name: str) -> Any:
+        sources.append(source)
+        return host_kernel(source, name, tmp_path)
+
+    monkeypatch.setattr(device, "_compiled", played_kernel)
+    X, S = holey_rows(300, d), np.random.default_rng(1).standard_normal((300, 11))
+    feature_map = weighted_map(FAMILIES["gaussian"], 150, d, dtype, "standard")
     tolerance = 10 * PRECISION[dtype] * np.sqrt(300)
     expected = feature_sums(X, S, feature_map, dtype)
     np.testing.assert_allclose(device.feature_sums(X, S, feature_map, dtype), expected, rtol=0, atol=tolerance)
+    assert f"#define COLUMNS {d if d < 32 else 0}" in sources[0]
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -89,11 +121,14 @@ def test_a_gpu_gives_the_sums_of_the_cpu(family: str, storage: str, dtype: str) 
     placed: Any = device.place(Block(0, stored(X, storage), None, None, np.arange(700)), "gpu").X
     tolerance = 10 * PRECISION[dtype] * np.abs(map_rows(X, feature_map, "float64")).max() ** 2 * np.sqrt(700)
     calls = [
-        lambda rows: feature_sums(rows, S, feature_map, dtype),
-        lambda rows: feature_squares(rows, S[:, 0], feature_map, dtype),
-        lambda rows: device._host(map_rows(rows, feature_map, dtype)),
+        lambda rows, dtype: feature_sums(rows, S, feature_map, dtype),
+        lambda rows, dtype: feature_squares(rows, S[:, 0], feature_map, dtype),
+        lambda rows, dtype: device._host(map_rows(rows, feature_map, dtype)),
     ]
     if family in FOURIER:
-        calls.append(lambda rows: gradient_sums(rows, S[:, :2], feature_map, dtype))
+        calls.append(lambda rows, dtype: gradient_sums(rows, S[:, :2], feature_map, dtype))
     for call in calls:
-        np.testing.assert_allclose(call(placed), call(X), rtol=0, atol=tolerance)
+        # angles of hundreds of radians are rounded by more, on either device
+        exact = call(X, "float64")
+        own_error = np.abs(call(X, dtype) - exact).max()
+        np.testing.assert_allclose(call(placed, dtype), exact, rtol=0, atol=max(tolerance, 1.5 * own_error))

@@ -24,18 +24,13 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.errors import without_hints
 from dkl.events import Event
-from dkl.linear.fitting import Run
 from dkl.linear.incremental import BlockIncremental
-from dkl.linear.judge import PenaltyChoice
-from dkl.linear.minibatches import HeldOut
 from dkl.machines import effort as counting
 from dkl.machines.choice import LogLoss
 from dkl.machines.columns import ColumnChoice, Columns
-from dkl.machines.contenders import Contender
-from dkl.machines.contest import FEWEST_ROWS, Race
+from dkl.machines.contest import FEWEST_ROWS
 from dkl.machines.effort import EFFORTS, Clock, Shape
 from dkl.machines.settings import OpenParameters, Settings, settled
-from dkl.machines.trials import Bench, Sample
 from dkl.planning import plan
 
 OPEN = {"loss": None, "alpha": None, "solver": None, "calibrate": None, "chooses": True, "stops_early": False}
@@ -457,7 +452,7 @@ def noisy_classes(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_two_classes_are_fitted_by_the_log_loss_where_held_out_probabilities_are_better_then() -> None:
-    X, y = noisy_classes(2_000)
+    X, y = noisy_classes(1_000)
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
     (told,) = [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
     assert model.loss_ == "log_loss"
@@ -473,7 +468,7 @@ def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are
     # one class in four is rare, and none is told apart for certain: squares leave chances between 0 and 1
     scores = X @ np.array([[2.0, 0.0, -1.0, 0.5], [0.0, 2.0, 1.0, -0.5], [0.0, 0.0, 1.0, 1.0]]) - [0.0, 0.0, 0.0, 3.0]
     y = (scores + generator.gumbel(size=scores.shape)).argmax(axis=1)
-    X, y, new_X, new_y = X[:1_000], y[:1_000], X[1_000:], y[1_000:]
+    X, y, new_X, new_y = X[:600], y[:600], X[600:], y[600:]
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
     (told,) = [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
     least, squared = (float(figure) for figure in re.findall(r"\d\.\d+", told))
@@ -486,148 +481,26 @@ def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are
 
 
 def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
-    X, y = make_gaussian_quantiles(n_samples=3_200, n_features=10, n_classes=3, random_state=0)
-    X, y, new_X, new_y = X[:1_200], y[:1_200], X[1_200:], y[1_200:]
+    X, y = make_gaussian_quantiles(n_samples=2_600, n_features=6, n_classes=3, random_state=0)
+    X, y, new_X, new_y = X[:600], y[:600], X[600:], y[600:]
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
     squares = dkl.KernelClassifier(loss="squared_error", random_state=0).fit(X, y)
     # the shell in the middle is hardly ever ahead of both others by the squared error
     assert model.loss_ == "log_loss"
+    # candidates are compared by squares, whatever the loss of the last fit is
+    assert "R^2 of the scores, not the share of right rows" in model.reasons_[0]
     assert model.score(new_X, new_y) > SVC().fit(X, y).score(new_X, new_y) - 0.03
     assert model.score(new_X, new_y) > squares.score(new_X, new_y) + 0.05
 
 
-def losses_on(n_rows: int, n_columns: int, n_classes: int, effort: str = "balanced") -> LogLoss:
-    """The comparison of losses of a machine on rows that all judge."""
-    X = np.random.default_rng(0).normal(size=(n_rows, n_columns))
-    machine, dataset = dkl.KernelClassifier(effort=effort)._unfitted(), as_dataset(X, np.arange(n_rows) % n_classes)
-    machine._settle(dataset)
-    bench = Bench(machine._terms, None, Run())
-    return LogLoss(bench, Sample(dataset, (HeldOut(0.2, 0),)), dataset)
-
-
-def test_of_what_is_near_the_best_the_least_log_loss_wins_where_it_is_clearly_better(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log_loss = losses_on(600, 3, 3, "best")
-    sizes = (20, 40, 60, 80)
-    contenders = [Contender(str(size), dkl.RandomFeatures(n_features=size)) for size in sizes]
-    shape = Shape(600, 3, 3, "squared_error")
-    allowed = EFFORTS["best"].allowed(shape)
-    race = Race(contenders, 1, allowed, lambda one: 1.0, lambda one: shape.fitting(one.learner), lambda *_: [])
-    # of the squared error the first has the least, the second and third are near
-    for number, loss in enumerate((0.1, 0.11, 0.105, 0.3)):
-        race.choices[number] = [PenaltyChoice(np.ones(1), np.array([1.0 - loss]), np.zeros((3, 1)), np.ones(1))]
-    race.rounds = 1
-    assert race.rivals(0) == [2, 1]
-    losses, heard = {20: 0.5, 40: 0.4, 60: 0.45, 80: 0.1}, list[int]()
-
-    def compared(_: LogLoss, judged: Any, stage: str) -> tuple[list[Any], float]:
-        heard.append(judged[0][0])
-        return [], losses[judged[0][0]]
-
-    monkeypatch.setattr(LogLoss, "compared", compared)
-    pilots: Any = {(number, 0): (size, None) for number, size in enumerate(sizes)}
-    for verdict, ahead, asked in (("promising", (0, None), []), ("clearly better", (1, ([], 0.4)), [20, 60, 40])):
-        log_loss.verdict = verdict
-        assert log_loss.ahead(race, 0, pilots) == ahead
-        assert heard == asked
-    work = [log_loss.comparing(contender.learner, 1) for contender in contenders]
-    assert race.spent == pytest.approx(work[0] + work[2] + work[1])
-    # of a rival it has to be cheap; the one that won is compared in any case
-    for share, asked in ((work[2] / race.allowed, [80, 20, 60, 40]), (0.0, [80])):
-        monkeypatch.setattr("dkl.machines.choice._OF_A_RIVAL", share)
-        heard.clear()
-        assert log_loss.ahead(race, 3, pilots) == (3, ([], 0.1))
-        assert heard == asked
-    # where there is no work for the one that won, no other is compared
-    heard.clear()
-    race.spent, race.allowed = 0.0, work[1] + 1.0
-    assert log_loss.ahead(race, 0, pilots) == (0, None)
-    assert (heard, race.spent) == ([], 0.0)
-
-
-@pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """When the log loss was compared, in order."""
-    stages = list[str]()
-    compared = LogLoss.compared
-
-    def counted(log_loss: LogLoss, judged: Any, stage: str) -> Any:
-        stages.append(stage)
-        return compared(log_loss, judged, stage)
-
-    monkeypatch.setattr(LogLoss, "compared", counted)
-    return stages
-
-
-def test_what_was_told_of_the_one_that_is_ahead_is_not_told_again(stages: list[str]) -> None:
-    X, y = make_gaussian_quantiles(n_samples=400, n_features=3, n_classes=3, random_state=0)
-    model = dkl.KernelClassifier(random_state=0).fit(X, y)
-    assert model.loss_ == "log_loss"
-    assert stages[0] == "asked"
-    assert len(stages) > 2
-    assert all(stage.startswith("rival-") for stage in stages[1:])
-    # candidates are compared by squares, whatever the loss of the last fit is
-    assert "R^2 of the scores, not the share of right rows" in model.reasons_[0]
-
-
-def test_a_loss_that_does_no_better_before_kinds_are_varied_is_not_asked_again(stages: list[str]) -> None:
+def test_a_loss_that_does_no_better_is_not_taken() -> None:
     generator = np.random.default_rng(0)
     angles, side = 4.0 * np.pi * np.sqrt(generator.random(800)), generator.integers(0, 2, 800)
     X = angles[:, None] * np.stack([np.cos(angles + np.pi * side), np.sin(angles + np.pi * side)], axis=1)
     # two spirals without noise: scores are far from 0 where squares are small
     model = dkl.KernelClassifier(random_state=0).fit(X, side)
-    assert (model.loss_, stages) == ("squared_error", ["asked"])
+    assert model.loss_ == "squared_error"
     assert model.score(X, side) > 0.99
-
-
-@pytest.mark.parametrize(
-    ("n_classes", "n_features", "is_asked"),
-    [(3, 500, True), (20, 100, True), (20, 2_000, False), (2, 20_000, False)],
-    ids=["few", "many classes", "too much work", "no Gram matrix"],
-)
-def test_the_log_loss_is_asked_for_where_the_effort_can_afford_it_on_more_features(
-    monkeypatch: pytest.MonkeyPatch, n_classes: int, n_features: int, is_asked: bool
-) -> None:
-    heard = list[str]()
-
-    def compared(_: LogLoss, judged: Any, stage: str) -> tuple[list[Any], float]:
-        heard.append(stage)
-        return [], 0.5
-
-    monkeypatch.setattr(LogLoss, "compared", compared)
-    monkeypatch.setattr(Bench, "log_loss", lambda *_: 1.0)
-    log_loss = losses_on(2_000, 6, n_classes)
-    work = log_loss.ask(dkl.RandomFeatures(n_features=n_features), [None])
-    assert (heard == ["asked"]) == is_asked == (work > 0.0)
-    assert log_loss.verdict == ("clearly better" if is_asked else "open")
-
-
-@pytest.mark.parametrize(
-    ("n_classes", "least", "verdict"),
-    [
-        (2, 0.9, "clearly better"),
-        (3, 0.9, "promising"),
-        (3, 0.84, "clearly better"),
-        (2, 0.92, "promising"),
-        (2, 1.0, "declined"),
-    ],
-)
-def test_how_much_better_the_log_loss_is_says_how_much_work_is_kept_for_it(
-    monkeypatch: pytest.MonkeyPatch, n_classes: int, least: float, verdict: str
-) -> None:
-    monkeypatch.setattr(LogLoss, "compared", lambda *_: ([], least))
-    monkeypatch.setattr(Bench, "log_loss", lambda *_: 1.0)
-    log_loss = losses_on(2_000, 6, n_classes)
-    contender = Contender("", dkl.RandomFeatures(n_features=300))
-    log_loss.ask(contender.learner, [None])
-    assert log_loss.verdict == verdict
-    # a clear gain is worth whatever it takes
-    kept = log_loss.kept_work(contender, 1)
-    monkeypatch.setattr("dkl.machines.choice._OF_TWO", 0.0)
-    monkeypatch.setattr("dkl.machines.choice._OF_SEVERAL", 0.0)
-    never = log_loss.kept_work(contender, 1)
-    assert (kept > 0.0, never > 0.0) == (verdict != "declined", verdict == "clearly better")
 
 
 @pytest.mark.parametrize(
@@ -635,7 +508,7 @@ def test_how_much_better_the_log_loss_is_says_how_much_work_is_kept_for_it(
     [{"loss": "squared_error"}, {"alpha": 0.1}, {"calibrate": False}, {"effort": "fast", "loss": "squared_hinge"}],
 )
 def test_a_loss_that_is_given_or_judged_by_a_given_penalty_stays(settings: dict[str, Any]) -> None:
-    X, y = noisy_classes(300)
+    X, y = noisy_classes(160)
     model = dkl.KernelClassifier(random_state=0, **settings).fit(X, y)
     assert model.loss_ == settings.get("loss", "squared_error")
     assert not [reason for reason in model.reasons_ if reason.startswith("Loss: ")]
@@ -663,7 +536,7 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"person": generator.integers(0, 400, 4_000), "x": generator.normal(size=4_000)})
     y = generator.normal(size=400)[frame["person"]] + 0.1 * generator.normal(size=4_000)
-    machine = dkl.KernelRegressor(random_state=0)
+    machine = dkl.KernelRegressor(n_features=60, random_state=0)
     names = [one.name for one in plan(machine, frame, y).passes]
     declared = [one.name for one in plan(machine.set_params(categorical=[]), frame, y).passes]
     assert "rows to look for names in" in names

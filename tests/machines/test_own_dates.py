@@ -24,7 +24,7 @@ def held(frame: pd.DataFrame) -> str | None:
 
 
 def machine(**given: object) -> dkl.KernelRegressor:
-    return dkl.KernelRegressor(random_state=0, progress=False, **given)
+    return dkl.KernelRegressor(random_state=0, progress=False, effort="fast", **given)
 
 
 def test_a_choice_by_itself_is_that_by_the_dates(tmp_path):

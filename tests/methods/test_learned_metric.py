@@ -213,8 +213,7 @@ def test_targets_are_asked_for_where_a_metric_is_learned() -> None:
         features().fit(noisy(100)[0])
 
 
-@pytest.mark.parametrize("kind", ["diagonal", "full"])
-@pytest.mark.parametrize("searched", [False, True], ids=["drawn", "searched"])
+@pytest.mark.parametrize(("searched", "kind"), [(False, "full"), (True, "diagonal")], ids=["drawn", "searched"])
 def test_waves_are_those_of_rows_in_the_metric(searched: bool, kind: Any) -> None:
     X, y = noisy(700, 8)
     given = {"scaling": "standard", "dtype": "float64", "random_state": 0}
@@ -242,8 +241,7 @@ def test_waves_are_those_of_rows_in_the_metric(searched: bool, kind: Any) -> Non
     assert scores[0] > scores[1] + 0.1
 
 
-@pytest.mark.parametrize("kind", ["diagonal", "full"])
-@pytest.mark.parametrize("monotone", [None, {0: 1}])
+@pytest.mark.parametrize(("kind", "monotone"), [("diagonal", {0: 1}), ("full", None)])
 def test_waves_and_landmarks_of_a_list_are_those_of_rows_in_the_metric(kind: Any, monotone: Any) -> None:
     X, y = noisy(500)
     given = {"scaling": "standard", "n_features": 60, "monotone": monotone, "random_state": 0, "progress": False}

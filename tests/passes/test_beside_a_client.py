@@ -32,13 +32,13 @@ def submitted(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def rows(n: int = 3_000) -> tuple[np.ndarray, np.ndarray]:
+def rows(n: int = 1_000) -> tuple[np.ndarray, np.ndarray]:
     X = np.random.default_rng(0).normal(size=(n, 20)).astype(np.float32)
     return X, (X[:, 0] * X[:, 1] > 0).astype(int)
 
 
 def machine(**options: Any) -> Any:
-    return dkl.KernelClassifier(dkl.MarginFeatures(n_features=40), random_state=0, progress=False, **options)
+    return dkl.KernelClassifier(dkl.MarginFeatures(n_features=20), random_state=0, progress=False, **options)
 
 
 @pytest.mark.parametrize("solver", ["newton", "sgd"])

@@ -49,8 +49,32 @@ def _device_count() -> int:
     return int(os.environ.get("PLAYED_GPUS", "1"))
 
 
+# What a library of CUDA multiplies by: of each thread, as its handle is.
+_mode = threading.local()
+_ROUNDED = 3
+
+
+def _product(left: np.ndarray, right: np.ndarray, **options: Any) -> np.ndarray:
+    """`numpy.matmul`, of entries rounded to 10 bits where tensor cores make it."""
+    if getattr(_mode, "now", 0) == _ROUNDED and left.dtype == right.dtype == np.float32:
+        left, right = (
+            ((one.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32) for one in map(_dense, (left, right))
+        )
+    return np.matmul(left, right, **options)
+
+
+def _dense(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x)
+
+
+def _set_mode(handle: int, mode: int) -> None:
+    _mode.now = mode
+
+
 cuda = SimpleNamespace(
     Device=Device,
+    cublas=SimpleNamespace(getMathMode=lambda handle: getattr(_mode, "now", 0), setMathMode=_set_mode),
+    device=SimpleNamespace(get_cublas_handle=lambda: 1),
     runtime=SimpleNamespace(
         getDeviceCount=_device_count,
         deviceGetPCIBusId=lambda gpu: f"0000:0{gpu}:00.0",
@@ -188,7 +212,7 @@ def __getattr__(name: str) -> Any:
     for version, names in _NAMES.items():
         if name not in names:
             raise AttributeError(f"CuPy {version} has no {name!r}")
-    found = getattr(np, name)
+    found = _product if name == "matmul" else getattr(np, name)
     if isinstance(found, type) or not callable(found):
         return found
     played = _to_device(found) if name in _TAKES_HOST_ARRAYS else _wrapped(found)

@@ -345,7 +345,8 @@ def alike_names(name: str, counts: Mapping[str, int], otherwise: str = "", *, ar
     otherwise : str
         How the caller says that they are different ones, where that can be said.
     are_meant : bool
-        It was said: blanks around them, which nobody sees, are told of all the same.
+        The user has said that the names are meant as they stand: those that differ by blanks, which nobody sees, are
+        told of all the same.
     """
     texts = pa.array(list(counts), pa.string())
     keys = pc.utf8_trim_whitespace(texts)

@@ -67,7 +67,8 @@ def encoded(
     directions : TextDirections or None
         Of a column of free text.
     unknown : {"zeros", "error"}
-        What a category that was never seen is.
+        A category that the rule does not know has 0 in each of its columns (the code 0 in a column of codes), or is
+        refused.
     first_row : int
         The number of the first row, for messages.
 
@@ -225,7 +226,13 @@ class _Column:
         return numbers(column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column)
 
     def _numbers_of_texts(self) -> np.ndarray:
-        """The numbers that texts write in the form of the rule; NaN where they are missing."""
+        """The numbers that texts write in the form of the rule; NaN where they are missing. Zeros in front are noted.
+
+        Raises
+        ------
+        ValueError
+            A text is no number, as all of the fit were, or a whole one that float64 does not hold; its row is named.
+        """
         rule, written = self.rule, self._texts()
         parts = NumberParts.of(written)
         values = (NumberForm.of(rule.form) if rule.form else NumberForm()).numbers_of(parts)

@@ -83,7 +83,7 @@ class FirstRows:
         ]
 
     def schema(self, as_text: Sequence[str]) -> pa.Schema:
-        """The types of the columns; of some of them that of texts."""
+        """The types of the columns; text for those named in `as_text`, and for times finer than a microsecond."""
         fields = []
         for column, field in zip(self.table.columns, self.table.schema, strict=True):
             # Points in time are kept in microseconds; further digits are cut off where they are read as texts.

@@ -133,7 +133,7 @@ class NumberForm:
 
     @cached_property
     def shapes(self) -> frozenset[str]:
-        """The shapes of the numbers that are written in this form."""
+        """The shapes, such as "9,999.9", of numbers in this form, with and without groups and fractions."""
         other: Mark = "," if self.decimal == "." else "."
         found = {PLAIN, LEADING_ZERO, *_DECIMALS[self.decimal]}
         if self.thousands:

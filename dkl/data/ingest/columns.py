@@ -39,7 +39,7 @@ _NARROW = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16(), pa.float16(), pa.floa
 
 
 def column_kind(dtype: pa.DataType) -> ColumnKind | None:
-    """What a column of this type can be used as; None when dkl has no use for it (lists, bytes)."""
+    """The kind of column that an Arrow type makes, such as "number" or "date"; None for lists, bytes and the like."""
     # A categorical column is one of names, whatever type the names have.
     if pa.types.is_dictionary(dtype):
         return "category" if _IS.is_temporal(dtype.value_type) or column_kind(dtype.value_type) else None

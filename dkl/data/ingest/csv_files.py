@@ -101,7 +101,15 @@ class CsvFormat:
             raise ValueError(f"delimiter is {self.delimiter!r}; expected one ASCII character, such as ';' or '\\t'")
 
     def probe(self, file: InputFile) -> Probe:
-        """The columns of a file and the types that its first megabyte suggests."""
+        """The columns of a file, the types that its first megabyte suggests, and the size of the file as a table.
+
+        Raises
+        ------
+        ValueError
+            The first line holds numbers where names are expected, or a line does not fit the others.
+        NoRowsError
+            There is nothing below the header.
+        """
         dialect = self._dialect(file)
         with self._opened(file, dialect) as stream:
             names, chunks = self._header_and_rows(file, stream, _PROBE_BYTES, dialect)
@@ -374,7 +382,7 @@ def _first_bytes(stream: IO[bytes]) -> bytes:
 
 
 def _line_of(chunk: bytes, line: bytes) -> int | None:
-    """Where a line stands in whole lines; None where it does not."""
+    """The byte of a chunk of lines at which a line begins that is this one and no more; None where there is none."""
     place = 0 if chunk.startswith(line) else chunk.find(b"\n" + line) + 1
     if place == 0 and not chunk.startswith(line):
         return None

@@ -197,7 +197,7 @@ class _Fields:
         return pc.fill_null(pc.struct_field(self._found, name), "")
 
     def number(self, name: str, digits: int = 0) -> np.ndarray:
-        """A part as int64, 0 where it is not there; of fractions the first `digits`."""
+        """A part of each date as int64, 0 where it is not there; of fractions of a second the first `digits` digits."""
         if name not in self._names:
             return np.zeros(len(self._found), np.int64)
         texts = self.texts(name)

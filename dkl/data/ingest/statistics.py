@@ -165,7 +165,7 @@ def table_statistics(
     Raises
     ------
     TypeError
-        Columns hold dates, lists or bytes; all of them are listed.
+        Columns hold lists or bytes, which have no encoding; all of them are listed.
     ValueError
         A number is whole and not held exactly by float64; the message has the column and the row.
     """
@@ -194,9 +194,11 @@ def _column(
     rows: np.ndarray,
     sampled: np.ndarray,
 ) -> ColumnStatistics:
-    """The statistics of one column; its numbers in `rows` go to `sampled`.
+    """The statistics of one column; its values at the positions `rows` are written into `sampled`, if they are numbers.
 
-    `names` are the columns that the user calls categorical, and those of texts that came as categories.
+    So are texts that may be numbers. `sampled` keeps its NaN for booleans and for numbers that came as float32, which
+    need no other precision. `names` are the columns that the user calls categorical, and those of texts that came as
+    categories.
     """
     kind = column_kind(column.type)
     categorical, categories_of_type = names

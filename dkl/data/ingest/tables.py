@@ -138,7 +138,7 @@ def common_schema(
     ValueError
         A file lacks a column, has one more, names one twice or not at all.
     TypeError
-        A column is of one kind in one file and of another in another, or holds dates, lists or bytes.
+        A column is of one kind in one file and of another in another, or holds lists or bytes.
     """
     problems = Problems()
     for probe in probes:
@@ -194,7 +194,16 @@ def _without(names: list[str], others: Collection[str]) -> list[str]:
 
 
 def _common_type(name: str, probes: list[Probe], as_text: bool, are_texts: bool) -> pa.DataType:
-    """The type in which a column of all files is read: the one that holds the values of each."""
+    """The type in which a column of all files is read: the one that holds the values of each.
+
+    It is text where `as_text` asks for that, and, if `are_texts`, where the files disagree on more than precision or
+    time zone; a column without a value in any of them is float64.
+
+    Raises
+    ------
+    TypeError
+        The files disagree, and the column may not be read as text.
+    """
     if as_text:
         return pa.string()
     common, where = pa.null(), ""

@@ -148,9 +148,10 @@ class ArraySource(BaseRows):
 
 
 def counted_of_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.ndarray, int] | None:
-    """The numbers of a source's rows among those that were given with weights, and how many these were; None for all.
+    """Where the rows of a source stood among the rows that a user gave with weights, and the number of rows given.
 
     Rows of weight 0 are not in the source, and others may be there as copies (`dkl.data.row_sources.counted_rows`).
+    None where the rows given are those of the source.
     """
     if sample_weight is None:
         return None

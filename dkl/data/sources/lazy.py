@@ -293,7 +293,10 @@ def lazy_source(
     classes: GivenValues = None,
     repeats: bool = False,
 ) -> tuple[DaskSource, Schema]:
-    """The blocks of Dask arrays and their schema; y and the weights are computed once, X is not."""
+    """The blocks of Dask arrays and their schema; y and the weights are computed once, X is not.
+
+    With `repeats` rows are numbered once those of weight 0 are left out, so that weights count as repeated rows.
+    """
     X, y, weight = aligned(X, y, weight)
     decided, labels = (None, None) if y is None else lazy_classes(y, weight, task, classes)
     schema = Schema(

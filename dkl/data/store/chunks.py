@@ -130,7 +130,7 @@ class DirectChunks:
         return "/".join([self._folder, "c", *(str(number // n) for number, n in zip(place, each, strict=False))])
 
     def _seek(self, file: Any, place: tuple[int, int]) -> int:
-        """Go to where a chunk begins in its file; returns its bytes, those of the checksum among them."""
+        """Go to where a chunk begins in its file, which may be a shard; returns its bytes, the checksum's included."""
         size = os.fstat(file.fileno()).st_size
         if self._in_a_shard is None:
             return size

@@ -368,9 +368,9 @@ def flush(path: str | Path) -> None:
 
 
 def flush_name(location: Location) -> None:
-    """Have the system write the name of what was just put in its place to the disk; a hint says where it did not.
+    """Force the name of what was just put in its place to the disk, by its folder; a hint, no error, where that fails.
 
-    Whoever is told that nothing was kept, though it is there, writes the same once more.
+    The rows are there by then: whoever got an error would take them for lost, and write them a second time.
     """
     try:
         flush(location.path.parent)

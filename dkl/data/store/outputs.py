@@ -141,7 +141,10 @@ def written_whole(path: str | os.PathLike[str], kind: FileKind | None = None) ->
 
 
 def _put_folder(hidden: Path, final: Path) -> None:
-    """Rename a folder to its place, in which another may lie: in one step where the system can exchange the two."""
+    """Rename a folder to its final name; what had that name has the hidden one afterwards.
+
+    One step, where the system can exchange two names; otherwise three renames, undone if one fails.
+    """
     new = inode(hidden)
     if not final.is_dir():
         rename(hidden, final)

@@ -249,7 +249,7 @@ def _is_whole(note: Mapping[str, Any]) -> bool:
 
 
 def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str, str | None]) -> dict[str, Any]:
-    """What a version notes of the one before: its token, its sets of splits, and which split the new rows join."""
+    """The facts that a version keeps: the token and the sets of splits of the one before, and the split of new rows."""
     kept = {name: split for name, split in splits.items() if split.column is not None}
     return {
         "after": after,
@@ -258,7 +258,7 @@ def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str
 
 
 def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Mapping[int, np.ndarray]) -> Record:
-    """What is left of the blocks that lose rows: which rows, and their counts in all and in each split.
+    """The record of a version that drops rows: for each block that loses some, the rows left and their counts by split.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ class BesideFeatures:
         return self.noted(dataset, sample_weight)
 
     def held(self, dataset: D, sample_weight: Any = None) -> D:
-        """The dataset of the rows, whose blocks say what they are held out with where anything holds them together.
+        """The dataset with the group or the time of each row noted in its blocks, if rows are held out by either.
 
         Raises
         ------

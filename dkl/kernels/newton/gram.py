@@ -8,8 +8,19 @@ from typing import Any
 import numba
 import numpy as np
 
-from dkl.kernels.device import array_module, is_on_gpu, on_host
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    packed_on_gpu,
+    rounded_product,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
+from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
+
+# Rows whose products a GPU adds up in their own precision.
+_PRODUCT_ROWS = 8192
 
 
 def packed_size(start: int, stop: int) -> int:
@@ -71,23 +82,24 @@ class GramSum:
         Columns start .. stop - 1 of the m + 1 columns; the last one belongs to the intercept.
     out : ndarray of shape (packed_size(start, stop),), float64
         What is added to, by `finish` at the latest.
+    rounded : bool
+        A GPU may round float32 rows to the 10 bits of its tensor cores.
     """
 
-    def __init__(self, columns: tuple[int, int], out: np.ndarray) -> None:
-        self._columns, self._out = columns, out
+    def __init__(self, columns: tuple[int, int], out: np.ndarray, *, rounded: bool = False) -> None:
+        self._columns, self._out, self._rounded = columns, out, rounded
         self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
-        self._products: Any = None
-        self._border: Any = 0.0
-        self._weight = 0.0
+        self._there: dict[str, Any] = {}
 
-    def add(self, phi: Any, weight: np.ndarray) -> None:
-        """Add the products of mapped rows (n, m), of weights (n,) of either sign or zero."""
-        used = np.flatnonzero(weight)
+    def add(self, phi: Any, weight: Any) -> None:
+        """Add the products of mapped rows (n, m), of weights (n,) of either sign or zero.
+
+        Of rows on a GPU the weights may be there too, or None where all are 1.
+        """
         if is_on_gpu(phi):
-            if len(used):
-                some = len(used) < len(weight)
-                self._add_on_gpu(rows_at(phi, used) if some else phi, weight[used])
+            self._add_on_gpu(phi, weight)
             return
+        used = np.flatnonzero(weight)
         # As many rows as there are features may wait: they take as much memory as the sum.
         if sum(len(rows) for rows, _ in self._waiting) + len(used) > phi.shape[1]:
             self._multiply_waiting()
@@ -103,31 +115,51 @@ class GramSum:
             self._waiting = []
             add_hessian(np.concatenate(rows), np.concatenate(weights), self._columns, self._out)
 
-    def _add_on_gpu(self, phi: Any, weight: np.ndarray) -> None:
+    def _add_on_gpu(self, phi: Any, weight: Any) -> None:
         """Add the products of rows on a GPU there."""
         xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
-        weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
-        panel = weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)]
-        # A tile's products are of its own precision; over tiles they are added up in float64.
-        if self._products is None:
-            self._products = panel.astype(np.float64)
-        else:
-            self._products += panel
+        if isinstance(weight, np.ndarray):
+            # on the host it is known which rows count, without a wait
+            used = np.flatnonzero(weight)
+            if len(used) < len(weight):
+                phi, weight = rows_at(phi, used), weight[used]
+            if not len(used):
+                return
+            weight = None if np.all(weight == 1.0) else xp.asarray(weight, dtype=np.float64)
+        weighted = phi if weight is None else phi * weight.astype(phi.dtype)[:, None]
+        left, right = weighted[:, start : min(stop, m)].T, phi[:, : min(stop, m)]
+        rounded = self._rounded and phi.dtype == np.float32
+        products = rounded_product(left, right).astype(np.float64) if rounded else summed_product(left, right)
+        parts: dict[str, Any] = {"products": products}
         if stop > m:
-            self._border = weighted.sum(axis=0, dtype=np.float64) + self._border
-            self._weight += float(weight.sum())
+            # The column of the intercept: sums of the features, and last the sum of the weights.
+            weight = xp.ones(len(phi)) if weight is None else weight.astype(np.float64)
+            parts["border"] = xp.concat([weighted_rows_on_gpu(weight[None], phi)[0], weight.sum()[None]])
+        for name, part in parts.items():
+            if name in self._there:
+                self._there[name] += part
+            else:
+                self._there[name] = part
+
+    def on_gpu(self) -> dict[str, Any]:
+        """The sums that are still on a GPU, for `take` once they are on the host: several sums then come together."""
+        products = self._there.get("products")
+        if products is not None and products.ndim == 2:
+            self._there["products"] = packed_on_gpu(products, self._columns[0])
+        return self._there
+
+    def take(self, parts: dict[str, np.ndarray]) -> None:
+        """Add what `on_gpu` had, which is on the host now."""
+        self._there = {}
+        if "products" in parts:
+            self._out[: len(parts["products"])] += parts["products"]
+        if "border" in parts:
+            self._out[-len(parts["border"]) :] += parts["border"]
 
     def finish(self) -> None:
         """Bring the rows that wait, and what is still on a GPU, into the sum."""
         self._multiply_waiting()
-        (start, stop), products, border = self._columns, self._products, self._border
-        if is_on_gpu(products):
-            _add_packed(on_host(products), start, self._out)
-        if is_on_gpu(border):
-            m = stop - 1
-            self._out[-m - 1 : -1] += on_host(border)
-            self._out[-1] += self._weight
-        self._products, self._border, self._weight = None, 0.0, 0.0
+        self.take(together_on_host(self.on_gpu()))
 
 
 class CurvedRows:
@@ -188,10 +220,19 @@ class CurvedRows:
         self._kept = 0
 
 
+def summed_product(left: Any, right: Any) -> Any:
+    """The product of matrices (p, n) and (n, q) on a GPU, in float64: of a few of the n rows in their own precision."""
+    xp, total = array_module(left), None
+    for rows in spans(right.shape[0], _PRODUCT_ROWS):
+        product = xp.matmul(left[:, rows], right[rows]).astype(np.float64)
+        total = product if total is None else total + product
+    return xp.zeros((left.shape[0], right.shape[1])) if total is None else total
+
+
 def signed_products(phi: Any, weight: np.ndarray) -> Any:
     """phi^T diag(weight) phi, of shape (m, m), by half the work of a product; on a GPU it stays there."""
     if is_on_gpu(phi):
-        return (phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T @ phi
+        return summed_product((phi * array_module(phi).asarray(weight.astype(phi.dtype))[:, None]).T, phi)
     products = np.zeros((phi.shape[1],) * 2, phi.dtype)
     # NumPy takes the symmetric product of BLAS, without the interpreter's lock, where an array is multiplied with its
     # own transpose only. So weights go in as square roots: those below zero, of rows that lost their curvature, are

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host
-from dkl.kernels.newton.gram import rows_at, signed_products
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    scores_on_gpu,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
+from dkl.kernels.newton.gram import rows_at, signed_products, summed_product
 from dkl.kernels.normal_equations import design_tiles
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -107,7 +113,7 @@ def corrective_sums(
             # which rows count is not known on a GPU without a wait: there the others have weight 0
             counted, shares = rows_at(phi, counting), shares[counting]
         tile = {
-            "gradient": weighted.T.astype(phi.dtype) @ phi,
+            "gradient": _weighted_rows(weighted.T, phi),
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
             "dual": -(weight @ loss.conjugate(y, slopes)),
@@ -118,7 +124,7 @@ def corrective_sums(
             "support": weight @ (duals != 0.0),
             "held_out": xp.stack([(held_out @ losses).sum(), held_out.sum()]),
             # sum over rows of used phi phi_new^T: Gram columns of the candidates
-            "cross": counted.T @ (xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
+            "cross": _product(counted.T, xp.take(counted, xp.asarray(round_.new), axis=1) * shares),
         }
         change.add(phi, y, weight, used)
         # tiles are added in float64, whatever they were formed in; sums of a GPU stay there until the last one
@@ -127,25 +133,27 @@ def corrective_sums(
                 sums[name] += value
             else:
                 sums[name] = value.astype(np.float64)
-    return _together_on_host({**sums, **change.sums()})
-
-
-def _together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Sums on the host; sums on a GPU are copied together, so that the host waits once."""
-    there = {name: value for name, value in sums.items() if is_on_gpu(value)}
-    if not there:
-        return sums
-    xp = array_module(next(iter(there.values())))
-    flat, found, start = on_host(xp.concat([value.ravel() for value in there.values()])), dict(sums), 0
-    for name, value in there.items():
-        found[name] = flat[start : start + value.size].reshape(value.shape)
-        start += value.size
-    return found
+    return together_on_host({**sums, **change.sums()})
 
 
 def _scores(phi: Any, models: np.ndarray) -> Any:
     """The scores (n, K), where the rows are, of models (K, m + 1) on rows of the design matrix."""
-    return (phi @ array_module(phi).asarray(models.T.astype(phi.dtype))).astype(np.float64)
+    if is_on_gpu(phi):
+        # the last column of the design matrix has the intercepts
+        return scores_on_gpu(phi, array_module(phi).asarray(np.column_stack([models, np.zeros(len(models))])))
+    return (phi @ models.T.astype(phi.dtype)).astype(np.float64)
+
+
+def _weighted_rows(weights: Any, phi: Any) -> Any:
+    """Sums of rows of the design matrix by weights (K, n), where the rows are."""
+    if is_on_gpu(phi):
+        return weighted_rows_on_gpu(array_module(phi).ascontiguousarray(weights), phi)
+    return weights.astype(phi.dtype) @ phi
+
+
+def _product(left: Any, right: Any) -> Any:
+    """The product of two matrices where they are."""
+    return summed_product(left, right) if is_on_gpu(left) else left @ right
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -208,4 +216,4 @@ class _GramChange:
             return
         weighted = phi * xp.asarray(weight.astype(phi.dtype))[:, None]
         for total, (start, stop) in zip(self._totals, self._round.panels, strict=True):
-            total += weighted[:, start:stop].T @ phi[:, start:]
+            total += _product(weighted[:, start:stop].T, phi[:, start:])

@@ -1,0 +1,299 @@
+"""The CUDA sources of features and of their sums, ready for NVRTC or nvcc; SGD and landmarks have their own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Rows that a thread adds up before its sum goes into a sum of such sums.
+PARTIAL_ROWS = 256
+# Columns of weights that a thread holds sums for at most: with more of them it would run out of registers.
+WEIGHT_COLUMNS = 8
+# Columns of rows at most whose products with a frequency a thread makes itself: it holds as many numbers in registers.
+MOST_COLUMNS = 32
+# Rows of whose losses a thread sums those of one model.
+LINE_ROWS = 32
+# Threads that share a row.
+SHARING = 16
+
+_WAVE_SUMS = r"""
+// One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z_ij) over a few rows, for a few weight columns at a time. The
+// angles, in turns, are given, (n, m), or products of rows (n, COLUMNS) with the frequency, which stays in registers.
+extern "C" __global__ void pair_sums(
+    const REAL* __restrict__ z, const REAL* __restrict__ W, const REAL* __restrict__ weights,
+    double* __restrict__ partial, const int n, const int m, const int K)
+{
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    const int first = blockIdx.y * PARTIAL_ROWS;
+    const int k0 = blockIdx.z * WEIGHT_COLUMNS;
+    if (j >= m) return;
+    REAL cosines[WEIGHT_COLUMNS] = {0}, sines[WEIGHT_COLUMNS] = {0};
+#if COLUMNS
+    REAL w[COLUMNS];
+    for (int c = 0; c < COLUMNS; ++c) w[c] = W[(size_t)j * COLUMNS + c];
+#endif
+    const int stop = min(first + PARTIAL_ROWS, n);
+    for (int i = first; i < stop; ++i) {
+#if COLUMNS
+        REAL turns = 0;
+    #if FOURS
+        // four numbers a read: all threads read the same ones, and would wait for single ones
+        const float4* x = (const float4*)(z + (size_t)i * COLUMNS);
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            const float4 four = x[c / 4];
+            turns += four.x * w[c] + four.y * w[c + 1] + four.z * w[c + 2] + four.w * w[c + 3];
+        }
+    #else
+        const REAL* x = z + (size_t)i * COLUMNS;
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) turns += x[c] * w[c];
+    #endif
+#else
+        const REAL turns = z[(size_t)i * m + j];
+#endif
+        const REAL fraction = turns - RINT(turns);
+        REAL c, s;
+        SINCOSPI(fraction == fraction ? 2 * fraction : (REAL)1, &s, &c);
+        #pragma unroll
+        for (int k = 0; k < WEIGHT_COLUMNS; ++k) {
+            const REAL w = k0 + k < K ? weights[(size_t)i * K + k0 + k] : (REAL)0;
+            cosines[k] += w * c;
+            sines[k] += w * s;
+        }
+    }
+    double* out = partial + (size_t)blockIdx.y * 2 * K * m;
+    for (int k = 0; k < WEIGHT_COLUMNS && k0 + k < K; ++k) {
+        out[(size_t)(k0 + k) * m + j] = cosines[k];
+        out[(size_t)(K + k0 + k) * m + j] = sines[k];
+    }
+}
+"""
+
+_MAPS = r"""
+// One thread a row and a frequency: the cosine of an angle z (n, m) and, with two parts, its sine, by the amplitude of
+// the frequency: out (n, parts * m).
+extern "C" __global__ void waves(
+    const REAL* __restrict__ z, const REAL* __restrict__ amplitudes, REAL* __restrict__ out,
+    const int n, const int m, const int parts)
+{
+    const unsigned number = blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (unsigned)n * (unsigned)m) return;
+    const unsigned i = number / m, j = number % m;
+    REAL c, s;
+    SINCOS(z[number], &s, &c);
+    REAL* row = out + (size_t)i * parts * m;
+    row[j] = c * amplitudes[j];
+    if (parts == 2) row[m + j] = s * amplitudes[j];
+}
+
+// One thread a row and an atom: the product of steps and hinges of scaled rows (n, d), by the amplitude of the atom:
+// out (n, m). A factor of column -1 is 1.
+extern "C" __global__ void steps(
+    const double* __restrict__ rows, const int* __restrict__ columns, const double* __restrict__ thresholds,
+    const int* __restrict__ hinges, const double* __restrict__ high, const double* __restrict__ amplitudes,
+    REAL* __restrict__ out, const int n, const int d, const int m, const int factors)
+{
+    const unsigned number = blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (unsigned)n * (unsigned)m) return;
+    const unsigned i = number / m, j = number % m;
+    double value = 1.0;
+    for (int factor = 0; factor < factors; ++factor) {
+        const size_t one = (size_t)j * factors + factor;
+        const int column = columns[one];
+        if (column < 0) continue;
+        const double x = rows[(size_t)i * d + column], t = thresholds[one];
+        const double above = x > t ? 1.0 : 0.0, top = x > high[column] ? high[column] : x;
+        value *= hinges[one] ? above * (top - t) : above;
+    }
+    out[number] = (REAL)value * (REAL)amplitudes[j];
+}
+"""
+
+_SCALING = r"""
+// One thread a number of rows (n, d): less the centre of its column, times its factor, or where there are knots (d, Q)
+// its normal score: as far between the scores of two knots as it lies between these, and for a number that equals tied
+// knots the mean of the first and the last of their scores.
+extern "C" __global__ void scale(
+    const double* __restrict__ X, const double* __restrict__ centers, const double* __restrict__ factors,
+    const double* __restrict__ knots, const double* __restrict__ scores, REAL* __restrict__ out,
+    const int n, const int d, const int Q)
+{
+    const unsigned number = blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (unsigned)n * (unsigned)d) return;
+    const unsigned j = number % d;
+    const double x = X[number];
+    // a column that passes has the factor 1, any other one 0 where there are knots
+    if (Q == 0 || factors[j] != 0.0) {
+        out[number] = (REAL)((x - centers[j]) * factors[j]);
+        return;
+    }
+    const double* own = knots + (size_t)j * Q;
+    int left = 0, right = 0;
+    for (int stop = Q; left < stop;) {
+        const int middle = (left + stop) / 2;
+        if (own[middle] < x) left = middle + 1; else stop = middle;
+    }
+    for (int stop = Q; right < stop;) {
+        const int middle = (right + stop) / 2;
+        if (own[middle] <= x) right = middle + 1; else stop = middle;
+    }
+    left = min(left, Q - 1);
+    right = right > 0 ? right - 1 : 0;
+    const int below = left > 0 ? left - 1 : 0;
+    const double gap = own[left] - own[below];
+    double share = (x - own[below]) / (gap > 0.0 ? gap : 1.0);
+    // numbers beyond the outermost knots have the score of these
+    share = share < 0.0 ? 0.0 : share > 1.0 ? 1.0 : share;
+    const double between = scores[below] + share * (scores[left] - scores[below]);
+    out[number] = (REAL)(own[left] == x ? 0.5 * (scores[left] + scores[right]) : between);
+}
+"""
+
+_SCORES = r"""
+// GROUP threads a row, in double precision: out (n, g) of features (n, m) and models (g, m + 1), intercepts last.
+extern "C" __global__ void scores(
+    const REAL* __restrict__ phi, const double* __restrict__ models, double* __restrict__ out,
+    const int n, const int m, const int g)
+{
+    __shared__ double sums[GROUP][GROUP][WEIGHT_COLUMNS];
+    const int lane = threadIdx.x % GROUP, place = threadIdx.x / GROUP;
+    for (int first = blockIdx.x * GROUP; first < n; first += gridDim.x * GROUP) {
+        const int i = first + place;
+        for (int k0 = 0; k0 < g; k0 += WEIGHT_COLUMNS) {
+            double own[WEIGHT_COLUMNS] = {0};
+            for (int j = lane; j < m && i < n; j += GROUP) {
+                const double x = phi[(size_t)i * m + j];
+                #pragma unroll
+                for (int k = 0; k < WEIGHT_COLUMNS; ++k)
+                    if (k0 + k < g) own[k] += x * models[(size_t)(k0 + k) * (m + 1) + j];
+            }
+            for (int k = 0; k < WEIGHT_COLUMNS; ++k) sums[place][lane][k] = own[k];
+            __syncthreads();
+            for (int k = lane; k < WEIGHT_COLUMNS && k0 + k < g && i < n; k += GROUP) {
+                double total = models[(size_t)(k0 + k) * (m + 1) + m];
+                for (int other = 0; other < GROUP; ++other) total += sums[place][other][k];
+                out[(size_t)i * g + k0 + k] = total;
+            }
+            __syncthreads();
+        }
+    }
+}
+"""
+
+_LINE_LOSSES = r"""
+// One thread a model and a few rows, of scores (n, 2 g), which are those at a start and what a whole step adds: losses
+// at steps (g, T), summed over these rows; minus the slope (g, n) and what a row counts in the Hessian (g, n), at the
+// first step.
+extern "C" __global__ void line_losses(
+    const double* __restrict__ scores, const double* __restrict__ targets, const double* __restrict__ weights,
+    const double* __restrict__ steps, double* __restrict__ partial, double* __restrict__ descent,
+    double* __restrict__ counted, const int n, const int g, const int T, const int by_model, const int hinge,
+    const int change)
+{
+    const int number = blockIdx.x * blockDim.x + threadIdx.x;
+    const int chunk = number / g, k = number % g;
+    const int first = chunk * LINE_ROWS, stop = min(first + LINE_ROWS, n);
+    if (first >= n) return;
+    double* losses = partial + (size_t)chunk * g * T + (size_t)k * T;
+    for (int i = first; i < stop; ++i) {
+        const double y = targets[(size_t)i * g + k], w = weights[by_model ? (size_t)i * g + k : (size_t)i];
+        const double start = scores[(size_t)i * 2 * g + k], move = scores[(size_t)i * 2 * g + g + k];
+        for (int t = 0; t < T; ++t) {
+            const double score = start + steps[(size_t)k * T + t] * move;
+            double slack = hinge ? 1.0 - y * score : y - score;
+            slack = hinge && !(slack > 0.0) ? 0.0 : slack;
+            losses[t] += hinge ? w * slack * slack : 0.5 * w * slack * slack;
+            if (t) continue;
+            descent[(size_t)k * n + i] = hinge ? 2.0 * w * slack * y : w * slack;
+            // A row of the squared hinge has curvature where its slack is positive; every row of the squared error has.
+            const int now = slack > 0.0 || !hinge, before = change && (y * start < 1.0 || !hinge);
+            counted[(size_t)k * n + i] = w * (now - before);
+        }
+    }
+}
+"""
+
+_PACKING = r"""
+// Entries (j, 0 .. start + j) of a matrix (rows, width), row after row: one thread an entry.
+extern "C" __global__ void packed(
+    const double* __restrict__ matrix, double* __restrict__ out, const int rows, const int width, const int start)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (size_t)rows * width) return;
+    const size_t j = number / width, i = number % width;
+    if (i <= start + j) out[j * start + j * (j + 1) / 2 + i] = matrix[number];
+}
+"""
+
+_ROW_SUMS = r"""
+// One thread a feature, in double precision: sum_i weights[k, i] phi[i, j] over a few rows, for a few k at a time.
+extern "C" __global__ void weighted_rows(
+    const REAL* __restrict__ phi, const double* __restrict__ weights, double* __restrict__ partial,
+    const int n, const int m, const int K)
+{
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    const int first = blockIdx.y * PARTIAL_ROWS;
+    const int k0 = blockIdx.z * WEIGHT_COLUMNS;
+    if (j >= m) return;
+    double own[WEIGHT_COLUMNS] = {0};
+    const int stop = min(first + PARTIAL_ROWS, n);
+    for (int i = first; i < stop; ++i) {
+        const double x = phi[(size_t)i * m + j];
+        #pragma unroll
+        for (int k = 0; k < WEIGHT_COLUMNS; ++k)
+            if (k0 + k < K) own[k] += weights[(size_t)(k0 + k) * n + i] * x;
+    }
+    double* out = partial + (size_t)blockIdx.y * K * m;
+    for (int k = 0; k < WEIGHT_COLUMNS && k0 + k < K; ++k) out[(size_t)(k0 + k) * m + j] = own[k];
+}
+"""
+
+
+def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
+    """`pair_sums` in a dtype, for so many columns of weights: of angles, or of rows of so many columns."""
+    real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
+    row = {"COLUMNS": n_columns, "FOURS": int(dtype == np.float32 and n_columns % 4 == 0)}
+    return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2], **row)
+
+
+def map_source(dtype: np.dtype) -> str:
+    """`waves` and `steps` of features in a dtype."""
+    real = {"float32": ("float", "sincosf"), "float64": ("double", "sincos")}[dtype.name]
+    return _defined(_MAPS, 1, REAL=real[0], SINCOS=real[1])
+
+
+def scaling_source(dtype: np.dtype) -> str:
+    """`scale` of rows in double precision to a dtype."""
+    return _defined(_SCALING, 1, REAL={"float32": "float", "float64": "double"}[dtype.name])
+
+
+def score_source(dtype: np.dtype, n_models: int) -> str:
+    """`scores` of features in a dtype under so many models."""
+    real = {"float32": "float", "float64": "double"}[dtype.name]
+    return _defined(_SCORES, n_models, REAL=real, GROUP=SHARING)
+
+
+def line_loss_source() -> str:
+    """`line_losses` of the squared error and the squared hinge."""
+    return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
+
+
+def packing_source() -> str:
+    """`packed` of a matrix in double precision."""
+    return _defined(_PACKING, 1)
+
+
+def row_sum_source(dtype: np.dtype, n_weights: int) -> str:
+    """`weighted_rows` of features in a dtype, for so many weights a row."""
+    return _defined(_ROW_SUMS, n_weights, REAL={"float32": "float", "float64": "double"}[dtype.name])
+
+
+def columns_at_once(n_weights: int) -> int:
+    """Columns of weights that a thread holds sums for: a power of two, so that a few kernels serve all numbers."""
+    return min(WEIGHT_COLUMNS, 1 << max(n_weights - 1, 0).bit_length())
+
+
+def _defined(source: str, n_weights: int, **names: object) -> str:
+    """The source with its names defined."""
+    given = {**names, "PARTIAL_ROWS": PARTIAL_ROWS, "WEIGHT_COLUMNS": columns_at_once(n_weights)}
+    return "\n".join([*(f"#define {name} {value}" for name, value in given.items()), source])
