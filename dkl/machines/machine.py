@@ -891,8 +891,9 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             other = holders.get(str(folder).rstrip("/"))
             if other is not None:
                 raise ValueError(
-                    f"checkpoint={str(folder)!r} is the folder of {other} and of {type(one).__name__}, whose states would "
-                    "take each other's places; leave it out of learners: they have parts of the machine's folder then"
+                    f"checkpoint={str(folder)!r} is the folder of {other} and of {type(one).__name__}, whose states "
+                    "would take each other's places; leave it out of learners: they have parts of the machine's folder "
+                    "then"
                 )
             holders[str(folder).rstrip("/")] = type(one).__name__
         if getattr(self.features, "monotone", None):
