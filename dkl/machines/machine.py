@@ -884,7 +884,8 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         elif isinstance(self.features, str) and not self._chooses:
             self._knobs.check(learner_entry(self.features).learner_class())
         holders: dict[str, str] = {}
-        for one in (self, *(one for one in each if isinstance(one, FeatureLearner))):
+        estimators: list[Any] = [self, *(one for one in each if isinstance(one, FeatureLearner))]
+        for one in estimators:
             folder = one.get_params(deep=False).get("checkpoint")
             if folder is None:
                 continue
