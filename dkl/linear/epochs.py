@@ -19,6 +19,7 @@ from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, minibatch_row
 from dkl.linear.scores import scoring_cost
 from dkl.linear.sgd import SGDState
 from dkl.linear.sums import held_out_loss, reordered_minibatch, shuffled_minibatch, stored_minibatch
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Fold, Record
 
 # Share of the lowest held-out loss so far by which an epoch must lower it: patience would never run out on a loss that
@@ -96,11 +97,14 @@ class Stopping:
         Epochs without a lower loss.
     epsilon : float or ndarray of shape (K,)
         Of "epsilon_insensitive" and "huber"; of "pinball" the quantile of each model.
+    calibrated : bool
+        Of classes: the same rows say what the temperature of probabilities is.
     """
 
     loss: str
     patience: int
     epsilon: Any = 0.1
+    calibrated: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +121,8 @@ class EpochState:
         The mean held-out loss after each of them.
     ended : str
         Who ended them before their time; empty while nobody did.
+    multiplier : float or None
+        The inverse temperature of the best model, where the held-out rows are asked for it.
     """
 
     model: dict[str, Any]
@@ -124,6 +130,7 @@ class EpochState:
     epoch: int = 0
     losses: tuple[float, ...] = field(default=())
     ended: str = ""
+    multiplier: float | None = None
 
     @property
     def stale(self) -> int:
@@ -142,8 +149,12 @@ class EpochState:
         if weight == 0.0:
             raise ValueError(f"no row is held out: a share of {held_out.share:g} of few rows; use a larger one")
         losses = (*self.losses, float(sums["loss"][0]) / weight)
-        is_best = last_gain(losses) == len(losses) - 1
-        return replace(self, losses=losses, best=self.model if is_best else self.best)
+        if last_gain(losses) < len(losses) - 1:
+            return replace(self, losses=losses)
+        multiplier = None
+        if "counted" in sums:
+            multiplier = best_multiplier(sums["label"], sums["uniform"], float(sums["counted"][0]))
+        return replace(self, losses=losses, best=self.model, multiplier=multiplier)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -256,6 +267,7 @@ def held_out_record(
     dtype: str,
     loss: str,
     epsilon: Any,
+    calibrated: bool = False,
 ) -> BlockSum:
     """The record of a pass that sums the loss of a model over the held-out rows.
 
@@ -267,7 +279,7 @@ def held_out_record(
     held_out : HeldOut
     targets : RowTargets
     dtype : {"float32", "float64"}
-    loss, epsilon
+    loss, epsilon, calibrated
         As of `Stopping`.
     """
     operands = {
@@ -279,9 +291,13 @@ def held_out_record(
         "dtype": dtype,
         "loss": loss,
         "epsilon": epsilon,
+        "calibrated": calibrated,
     }
     cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
     accumulators = {"loss": Accumulator((1,)), "weight": Accumulator((1,))}
+    if calibrated:
+        accumulators |= {name: Accumulator((3, len(MULTIPLIERS))) for name in ("label", "uniform")}
+        accumulators["counted"] = Accumulator((1,))
     return BlockSum("held-out loss", held_out_loss, accumulators, operands, cost=cost)
 
 
@@ -310,6 +326,7 @@ def _held_out_look(problem: EpochProblem, state: EpochState) -> BlockSum:
         dtype=problem.dtype,
         loss=problem.stopping.loss,
         epsilon=problem.stopping.epsilon,
+        calibrated=problem.stopping.calibrated,
     )
 
 

@@ -79,7 +79,7 @@ class LinearProblem:
     choice : PenaltyChoice or None
         What ``alpha="auto"`` has chosen already, elsewhere; where it is still to choose, on fewer features of the kind.
     calibrated : bool
-        The rows that ``alpha="auto"`` is chosen on also say what the temperature of probabilities is.
+        The rows that judge ``alpha="auto"``, or the epochs, also say what the temperature of probabilities is.
     seed : int
     dtype : {"float32", "float64"}
     """
@@ -121,7 +121,7 @@ class LinearProblem:
     def stopping(self, patience: int) -> Stopping:
         """When the held-out loss stops the epochs."""
         each = np.tile(self.quantiles, self.n_targets) if self.quantiles else self.epsilon
-        return Stopping(self.loss, patience, each)
+        return Stopping(self.loss, patience, each, self.calibrated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +195,8 @@ class LinearFit:
         With ``alpha="auto"``: the candidates and their held-out scores.
     posterior : CoefficientPosterior or None
         How far off the coefficients may be; of exact fits of the squared error.
+    multiplier : float or None
+        The inverse temperature of probabilities, where the rows that judged the fit have found one.
     """
 
     model: Any
@@ -206,6 +208,7 @@ class LinearFit:
     alpha: Any = 0.0
     choice: Any = None
     posterior: CoefficientPosterior | None = None
+    multiplier: float | None = None
 
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
@@ -298,7 +301,9 @@ def fit_by_epochs(
         coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
         model = fitted_estimator(estimator, coef, intercept, classes=problem.classes, clock=final.clock)
         center, scale, message = summary.target_center, summary.target_scale, epochs_message(task, state)
-        return LinearFit(model, center, scale, state.epoch, state.losses, message, problem.alpha)
+        return LinearFit(
+            model, center, scale, state.epoch, state.losses, message, problem.alpha, multiplier=state.multiplier
+        )
 
     return fit(run_epochs(estimator, task, mixed, run, fit))
 

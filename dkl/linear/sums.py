@@ -121,11 +121,10 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     """Sums of the weighted loss over the held-out rows of a block, and of their weights.
 
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets), "loss" and "epsilon" as
-    of `dkl.linear.epochs.Stopping`.
+    of `dkl.linear.epochs.Stopping`, as "calibrated" is, with which "label" and "uniform" are `calibration_sums` of rows
+    that count by their own weights, whose sum is "counted".
     """
     rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
-    if rows.n_rows == 0:
-        return {"loss": np.zeros(1), "weight": np.zeros(1)}
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
@@ -139,7 +138,12 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         with np.errstate(over="ignore"):
             losses = np.minimum(loss_of(name, operands["epsilon"]).value(targets.signed(rows), scores), _INFINITE)
         losses = losses.sum(axis=1)
-    return {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
+    totals = {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
+    if not operands.get("calibrated", False):
+        return totals
+    counts = weight / targets.weight_scale
+    found = calibration_sums(_of_each_class(scores), np.asarray(rows.y), counts, MULTIPLIERS)
+    return {**totals, **found, "counted": np.array([counts.sum()])}
 
 
 def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -258,11 +262,15 @@ def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[np.ndar
     scores = decision_values(
         rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
     )
-    if scores.shape[1] == 1:
-        # the softmax of 0 and a decision value is its logistic function
-        scores = np.hstack([np.zeros_like(scores), scores])
+    scores = _of_each_class(scores)
     weight = operands["targets"].weights(rows)
     return scores, np.asarray(rows.y), np.ones(rows.n_rows) if weight is None else weight
+
+
+def _of_each_class(scores: np.ndarray) -> np.ndarray:
+    """Decision values (n, K), where two classes have a single one a row."""
+    # the softmax of 0 and a decision value is its logistic function
+    return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
 
 
 def calibration_sums(

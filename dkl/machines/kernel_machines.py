@@ -104,10 +104,11 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
     calibrate : bool or None
         Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features; with ``alpha="auto"`` the rows that judge the penalty find the
-        temperature in the same pass, and all rows are fitted. Of rows that are held out by time, where the machine
-        chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or more
-        frequent: decision values and labels follow the probabilities.
+        True where the machine chooses its features; else the rows that judge the penalty (``alpha="auto"``, all rows
+        are fitted) or the epochs (``early_stopping=True``, or stochastic steps of more than a million rows, which stop
+        early by themselves) find the temperature in the same passes. Of rows that are held out by time, where the
+        machine chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or
+        more frequent: decision values and labels follow the probabilities.
     by_group : str or None
     by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
@@ -240,7 +241,8 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
         """Class probabilities, of "log_loss" and "softmax", or where held-out rows have found a temperature.
 
-        They do where the machine chooses its features, where ``alpha="auto"``, and with ``calibrate=True``.
+        They do where the machine chooses its features, where ``alpha="auto"`` or ``early_stopping=True`` holds rows out
+        anyway, and with ``calibrate=True``. Where nothing is held out there are none.
 
         Parameters
         ----------
@@ -273,8 +275,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
 
     def _keep(self, fit: LinearFit) -> None:
         super()._keep(fit)
-        if fit.choice is not None and fit.choice.multiplier is not None:
-            self.temperature_ = 1.0 / fit.choice.multiplier
+        multiplier = fit.multiplier if fit.choice is None else fit.choice.multiplier
+        if multiplier is not None:
+            self.temperature_ = 1.0 / multiplier
 
     def _finish(self, problem: LinearProblem, dataset: Dataset, run: Run) -> None:
         temperature, shift = self._calibration

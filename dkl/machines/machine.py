@@ -722,7 +722,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             quantiles=tuple(getattr(self, "quantiles", ())) if loss == "pinball" else (),
             held_out=HeldOut(max(share, self.validation_fraction if calibrates else 0.0), self.seed_),
             validation=HeldOut(self.validation_fraction, self.seed_),
-            calibrated=self._calibrates_by_penalty,
+            calibrated=self._calibrates_while_judging(dataset.n_rows),
             seed=self.seed_,
             dtype=dtype,
         )
@@ -792,12 +792,11 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         alpha = LIGHT if solver == "sgd" and settings.alpha == "auto" else settings.alpha
         return replace(settings, solver=solver, loss=loss, alpha=alpha)
 
-    @property
-    def _calibrates_by_penalty(self) -> bool:
-        """Whether the rows that judge the penalty of given features also find the temperature."""
+    def _calibrates_while_judging(self, n_rows: int = 0) -> bool:
+        """Whether the rows that judge the penalty or the epochs of given features also find the temperature."""
         settings, is_open = self._settings, getattr(self, "calibrate", None) is None and not self._chooses
-        by_penalty = settings.alpha == "auto" and settings.solver == "newton" and settings.loss not in PROBABLE
-        return self._task == "classification" and is_open and by_penalty
+        judges = settings.alpha == "auto" if settings.solver == "newton" else self._stopping(n_rows)[0] is not None
+        return self._task == "classification" and is_open and judges and settings.loss not in PROBABLE
 
     @property
     def _knobs(self) -> Knobs:
@@ -882,15 +881,22 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             )
         if isinstance(self.features, FeatureLearner):
             self._knobs.check(self.features)
-            own, of_learner = self.checkpoint, self.features.get_params(deep=False).get("checkpoint")
-            if own is not None and of_learner is not None and str(own).rstrip("/") == str(of_learner).rstrip("/"):
-                raise ValueError(
-                    f"checkpoint={str(own)!r} is the folder of {type(self).__name__} and of its "
-                    f"{type(self.features).__name__}, whose states would take each other's places; leave the "
-                    "learner's out: it has a part of the machine's folder then"
-                )
         elif isinstance(self.features, str) and not self._chooses:
             self._knobs.check(learner_entry(self.features).learner_class())
+        holders: dict[str, str] = {}
+        estimators: list[Any] = [self, *(one for one in each if isinstance(one, FeatureLearner))]
+        for one in estimators:
+            folder = one.get_params(deep=False).get("checkpoint")
+            if folder is None:
+                continue
+            other = holders.get(str(folder).rstrip("/"))
+            if other is not None:
+                raise ValueError(
+                    f"checkpoint={str(folder)!r} is the folder of {other} and of {type(one).__name__}, whose states "
+                    "would take each other's places; leave it out of learners: they have parts of the machine's folder "
+                    "then"
+                )
+            holders[str(folder).rstrip("/")] = type(one).__name__
         if getattr(self.features, "monotone", None):
             name = type(self.features).__name__
             raise ValueError(

@@ -463,7 +463,7 @@ def no_probabilities(model: Any) -> str | None:
     """Why a classifier has no probabilities, with the remedy; None where it has."""
     settings = model._settings
     # of a fit it counts what its held-out rows have found: a model of an older version may have no temperature
-    by_penalty = hasattr(model, "temperature_") if hasattr(model, "linear_") else model._calibrates_by_penalty
+    by_penalty = hasattr(model, "temperature_") if hasattr(model, "linear_") else model._calibrates_while_judging()
     if settings.calibrate or settings.loss in PROBABLE or by_penalty:
         return None
     return (

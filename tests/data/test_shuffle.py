@@ -15,6 +15,7 @@ import pytest
 from scipy import sparse, stats
 
 from dkl.data.ingest import scratch
+from dkl.data.ingest.packing import fixed_rows
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
 from dkl.data.ingest.shuffle import shuffled_batches
 from dkl.data.ingest.staging import ROW, Stage
@@ -182,3 +183,10 @@ def test_a_temporary_directory_that_is_not_there_is_named(tmp_path):
 def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
     with scratch_folder(tmp_path, name="é" * 120) as folder:
         assert folder.is_dir()
+
+
+def test_rows_too_long_to_be_shuffled_are_refused_before_they_are_copied() -> None:
+    long = np.broadcast_to(np.float64(0.0), (4, 100_000_000))
+    with pytest.raises(ValueError, match=r"a row has 762.94 MiB.*shuffle=False"):
+        fixed_rows(long, long.dtype, long.shape[1:])
+    assert len(fixed_rows(np.zeros((4, 3)), long.dtype, (3,))) == 4

@@ -491,8 +491,11 @@ def test_a_finished_checkpoint_returns_and_another_fit_is_refused(tmp_path: Path
 def test_a_learner_in_the_checkpoint_folder_of_its_machine_is_the_error_and_nothing_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     features = RandomFeatures(n_features=60, checkpoint=f"{folder}/")
-    with pytest.raises(ValueError, match=r"run' is the folder of KernelClassifier and of its RandomFeatures"):
+    with pytest.raises(ValueError, match=r"run/' is the folder of KernelClassifier and of RandomFeatures"):
         classifier(features=features, checkpoint=str(folder)).fit(SQUARE, TWO)
+    several = [AlignedFeatures(n_candidates=40, n_features=8, checkpoint=str(folder)), features]
+    with pytest.raises(ValueError, match=r"run/' is the folder of AlignedFeatures and of RandomFeatures"):
+        classifier(features=several).fit(SQUARE, TWO)
     assert not folder.exists()
 
 
@@ -679,6 +682,29 @@ def test_rows_that_judge_the_penalty_find_the_temperature_in_the_same_passes(
     assert log_loss(t, shares) < 1.1 * best
     model.save(tmp_path / "model.zarr")
     np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict_proba(Z), shares)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_rows_that_judge_the_epochs_find_the_temperature_in_the_same_passes(
+    tmp_path: Path, n_classes: int, weight: float | None
+) -> None:
+    X, y = load_digits().data / 16.0, load_digits().target % n_classes
+    weights = None if weight is None else np.full(len(y), weight)
+    events: dict[Any, list[Any]] = {None: [], True: [], False: []}
+    options = {"loss": "hinge", "early_stopping": True, "epochs": 5, "validation_fraction": 0.2}
+    machines = {each: classifier(**options, calibrate=each, progress=seen.append) for each, seen in events.items()}
+    assert [hasattr(machine, "predict_proba") for machine in machines.values()] == [True, True, False]
+    model, asked, plain = (machine.fit(X, y, sample_weight=weights) for machine in machines.values())
+    assert not hasattr(plain, "predict_proba")
+    begun = {each: [event.name for event in seen if event.kind == "started"] for each, seen in events.items()}
+    assert begun[None] == begun[False]
+    assert len(begun[True]) == len(begun[None]) + 1
+    np.testing.assert_array_equal(model.decision_function(X), plain.decision_function(X))
+    # the temperature of the pass that calibrate=True takes
+    assert model.temperature_ == pytest.approx(asked.temperature_, rel=1e-9)
+    model.save(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(dkl.load_model(tmp_path / "model.zarr").predict_proba(X), model.predict_proba(X))
 
 
 def test_a_column_of_labels_is_taken_with_a_warning() -> None:

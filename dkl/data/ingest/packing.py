@@ -6,12 +6,24 @@ import math
 
 import numpy as np
 import pyarrow as pa
+from dask.utils import format_bytes
 
 
 def fixed_rows(values: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
-    """A column whose entries are the bytes of the rows of `values`, each of `shape` and `dtype`."""
-    dense = np.ascontiguousarray(values, dtype)
+    """A column whose entries are the bytes of the rows of `values`, each of `shape` and `dtype`.
+
+    Raises
+    ------
+    ValueError
+        If a row is longer than Arrow's entries of one length, whose bits it counts in 32 bits.
+    """
     width = dtype.itemsize * math.prod(shape)
+    if 8 * width > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"a row has {format_bytes(width)}, and rows of less than 256 MiB can be shuffled; pass shuffle=False, save "
+            "the rows as a sparse matrix, or fewer of their columns"
+        )
+    dense = np.ascontiguousarray(values, dtype)
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(dense), [None, pa.py_buffer(dense)])
 
 
