@@ -25,6 +25,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
+import dkl
 from dkl.data.dataset import open_dataset
 from dkl.data.together.rules import held_source
 from tests.commands import dkl_command
@@ -322,6 +323,21 @@ def test_the_papers_own_machine_of_figure_4_searches_its_space_once_for_each_num
     assert all(0.01 <= values[name] <= 100.0 for values in asked for name in ("lam", "Lam", "gamma", "length_scale"))
     assert all(values["meta_kernel"] == "rbf" and values["sigma"] == 1.0 for values in asked)
     assert all(space["loss"] == ["squared_error"] for space in spaces)
+
+
+def test_the_papers_own_machine_of_figure_4_takes_given_values_without_a_search(
+    figure_4: dict[str, Any], tmp_path: Path
+) -> None:
+    given = (("lam", 0.01), ("Lam", 0.01), ("gamma", 100.0), ("length_scale", 0.05))
+    options = {"repeats": 1, "evaluations": 3, "cache": tmp_path / "cells", "data": tmp_path, "frequencies": (20,)}
+    plan = figure_4["Plan"](("waves",), ("TRF",), given=given, **options)
+    with figure_4["Progress"](disable=True) as progress:
+        found = figure_4["fill"](plan, progress)["waves"]["TRF"]
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
+    reference = dkl.Gaussian(1.0)
+    model = dkl.TunedRegressor(40, family=reference, meta_kernel="rbf", random_state=0).set_params(**dict(given))
+    assert found == [pytest.approx(split.error(model.fit(split.X, split.y).predict(split.X_test), split.y_test))]
+    assert plan.cell(0, "waves", "TRF").endswith("D = 20, lam = 0.01, Lam = 0.01, gamma = 100, length_scale = 0.05")
 
 
 def test_figure_4_reads_the_cells_that_are_finished(

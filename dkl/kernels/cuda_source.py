@@ -4,43 +4,53 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "LINE_ROWS",
-    "PARTIAL_ROWS",
-    "SHARING",
-    "WEIGHT_COLUMNS",
-    "columns_at_once",
-    "line_loss_source",
-    "map_source",
-    "row_sum_source",
-    "scaling_source",
-    "score_source",
-    "wave_sum_source",
-]
-
 # Rows that a thread adds up before its sum goes into a sum of such sums.
 PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for at most: with more of them it would run out of registers.
 WEIGHT_COLUMNS = 8
+# Columns of rows at most whose products with a frequency a thread makes itself: it holds as many numbers in registers.
+MOST_COLUMNS = 32
 # Rows of whose losses a thread sums those of one model.
 LINE_ROWS = 32
 # Threads that share a row.
 SHARING = 16
 
 _WAVE_SUMS = r"""
-// One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z[i, j]) over a few rows, for a few weight columns at a time.
+// One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z_ij) over a few rows, for a few weight columns at a time. The
+// angles, in turns, are given, (n, m), or products of rows (n, COLUMNS) with the frequency, which stays in registers.
 extern "C" __global__ void pair_sums(
-    const REAL* __restrict__ z, const REAL* __restrict__ weights, double* __restrict__ partial,
-    const int n, const int m, const int K)
+    const REAL* __restrict__ z, const REAL* __restrict__ W, const REAL* __restrict__ weights,
+    double* __restrict__ partial, const int n, const int m, const int K)
 {
     const int j = blockIdx.x * blockDim.x + threadIdx.x;
     const int first = blockIdx.y * PARTIAL_ROWS;
     const int k0 = blockIdx.z * WEIGHT_COLUMNS;
     if (j >= m) return;
     REAL cosines[WEIGHT_COLUMNS] = {0}, sines[WEIGHT_COLUMNS] = {0};
+#if COLUMNS
+    REAL w[COLUMNS];
+    for (int c = 0; c < COLUMNS; ++c) w[c] = W[(size_t)j * COLUMNS + c];
+#endif
     const int stop = min(first + PARTIAL_ROWS, n);
     for (int i = first; i < stop; ++i) {
+#if COLUMNS
+        REAL turns = 0;
+    #if FOURS
+        // four numbers a read: all threads read the same ones, and would wait for single ones
+        const float4* x = (const float4*)(z + (size_t)i * COLUMNS);
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; c += 4) {
+            const float4 four = x[c / 4];
+            turns += four.x * w[c] + four.y * w[c + 1] + four.z * w[c + 2] + four.w * w[c + 3];
+        }
+    #else
+        const REAL* x = z + (size_t)i * COLUMNS;
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) turns += x[c] * w[c];
+    #endif
+#else
         const REAL turns = z[(size_t)i * m + j];
+#endif
         const REAL fraction = turns - RINT(turns);
         REAL c, s;
         SINCOSPI(fraction == fraction ? 2 * fraction : (REAL)1, &s, &c);
@@ -203,6 +213,18 @@ extern "C" __global__ void line_losses(
 }
 """
 
+_PACKING = r"""
+// Entries (j, 0 .. start + j) of a matrix (rows, width), row after row: one thread an entry.
+extern "C" __global__ void packed(
+    const double* __restrict__ matrix, double* __restrict__ out, const int rows, const int width, const int start)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (number >= (size_t)rows * width) return;
+    const size_t j = number / width, i = number % width;
+    if (i <= start + j) out[j * start + j * (j + 1) / 2 + i] = matrix[number];
+}
+"""
+
 _ROW_SUMS = r"""
 // One thread a feature, in double precision: sum_i weights[k, i] phi[i, j] over a few rows, for a few k at a time.
 extern "C" __global__ void weighted_rows(
@@ -227,10 +249,11 @@ extern "C" __global__ void weighted_rows(
 """
 
 
-def wave_sum_source(dtype: np.dtype, n_weights: int) -> str:
-    """`pair_sums` of rows and weights in a dtype, for so many columns of weights."""
+def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
+    """`pair_sums` in a dtype, for so many columns of weights: of angles, or of rows of so many columns."""
     real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
-    return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2])
+    row = {"COLUMNS": n_columns, "FOURS": int(dtype == np.float32 and n_columns % 4 == 0)}
+    return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2], **row)
 
 
 def map_source(dtype: np.dtype) -> str:
@@ -253,6 +276,11 @@ def score_source(dtype: np.dtype, n_models: int) -> str:
 def line_loss_source() -> str:
     """`line_losses` of the squared error and the squared hinge."""
     return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
+
+
+def packing_source() -> str:
+    """`packed` of a matrix in double precision."""
+    return _defined(_PACKING, 1)
 
 
 def row_sum_source(dtype: np.dtype, n_weights: int) -> str:

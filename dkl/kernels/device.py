@@ -24,14 +24,17 @@ from scipy import sparse
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.features.projections import ColumnProjection, StructuredProjection
 from dkl.kernels import generic
 from dkl.kernels.cuda_source import (
     LINE_ROWS,
+    MOST_COLUMNS,
     PARTIAL_ROWS,
     SHARING,
     columns_at_once,
     line_loss_source,
     map_source,
+    packing_source,
     row_sum_source,
     score_source,
     wave_sum_source,
@@ -311,10 +314,7 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     for rows, tile in _tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
         if feature_map.activation == "cos-sin":
-            # The product in true float32, in turns, and one fused kernel after it.
-            scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
-            angles = generic.projected(xp, scaled, feature_map.projection, dtype)
-            total += _sincos_sums(xp, angles, weights)
+            total += _wave_sums(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += xp.matmul(phi.T, weights)
@@ -423,17 +423,31 @@ def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
     _compiled(map_source(dtype), "steps")((-(-n * m // _THREADS),), (_THREADS,), operands)
 
 
-def _sincos_sums(xp: ModuleType, z: Array, weights: Array) -> Any:
-    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns."""
-    z, (n, K), m = xp.ascontiguousarray(z), weights.shape, z.shape[1]
+def _wave_sums(xp: ModuleType, scaled: Array, feature_map: FeatureMap, weights: Array) -> Any:
+    """`_sincos_sums` of scaled rows (n, d): of few columns without angles in between, else after a product."""
+    dtype, d, projection = np.dtype(weights.dtype.name), scaled.shape[1], feature_map.projection
+    if 0 < d <= MOST_COLUMNS and not isinstance(projection, ColumnProjection | StructuredProjection):
+        W = generic.placed_matrix(xp, projection, dtype) * dtype.type(TURN)
+        return _sincos_sums(xp, scaled, weights, W)
+    # The product in true float32, in turns, and one fused kernel after it.
+    return _sincos_sums(xp, generic.projected(xp, scaled * dtype.type(TURN), projection, dtype), weights)
+
+
+def _sincos_sums(xp: ModuleType, z: Array, weights: Array, W: Array | None = None) -> Any:
+    """The weighted sums, (2, m, K) on the GPU, of the cosines and sines of angles z (n, m) in turns.
+
+    With frequencies W (m, d), in turns, `z` are rows (n, d), whose products with them are the angles.
+    """
+    z, (n, K) = xp.ascontiguousarray(z), weights.shape
+    m, n_columns = (z.shape[1], 0) if W is None else W.shape
     # One partial sum for each few rows: they are added in float64, in a fixed order, so that the bits do not depend on
     # how the GPU schedules its threads.
     chunks = -(-n // PARTIAL_ROWS)
     partial = xp.empty((chunks, 2, K, m), dtype=xp.float64)
     grid = (-(-m // _THREADS), chunks, -(-K // columns_at_once(K)))
-    operands = (z, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
-    dtype = np.dtype(weights.dtype.name)
-    _compiled(wave_sum_source(dtype, K), "pair_sums")(grid, (_THREADS,), operands)
+    frequencies = z if W is None else xp.ascontiguousarray(W)
+    operands = (z, frequencies, xp.ascontiguousarray(weights), partial, np.int32(n), np.int32(m), np.int32(K))
+    _compiled(wave_sum_source(np.dtype(weights.dtype.name), K, n_columns), "pair_sums")(grid, (_THREADS,), operands)
     return partial.sum(axis=0).transpose(0, 2, 1)
 
 
@@ -496,6 +510,20 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
         grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
         kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
     return partial.sum(axis=0)
+
+
+def packed_on_gpu(matrix: Array, start: int) -> Any:
+    """Entries (j, 0 .. start + j) of a float64 matrix, row after row, in one array, which stays there.
+
+    Of the rows of a symmetric matrix, columns after `start` being theirs, half the numbers have to come to the host.
+    """
+    xp, (rows, width) = array_module(matrix), matrix.shape
+    out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
+    if out.size:
+        grid = (-(-rows * width // _THREADS),)
+        sizes = map(np.int32, (rows, width, start))
+        _compiled(packing_source(), "packed")(grid, (_THREADS,), (xp.ascontiguousarray(matrix), out, *sizes))
+    return out
 
 
 def rounded_product(left: Array, right: Array) -> Any:

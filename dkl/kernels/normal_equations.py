@@ -520,12 +520,13 @@ def _newton_sums_on_gpu(
     models = np.vstack([trial.coefficients, trial.directions])
     # sent once, not with every tile
     sent, y = xp.asarray(models), xp.asarray(targets, dtype=np.float64)
-    counts = xp.asarray(weight if weight.ndim == 2 else weight[:, None], dtype=np.float64)
+    ones = bool(np.all(weight == 1.0))
+    counts = xp.ones((len(targets), 1)) if ones else xp.asarray(weight.reshape(len(targets), -1), dtype=np.float64)
     size = 0 if options.columns is None else packed_size(*options.columns)
     found = np.zeros((0 if options.columns is None else len(options.hessian_of), size))
     grams = [GramSum(options.columns, out, rounded=options.rounded) for out in found if options.columns is not None]
     # the rows of the squared error all count by their weights, whatever the model is
-    all_alike = options.loss == "squared_error" and not options.change and bool(np.all(weight == 1.0))
+    all_alike = options.loss == "squared_error" and not options.change and ones
     sums: dict[str, Any] = {}
     # products of a tile are summed in double precision, or a few rows at a time
     for rows in spans(X.shape[0], tile_rows(feature_map.n_features, np.dtype(options.dtype).itemsize)):

@@ -43,7 +43,7 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     Operands: as the parameters of `target_record`.
     """
     held_out, n_classes = operands["held_out"], operands["n_classes"]
-    if held_out is not None:
+    if held_out is not None and held_out.share > 0.0:
         block = block.rows(np.flatnonzero(~held_out.mask(block.held_with)))
     if n_classes is None:
         values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights

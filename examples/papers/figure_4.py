@@ -68,6 +68,8 @@ class Plan:
     cache: Path
     data: Path | None = None
     frequencies: tuple[int, ...] = FREQUENCIES
+    # hyper-parameters of the paper's own machine that are given and not searched
+    given: tuple[tuple[str, float], ...] = ()
 
     def cells(self) -> Iterator[tuple[int, str, str]]:
         """(repeat, set, machine), a whole row of the table before the next split."""
@@ -79,7 +81,8 @@ class Plan:
     def cell(self, repeat: int, name: str, machine: str) -> str:
         fewer = machine == PRINTED and self.frequencies != FREQUENCIES
         among = f", D = {' '.join(map(str, self.frequencies))}" if fewer else ""
-        return f"{name}-{repeat}-{machine}-{self.evaluations}{among}"
+        given = "".join(f", {of} = {value:g}" for of, value in self.given) if machine == PRINTED else ""
+        return f"{name}-{repeat}-{machine}-{self.evaluations}{among}{given}"
 
     def machine(self, name: str) -> Machine:
         return printed(self.frequencies) if name == PRINTED else MACHINES[name]
@@ -122,6 +125,13 @@ def measure(machine: Machine, split: Split, evaluations: int, progress: Progress
     return {"error": error, "score": score, "values": dict(values)}
 
 
+def measure_given(machine: Machine, split: Split, given: Values) -> dict[str, Any]:
+    """One cell without a search: the error on the test rows at given values and the first number of frequencies."""
+    space = machine.stages(split)[0].space(split, {})
+    values = {name: values[0] for name, values in space.items()} | dict(given)
+    return {"error": machine.test_error(split, values), "values": values}
+
+
 def fill(plan: Plan, progress: Progress) -> Errors:
     """Errors by set and machine, one a split; cells that are there already are read."""
     cells = Cells(plan.cache)
@@ -132,6 +142,8 @@ def fill(plan: Plan, progress: Progress) -> Errors:
 
         def measured(repeat: int = repeat, name: str = name, machine: str = machine) -> dict[str, Any]:
             split = Split.of(*rows_of(name, plan.data).pooled(), repeat)
+            if machine == PRINTED and plan.given:
+                return measure_given(plan.machine(machine), split, dict(plan.given))
             return measure(plan.machine(machine), split, plan.evaluations, progress)
 
         errors[name][machine].append(cells(plan.cell(repeat, name, machine), measured)["error"])
@@ -201,6 +213,7 @@ def chosen() -> tuple[Plan, Path]:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--evaluations", type=int, default=105)
     parser.add_argument("--frequencies", default=",".join(map(str, FREQUENCIES)), help="of TRF")
+    parser.add_argument("--given", default="", help="values of TRF that are not searched: lam=0.01,Lam=0.01,gamma=100")
     parser.add_argument("--cache", type=Path, help="folder of the finished cells, OUTPUT/cells without it")
     parser.add_argument("--output", type=Path, default=Path("figure_4"), help="folder for the table and the picture")
     parser.add_argument("--quick", action="store_true", help="one split and D, three evaluations")
@@ -208,6 +221,7 @@ def chosen() -> tuple[Plan, Path]:
     if options.quick:
         options.sets, options.repeats, options.evaluations = options.sets or "wine", 1, 3
         options.frequencies = "50"
+    given = [one.partition("=") for one in options.given.split(",") if one]
     names = options.sets.split(",") if options.sets else (SHIPPED if options.data is None else SETS)
     plan = Plan(
         sets=tuple(names),
@@ -217,6 +231,7 @@ def chosen() -> tuple[Plan, Path]:
         cache=options.cache or options.output / "cells",
         data=options.data,
         frequencies=tuple(int(D) for D in options.frequencies.split(",")),
+        given=tuple((name, float(value)) for name, _, value in given),
     )
     return plan, options.output
 

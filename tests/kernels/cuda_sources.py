@@ -21,6 +21,7 @@ _BEFORE = r"""
 #include <stddef.h>
 #include <stdlib.h>
 struct Place { int x, y, z; };
+struct float4 { float x, y, z, w; };
 static thread_local Place threadIdx;
 static Place blockIdx, blockDim, gridDim;
 static pthread_barrier_t gate;

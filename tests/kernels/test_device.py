@@ -13,6 +13,7 @@ from dkl.kernels import device, generic
 from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
+    packing_source,
     row_sum_source,
     scaling_source,
     score_source,
@@ -33,6 +34,7 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     text = compiled(map_source(np.dtype(dtype)), tmp_path)
     assert "waves" in text
     assert "steps" in text
+    assert "packed" in compiled(packing_source(), tmp_path)
     assert "line_losses" in compiled(line_loss_source(), tmp_path)
     assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
     assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
@@ -41,7 +43,8 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernel_compiles(dtype: str, tmp_path: Path) -> None:
-    assert "pair_sums" in compiled(wave_sum_source(np.dtype(dtype), 11), tmp_path)
+    for n_columns in (0, 6, 12):
+        assert "pair_sums" in compiled(wave_sum_source(np.dtype(dtype), 2, n_columns), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -50,15 +53,25 @@ def test_the_distances_compile(dtype: str, tmp_path: Path) -> None:
 
 
 @played
+@pytest.mark.parametrize("d", [6, 8, 40])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_kernel_makes_the_sums_of_the_cpu(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = host_kernel(wave_sum_source(np.dtype(dtype), 11), "pair_sums", tmp_path)
-    monkeypatch.setattr(device, "_compiled", lambda source, name: kernel)
-    X, S = holey_rows(300, 6), np.random.default_rng(1).standard_normal((300, 11))
-    feature_map = weighted_map(FAMILIES["gaussian"], 150, 6, dtype, "standard")
+def test_the_kernel_makes_the_sums_of_the_cpu(
+    dtype: str, d: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows of few columns, an even number of them or one that is read at once, and of many."""
+    sources: list[str] = []
+
+    def played_kernel(source: str, name: str) -> Any:
+        sources.append(source)
+        return host_kernel(source, name, tmp_path)
+
+    monkeypatch.setattr(device, "_compiled", played_kernel)
+    X, S = holey_rows(300, d), np.random.default_rng(1).standard_normal((300, 11))
+    feature_map = weighted_map(FAMILIES["gaussian"], 150, d, dtype, "standard")
     tolerance = 10 * PRECISION[dtype] * np.sqrt(300)
     expected = feature_sums(X, S, feature_map, dtype)
     np.testing.assert_allclose(device.feature_sums(X, S, feature_map, dtype), expected, rtol=0, atol=tolerance)
+    assert f"#define COLUMNS {d if d < 32 else 0}" in sources[0]
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

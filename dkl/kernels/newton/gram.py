@@ -8,7 +8,14 @@ from typing import Any
 import numba
 import numpy as np
 
-from dkl.kernels.device import array_module, is_on_gpu, rounded_product, together_on_host, weighted_rows_on_gpu
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    packed_on_gpu,
+    rounded_product,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 
@@ -136,20 +143,23 @@ class GramSum:
 
     def on_gpu(self) -> dict[str, Any]:
         """The sums that are still on a GPU, for `take` once they are on the host: several sums then come together."""
+        products = self._there.get("products")
+        if products is not None and products.ndim == 2:
+            self._there["products"] = packed_on_gpu(products, self._columns[0])
         return self._there
 
     def take(self, parts: dict[str, np.ndarray]) -> None:
         """Add what `on_gpu` had, which is on the host now."""
         self._there = {}
         if "products" in parts:
-            _add_packed(parts["products"], self._columns[0], self._out)
+            self._out[: len(parts["products"])] += parts["products"]
         if "border" in parts:
             self._out[-len(parts["border"]) :] += parts["border"]
 
     def finish(self) -> None:
         """Bring the rows that wait, and what is still on a GPU, into the sum."""
         self._multiply_waiting()
-        self.take(together_on_host(self._there))
+        self.take(together_on_host(self.on_gpu()))
 
 
 class CurvedRows:
