@@ -245,7 +245,7 @@ def test_what_a_search_allocates_is_within_its_plan(dataset: Dataset) -> None:
     assert planned.held["searched rows"] >= 6_000 * 8 * 4
 
 
-@pytest.mark.parametrize("shape", [(300, 5), (456, 30), (2_000, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(456, 30), (2_000, 8)], ids=str)
 def test_the_plan_of_few_rows_without_settings_holds_and_is_not_far_too_large(shape: tuple[int, int]) -> None:
     n, d = shape
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
@@ -318,7 +318,7 @@ def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) 
         assert "Traceback" not in run.output
 
 
-@pytest.mark.parametrize("effort", ["fast", "balanced", "best"])
+@pytest.mark.parametrize("effort", ["fast", "best"])
 def test_every_effort_of_a_machine_without_settings_has_a_plan(effort: str) -> None:
     """ "best" tries more features side by side than the log loss has Hessians for."""
     X = np.random.default_rng(0).normal(size=(5_000, 20)).astype(np.float32)

@@ -24,11 +24,21 @@ def script() -> Any:
     with pytest.MonkeyPatch.context() as patch, spawned:
         patch.syspath_prepend(str(DEPLOY))
         module = importlib.import_module("small_workers")
-        with dask.config.set(scheduler="synchronous"):
-            few = np.random.default_rng(0).normal(size=(3_000, 30)).astype(np.float32)
-            for name in ("aligned", "margin", "stochastic"):
-                module.LEARNERS[name]().fit(few, few[:, 0] > 0)
+        compile_for(module, "aligned", "posterior")
         yield module
+
+
+def compile_for(module: Any, *learners: str) -> None:
+    few = np.random.default_rng(0).normal(size=(3_000, 30)).astype(np.float32)
+    with dask.config.set(scheduler="synchronous"):
+        for name in learners:
+            module.LEARNERS[name]().fit(few, few[:, 0] > 0)
+
+
+@pytest.fixture(scope="module")
+def compiled(script: Any) -> None:
+    """The kernels of all learners are."""
+    compile_for(script, "margin", "stochastic")
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +47,9 @@ def rows(script: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return script.write_rows(tmp_path_factory.mktemp("rows") / "rows.zarr", 400_000, 30)
 
 
-@pytest.mark.parametrize(
-    ("learner", "n_workers", "limit"), [("aligned", 2, "500MB"), ("stochastic", 1, "700MB"), ("margin", 2, "500MB")]
-)
-def test_a_worker_stays_below_its_promise(script: Any, rows: Any, learner: str, n_workers: int, limit: str) -> None:
-    cell = script.run_cell(rows, learner, n_workers, limit)
-    assert not cell.refused, cell.refused
-    assert cell.faults == [], cell
-
-
-def test_a_refusal_names_the_limit_that_is_enough(script: Any, rows: Any) -> None:
+def test_a_refusal_names_the_limit_that_is_enough_and_a_worker_of_it_stays_below_its_promise(
+    script: Any, rows: Any
+) -> None:
     refused = script.run_cell(rows, "aligned", 1, "300MB")
     assert "a limit of '" in refused.refused
     assert refused.faults == []
@@ -81,6 +84,7 @@ def test_small_workers_score_and_predict_and_load_no_library_for_it(script: Any,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("n_workers", [1, 2, 4])
 @pytest.mark.parametrize("learner", ["aligned", "peaks", "posterior", "landmarks", "margin", "game", "tuned"])
@@ -92,6 +96,7 @@ def test_every_learner_keeps_its_promise_on_workers_of_every_size(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("learner", ["stochastic", "without settings"])
 def test_other_heads_and_the_machine_without_settings_keep_their_promise(script: Any, rows: Any, learner: str) -> None:

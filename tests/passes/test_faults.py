@@ -178,13 +178,13 @@ def chaos(mortal, trial: int) -> None:
         assert_same(got, tree_by_definition(source, moments()))
 
 
-@pytest.mark.parametrize("trial", range(5))
+@pytest.mark.parametrize("trial", [0, 1])
 def test_a_killed_worker_changes_no_bit(mortal, trial):
     chaos(mortal, trial)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", range(5, 105))
+@pytest.mark.parametrize("trial", range(2, 102))
 def test_a_killed_worker_changes_no_bit_in_a_hundred_trials(mortal, trial):
     chaos(mortal, trial)
 

@@ -116,8 +116,8 @@ def test_a_fold_on_threads_is_the_plain_loop(kind, order):
 
 @pytest.mark.parametrize("kind", CLUSTER_KINDS)
 def test_a_fold_on_two_worker_processes_is_the_plain_loop(client, kind):
-    source = Source(ragged(70), kind)
-    fold = chain(np.random.default_rng(1).permutation(70))
+    source = Source(ragged(30), kind)
+    fold = chain(np.random.default_rng(1).permutation(30))
     (state,) = run_pass(source, (fold,)).results
     assert state.tobytes() == fold_by_definition(source, fold).tobytes()
 
