@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import sys
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import dask.array as da
@@ -14,6 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dkl
 from dkl.explain import contributions, effects, importance, partial_dependence
 from dkl.export.predictor import Forms
+from dkl.kernels import blas, threads
 from dkl.kernels.products import DenseForm
 from dkl.linear import scores
 from dkl.linear.incremental import BlockIncremental
@@ -128,8 +134,6 @@ def test_the_predictor_of_single_rows_and_of_many(n_rows: int | None, model: Any
 
 
 def test_a_library_that_is_loaded_meanwhile_is_held_to_one_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dkl.kernels import blas
-
     class Library:
         def __init__(self) -> None:
             self.num_threads = 4
@@ -154,3 +158,61 @@ def test_a_library_that_is_loaded_meanwhile_is_held_to_one_thread_too(monkeypatc
         thread.join()
         assert later.num_threads == 1
     assert [first.num_threads, later.num_threads] == [4, 4]
+
+
+def nested() -> None:
+    with blas.one_blas_thread(), blas.one_blas_thread():
+        pass
+
+
+def libraries_found_anew() -> None:
+    blas._modules_seen = 0
+    nested()
+
+
+def shared() -> None:
+    threads.Crew().map(abs, range(4))
+
+
+@pytest.mark.parametrize("work", [nested, libraries_found_anew, shared])
+def test_an_interrupt_at_any_moment_leaves_blas_its_threads(
+    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python looks at signals where a function begins, a call returns and a loop goes round: at each in turn here."""
+    monkeypatch.setattr(threads, "usable_cores", lambda: 3)
+    files = {blas.__file__, threads.__file__, contextlib.__file__}
+    seen, moment, struck = 0, 0, True
+    last: dict[FrameType, str] = {}
+
+    def strike(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal seen, struck
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        looks = last.get(frame, "").startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+        if event == "call" or (event == "opcode" and looks):
+            seen += 1
+            if seen > moment:
+                struck = True
+                raise KeyboardInterrupt
+        if event == "opcode":
+            last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        return strike
+
+    with threadpool_limits(SOME_THREADS, user_api="blas"):
+        while struck:
+            seen, struck, before = 0, False, sys.gettrace()
+            with contextlib.suppress(KeyboardInterrupt):
+                sys.settrace(strike)
+                try:
+                    work()
+                finally:
+                    sys.settrace(before)
+            last.clear()
+            # helpers that had begun end by themselves
+            until = time.monotonic() + 5.0
+            while blas.threads_at_work() and time.monotonic() < until:
+                time.sleep(1e-4)
+            assert blas_threads() == {SOME_THREADS}, moment
+            moment += 1
+    assert moment > 50

@@ -348,6 +348,18 @@ def test_labels_with_slashes_are_predictions_that_may_be_replaced_and_impossible
             assert works or ("probability_" in run.stderr and "write Parquet or CSV" in run.stderr)
 
 
+def test_labels_that_are_no_unicode_text_go_to_csv_and_zarr_and_are_refused_by_parquet_in_words(tmp_path: Path) -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["x", "z"])
+    rows.to_parquet(tmp_path / "new.parquet")
+    machine = dkl.KernelClassifier(dkl.RandomFeatures(n_features=20, random_state=0), random_state=0)
+    machine.fit(rows, np.resize(np.array(["a\ud800", "b"], object), 60)).save(tmp_path / "m.zarr")
+    for name, works in (("p.csv", True), ("p.zarr", True), ("p.parquet", False)):
+        run = dkl_command("predict", tmp_path / "m.zarr", tmp_path / "new.parquet", tmp_path / name)
+        assert ((run.exit_code == 0), (tmp_path / name).exists()) == (works, works), run.stderr
+    assert "no Unicode text" in run.stderr
+    assert "write a .csv file" in run.stderr
+
+
 def test_verify_names_the_damaged_chunk_and_fails(folder: Path, tmp_path: Path) -> None:
     dkl_command("ingest", folder / "labels.csv", tmp_path / "rows.zarr", "--target", "label")
     assert facts_of("verify", tmp_path / "rows.zarr")["faults"] == 0

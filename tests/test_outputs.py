@@ -298,6 +298,8 @@ def test_a_place_for_a_file_is_refused_in_words(folder: Path, write: Callable[[A
     (folder / "folder.html").mkdir()
     for place, says in (
         ("folder.html", "is a folder"),
+        ("new.html/", "is a folder"),
+        ("new.html/.", "is a folder"),
         ("no/such/x.html", "is not there"),
         ("rows.csv/x.html", "is a file"),
         ("s3://bucket/x.html", "is a URL"),
@@ -305,6 +307,7 @@ def test_a_place_for_a_file_is_refused_in_words(folder: Path, write: Callable[[A
     ):
         with pytest.raises((OSError, ValueError), match=says):
             write(model, place)
+    assert not (folder / "new.html").exists()
 
 
 def _picture(folder: Path, place: Path) -> None:
@@ -422,4 +425,15 @@ def test_a_file_whose_name_cannot_be_forced_to_the_disk_is_there_and_not_said_to
     monkeypatch.setattr(commit, "flush", refuse)
     with pytest.warns(DklHint, match="page.html' is written and can be opened, but the file system did not confirm"):
         _written(tmp_path / "page.html", "first")
+    assert (tmp_path / "page.html").read_text() == "first"
+
+
+def test_a_file_whose_hidden_name_the_file_system_no_longer_knows_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    _written(tmp_path / "page.html", "first")
     assert (tmp_path / "page.html").read_text() == "first"

@@ -288,6 +288,26 @@ def test_what_no_memory_holds_is_said_by_its_sum_and_never_drawn() -> None:
         assert "iB" in message, (name, message)
 
 
+HUGE = 10**11
+IN_MEMORY = [
+    dkl.AlignedFeatures(n_candidates=HUGE),
+    dkl.PosteriorFeatures(n_candidates=HUGE, n_features=10),
+    dkl.LeverageFeatures(n_candidates=HUGE, n_features=10),
+    dkl.JointFeatures(n_candidates=HUGE),
+    dkl.LandmarkFeatures(n_landmarks=4, n_candidates=HUGE),
+    dkl.TunedClassifier(n_features=HUGE, solver="adam"),
+    dkl.PeakFeatures(n_features=HUGE),
+    dkl.MarginFeatures(n_features=HUGE),
+]
+
+
+@pytest.mark.parametrize("learner", IN_MEMORY, ids=lambda learner: type(learner).__name__)
+def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    with pytest.raises(MemoryError, match=r"frequencies .*iB"):
+        learner.fit(X, X[:, 0] > 0.0)
+
+
 def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) -> None:
     create_dataset(tmp_path / "rows.zarr", np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2)
     for learner in ("random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint", "tuned"):

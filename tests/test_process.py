@@ -215,18 +215,17 @@ def in_child(work: Callable[[], Any], folder: Path) -> np.ndarray:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 class TestAfterAFork:
     @pytest.mark.parametrize(
-        "work",
+        ("work", "thread"),
         [
-            lambda model, rows: model.predict(rows).compute(),
-            lambda model, rows: model.predict_proba(rows.X.compute()),
-            lambda model, rows: model.score(rows),
-            lambda model, rows: rows.X.compute(),
-            lambda model, rows: fitted(rows).decision_function(np.eye(4)),
-            lambda model, rows: dask.compute(model.decision_function(rows))[0],
+            (lambda model, rows: model.predict(rows).compute(), "main"),
+            (lambda model, rows: model.predict_proba(rows.X.compute()), "other"),
+            (lambda model, rows: model.score(rows), "main"),
+            (lambda model, rows: rows.X.compute(), "other"),
+            (lambda model, rows: fitted(rows).decision_function(np.eye(4)), "main"),
+            (lambda model, rows: dask.compute(model.decision_function(rows))[0], "other"),
         ],
         ids=["predict", "predict_proba", "score", "X.compute", "fit", "compute"],
     )
-    @pytest.mark.parametrize("thread", ["main", "other"])
     def test_a_child_works_as_its_parent_did_before(
         self, work: Callable[[Any, Any], Any], thread: str, model: Any, rows: Any, tmp_path: Path
     ) -> None:

@@ -447,13 +447,19 @@ class _TableWriter:
         import pyarrow as pa
 
         columns = {}
-        for name, values in part.items():
-            if not isinstance(values, pa.ChunkedArray):
-                # Arrow takes flat arrays of numbers and texts; several targets a row become lists.
-                is_flat = values.ndim == 1 and values.dtype.kind != "O"
-                values = pa.array(values if is_flat else values.tolist())
-            columns[name] = values
-        table = pa.table(columns)
+        try:
+            for name, values in part.items():
+                if not isinstance(values, pa.ChunkedArray):
+                    # Arrow takes flat arrays of numbers and texts; several targets a row become lists.
+                    is_flat = values.ndim == 1 and values.dtype.kind != "O"
+                    values = pa.array(values if is_flat else values.tolist())
+                columns[name] = values
+            table = pa.table(columns)
+        except UnicodeError as error:
+            raise ValueError(
+                f"{self._location.place} cannot hold the label of a class that is no Unicode text: half of a pair of "
+                "surrogates stands alone in it; write a .csv file, in which it is escaped, or a .zarr folder"
+            ) from error
         with writing(self._location):
             if self._writer is None:
                 self._writer = self._open(table.schema)

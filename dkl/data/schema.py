@@ -12,6 +12,18 @@ Task = Literal["classification", "regression"]
 HeldBy = Literal["group", "time"]
 
 
+# What `Schema.to_json` writes of each plain field.
+_JSON_TYPES: dict[str, Any] = {
+    "n_columns": int,
+    "n_targets": int | None,
+    "is_sparse": bool,
+    "has_weight": bool,
+    "provenance": dict,
+    "column_names": list | None,
+    "first_index": int | None,
+}
+
+
 @dataclass(frozen=True)
 class RowColumn:
     """A column of one int64 a row beside the features.
@@ -140,10 +152,23 @@ class Schema:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Schema:
-        """The schema that `to_json` wrote."""
+        """The schema that `to_json` wrote.
+
+        Raises
+        ------
+        ValueError
+            If a value is of another type than any that it writes.
+        """
         values = dict(facts)
+        for name, kinds in _JSON_TYPES.items():
+            value = values.get(name)
+            is_odd = isinstance(value, bool) != (kinds is bool) or (isinstance(value, int) and not 0 <= value < 1 << 63)
+            if name in values and (not isinstance(value, kinds) or is_odd):
+                raise ValueError(f"its {name!r} is {value!r}, which no writer of dkl leaves there")
         if values["classes"] is not None:
             values["classes"] = np.array(values["classes"]["values"], dtype=values["classes"]["dtype"])
+            if values["classes"].ndim != 1 or not len(values["classes"]):
+                raise ValueError("its classes are no list of labels")
         if values["passthrough"] is not None:
             mask = np.zeros(values["n_columns"], bool)
             mask[values["passthrough"]] = True

@@ -14,7 +14,7 @@ from dkl.explain.model import device_of, model_of, output_labels, rows_to_explai
 from dkl.explain.sums import slope_sums
 from dkl.explain.wave_pass import ROWS, RowsToExplain, SampledRows, dense
 from dkl.features.projections import formed
-from dkl.kernels.blas import in_one_blas_thread, one_blas_thread
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import mapping_flops
 from dkl.kernels.products import PRODUCT_FREQUENCIES, product_rows
 from dkl.kernels.slopes import has_slopes, spoken_features
@@ -208,7 +208,7 @@ def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto"
     return (BlockSum("slopes", slope_sums, accumulators, {"machine": scorer}, cost),)
 
 
-@in_one_blas_thread
+@one_blas_thread()
 def replacement_changes(scorer: Scorer, columns: Columns, sample: SampledRows) -> np.ndarray:
     """The root of half the mean squared change when a column is taken from another row of a sample: (G, K).
 

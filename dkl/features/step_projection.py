@@ -73,11 +73,6 @@ class StepProjection:
     def nbytes(self) -> int:
         return self.columns.nbytes + self.thresholds.nbytes + self.kinds.nbytes + self.high.nbytes
 
-    @property
-    def n_factors(self) -> np.ndarray:
-        """How many factors each atom has, int64 of shape (m,)."""
-        return np.count_nonzero(self.columns >= 0, axis=1)
-
     def dense(self) -> np.ndarray:
         """Which columns each atom looks at, as a matrix of zeros and ones of shape (m, d)."""
         matrix = np.zeros((self.n_frequencies, self.n_columns))

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = [
-    "LINE_ROWS",
-    "MOST_COLUMNS",
-    "PARTIAL_ROWS",
-    "SHARING",
-    "WEIGHT_COLUMNS",
-    "columns_at_once",
-    "line_loss_source",
-    "map_source",
-    "packing_source",
-    "row_sum_source",
-    "scaling_source",
-    "score_source",
-    "wave_sum_source",
-]
-
 # Rows that a thread adds up before its sum goes into a sum of such sums.
 PARTIAL_ROWS = 256
 # Columns of weights that a thread holds sums for at most: with more of them it would run out of registers.

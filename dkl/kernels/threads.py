@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -67,10 +67,14 @@ def _shared(function: Callable[[T], R], items: Sequence[T], helpers: int) -> lis
                 waiting.clear()
 
     pool = _threads(os.getpid())
-    helping = [pool.submit(work) for _ in range(helpers)]
+    helping: list[Future[None]] = []
     try:
+        for _ in range(helpers):
+            helping.append(pool.submit(work))
         work()
     finally:
+        # All items are taken, or Ctrl-C has stopped this thread before it took one.
+        waiting.clear()
         # A helper that has not begun has nothing left to do; those that have are waited for, also after an error here.
         begun = [helper for helper in helping if not helper.cancel()]
         wait(begun)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.blas import in_one_blas_thread
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_of, refuse_lost_squares
 from dkl.linear.minibatches import HeldOut
@@ -132,7 +132,7 @@ def summarise_targets(sums: Mapping[str, np.ndarray], *, log_link: bool = False)
     return TargetMoments(rows, weight, moments.mean, scale, unevenness)
 
 
-@in_one_blas_thread
+@one_blas_thread()
 def _lengths(
     sample: Block,
     feature_map: FeatureMap,

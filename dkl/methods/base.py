@@ -417,14 +417,14 @@ class PoolLearner(FeatureLearner):
         return self.pool_.phases
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        """A pool of the size that a fit weights, drawn with any seed, if memory holds it."""
-        check_room(self, self._pool_size(family), dataset.n_columns)
+        """A pool of the size that a fit weights, drawn with any seed."""
         return self._draw(family, dataset, seed=0)
 
     def _draw(self, family: Family, dataset: Dataset, *, seed: int) -> FeatureMap:
-        """The candidates: draws from the family at each of the bandwidth factors in turn."""
+        """The candidates, if memory holds them: draws from the family at each of the bandwidth factors in turn."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._pool_size(family)
+        check_room(self, size, dataset.n_columns)
         return draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
 
     def _pool_size(self, family: Family) -> int | None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.stats import rankdata
 
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import EXPOSURE, exposure_of_fit, with_exposure_of_fit
@@ -195,7 +194,7 @@ class ClassAnswers:
             # Of each row the share of rows of the other kind that it is on the right side of, ties half. For a positive
             # row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
             positive = self.truth == label
-            ranks = rankdata(shares[:, label], method="dense") - 1
+            ranks = np.unique(shares[:, label], return_inverse=True)[1]
             levels = [np.bincount(ranks, self.weights * kind, int(ranks.max()) + 1) for kind in (~positive, positive)]
             below = [np.cumsum(level) - 0.5 * level for level in levels]
             of_negatives, of_positives = (part[ranks] / level.sum() for part, level in zip(below, levels, strict=True))

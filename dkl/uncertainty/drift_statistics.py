@@ -12,6 +12,10 @@ from scipy.linalg import lapack
 LEAST_EXPECTED = 5.0
 # So near its mean, in deviations, the saddlepoint formula is 0 / 0, and its limit there is taken.
 _NEAR = 1e-3
+# Rows of the smaller sample up to which names are dealt anew, and how often: a gamma law of the right mean and variance
+# rejects 11.6 % at a level of 5 % for 5 rows beside 5,000 with 60 names, where one pair of equal names decides, 5.7 %
+# for 50 rows.
+_DEALT_ROWS, _DEALS = 50, 1_999
 # Eigenvalues below this share of the largest are rounding.
 _ROUNDING = 1e-12
 
@@ -150,17 +154,20 @@ def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndar
     return distance, p_values
 
 
-def name_difference(counts_a: np.ndarray, counts_b: np.ndarray) -> float:
+def name_difference(counts_a: np.ndarray, counts_b: np.ndarray, seed: int = 0) -> float:
     """How likely names are as different in two samples by chance, however many of them are rare.
 
     Pearson's statistic of the table of samples by names has a chi-squared law only where each name has some rows. What
     it has of any table is its mean and variance over all ways to deal the rows to the two samples: the p value is that
-    of a multiple of a chi-squared variable with these two.
+    of a multiple of a chi-squared variable with these two. Of a few whole rows, whose statistic takes few values, the
+    p value is the share of random dealings that give as large a statistic.
 
     Parameters
     ----------
     counts_a, counts_b : ndarray of shape (V,)
         The weight of the rows of each name.
+    seed : int
+        Of the dealings.
 
     References
     ----------
@@ -171,6 +178,8 @@ def name_difference(counts_a: np.ndarray, counts_b: np.ndarray) -> float:
     n_names = len(by_name)
     if n_names < 2 or n < 4.0:
         return 1.0
+    if by_sample.min() <= _DEALT_ROWS and np.array_equal(table, np.rint(table)):
+        return _dealt_difference(table[np.argmin(by_sample)], by_name, seed)
     expected = np.outer(by_sample, by_name) / n
     statistic = float((np.square(table - expected) / expected).sum())
     mean = (n_names - 1.0) * n / (n - 1.0)
@@ -185,6 +194,36 @@ def name_difference(counts_a: np.ndarray, counts_b: np.ndarray) -> float:
         # each name is of one row, and the statistic the same for all dealings
         return 1.0
     return float(stats.gamma.sf(statistic, mean**2 / variance, scale=variance / mean))
+
+
+def _dealt_difference(few: np.ndarray, by_name: np.ndarray, seed: int) -> float:
+    """The share of random dealings of all rows that give the smaller sample names as unlike the others'.
+
+    With the numbers of rows given, Pearson's statistic rises with sum_v k_v^2 / n_v, where k_v of the n_v rows of name
+    v are in the smaller sample: with the sum over its pairs of equal names of 1 / n_v.
+
+    Parameters
+    ----------
+    few, by_name : ndarray of shape (V,)
+        The rows of each name, in the smaller sample and in both.
+    """
+    rng = np.random.default_rng(seed)
+    n, n_few = int(by_name.sum()), int(few.sum())
+    rows = np.empty((_DEALS, n_few), np.int64)
+    # rows without repeats (Floyd 1987): one that is there already is replaced by the newest that can be drawn
+    for place in range(n_few):
+        newest = n - n_few + place
+        drawn = rng.integers(0, newest + 1, _DEALS)
+        is_there = (rows[:, :place] == drawn[:, None]).any(axis=1)
+        rows[:, place] = np.where(is_there, newest, drawn)
+    names = np.searchsorted(np.cumsum(by_name), rows, side="right")
+    dealt = np.zeros(_DEALS)
+    for place in range(n_few):
+        equal = (names == names[:, place, None]).sum(axis=1)
+        dealt += equal / by_name[names[:, place]]
+    # the sample itself is one of the dealings; equal sums differ by rounding
+    as_unlike = dealt >= float((np.square(few) / by_name).sum()) * (1.0 - _ROUNDING)
+    return float((as_unlike.sum() + 1.0) / (_DEALS + 1.0))
 
 
 def _joined_bins(table: np.ndarray) -> np.ndarray:

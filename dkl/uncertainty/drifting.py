@@ -154,7 +154,7 @@ def drift(
     if names is not None:
         names_a, names_b = (name_counts(results[3]) for results in sums)
         for column, of_a in names_a.items():
-            p_values[column] = name_difference(of_a, names_b[column])
+            p_values[column] = name_difference(of_a, names_b[column], seed)
     adjusted = holm(p_values)
     moments_a, moments_b = (moments_of(results[2]) for results in sums)
     columns = tuple(

@@ -34,9 +34,14 @@ def reference(frame: pd.DataFrame = FRAME) -> np.ndarray:
     return np.asarray(learn_encoding([frame.drop(columns="y")]).transform(frame.drop(columns="y")))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("decimal", [".", ","])
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+DIALECTS = [
+    (delimiter, ".,"[(place + row) % 2], encoding)
+    for place, delimiter in enumerate(",;\t|")
+    for row, encoding in enumerate(("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"))
+]
+
+
+@pytest.mark.parametrize(("delimiter", "decimal", "encoding"), DIALECTS)
 def test_the_delimiter_and_the_encoding_are_found_and_said(
     tmp_path: Path, delimiter: str, decimal: str, encoding: str
 ) -> None:

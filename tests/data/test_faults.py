@@ -217,7 +217,7 @@ def check_kills(path: Path, kills: int, seed: int) -> None:
 
 
 def test_a_writer_killed_at_any_moment_leaves_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    check_kills(tmp_path / "rows.zarr", 5, seed=0)
+    check_kills(tmp_path / "rows.zarr", 3, seed=0)
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ import dkl
 from dkl.data.ingest import ingest as ingest_module
 from dkl.data.ingest import scratch
 from dkl.data.ingest.formats import Buffers
+from dkl.data.ingest.parquet_files import ParquetFormat
+from dkl.data.ingest.paths import find_files
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import MemoryLimitError
 
@@ -95,6 +97,29 @@ def test_parquet_files_that_differ_are_refused_by_file_and_column(tmp_path):
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(ValueError, match=r"b.parquet' is not a whole Parquet file"):
         dkl.ingest(tmp_path / "*.parquet", tmp_path / "rows.zarr", target="y")
+
+
+def test_a_flipped_byte_in_the_footer_of_a_parquet_file_is_said_with_its_name(tmp_path):
+    """The notes of pandas are JSON there: a flipped byte makes them another text, or values of other types."""
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"x": range(6), "c": list("ababab"), "y": [0, 1] * 3}).to_parquet(path)
+    whole = path.read_bytes()
+    start = whole.rindex(b'{"index_columns')
+    said = []
+    for place in range(start, start + 700, 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xC4]) + whole[place + 1 :])
+        try:
+            ParquetFormat().probe(find_files(path, None)[0])
+        except ValueError as error:
+            said.append(str(error))
+    assert len(said) > 3
+    assert all("rows.parquet' is not a whole Parquet file" in message for message in said)
+
+
+def test_half_of_a_pair_of_surrogates_is_said_with_its_row():
+    frame = pd.DataFrame({"x": range(6), "c": ["a", "b\ud800", *"abab"]})
+    with pytest.raises(TypeError, match=r"column 'c' holds 'b\\ud800' in row 1, which is no Unicode text"):
+        dkl.KernelClassifier(progress=False).fit(frame, [0, 1] * 3)
 
 
 def test_a_text_far_down_in_a_column_of_numbers_is_named_and_missing(tmp_path):
@@ -187,7 +212,8 @@ def test_too_little_temporary_disk_is_refused_with_the_sum(tmp_path, monkeypatch
     elsewhere.mkdir()
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(OSError, match=r"ingest needs about .* bytes\) of temporary disk in '.*', where 1000 bytes"):
+    said = r"ingest needs about .* bytes\) of temporary disk in '.*', where 0\.98 kiB \(1000 bytes\) are free"
+    with pytest.raises(OSError, match=said):
         dkl.ingest(tmp_path / "a.csv", tmp_path / "rows.zarr", target="y", temporary_directory=elsewhere)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.csv", "elsewhere"]
 

@@ -283,7 +283,7 @@ def with_header(path: Path, shape: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    "shape", [(-1, 3), (4, -3), (True, 3), (4, 2**62), (4, 2**40, 2**40), (4, 0), (1.5, 3), ()], ids=str
+    "shape", [(-1, 3), (4, -3), (True, 3), (4, 2**62), (4, 2**40, 2**40), (4, 0), (1.5, 3), (), (2**64, 3)], ids=str
 )
 def test_odd_shapes_in_a_header_are_refused_by_the_name_of_the_array(tmp_path: Path, shape: object) -> None:
     with pytest.raises((ValueError, TypeError), match=r"array 'X' of '.*odd\.npz' has (no readable header|shape)"):

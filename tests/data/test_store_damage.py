@@ -13,6 +13,7 @@ from scipy import sparse
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
+from dkl.data.store.digests import json_digest
 from dkl.data.store.location import Location
 from dkl.data.store.reader import OpenStore
 from dkl.data.store.stored_splits import whole_split
@@ -162,8 +163,8 @@ RECORD_FAULTS = [
 ]
 
 
-# The newest version meets every fault, and so do the two before it, in turn.
-VERSION_FAULTS = [(number, fault) for place, fault in enumerate(RECORD_FAULTS) for number in (3, 1 + place % 2)]
+# The three versions, the newest first, meet the faults in turn: records are alike whatever their number.
+VERSION_FAULTS = [(3 - place % 3, fault) for place, fault in enumerate(RECORD_FAULTS)]
 
 
 @pytest.mark.parametrize(("number", "fault"), VERSION_FAULTS, ids=lambda one: getattr(one, "__name__", str(one)))
@@ -202,6 +203,40 @@ def test_a_store_without_its_own_record_does_not_open(store: Path, fault) -> Non
     fault(store)
     with pytest.raises((StoreError, FileNotFoundError)):
         open_dataset(store)
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [
+        (("format",), [None, "1", -1, 0]),
+        (("token",), [None, []]),
+        (("stored_nbytes",), [None, "x", []]),
+        (("rows_a_block",), [None, "x", []]),
+        (("arrays", "X", "codecs"), [None, 7, [None], [7]]),
+        (("schema", "n_columns"), [None, "x", -1, 10**30, True]),
+        (("schema", "n_targets"), ["x", -1, 10**30]),
+        (("schema", "has_weight"), [None, []]),
+        (("schema", "provenance"), [None, "x", 7]),
+        (("schema", "classes", "values"), [7, []]),
+    ],
+    ids=lambda given: ".".join(given) if isinstance(given, tuple) else "",
+)
+def test_a_fact_of_another_type_is_damage_whoever_signed_it(store: Path, fact: tuple[str, ...], values: list) -> None:
+    text = (store / "zarr.json").read_text()
+    for value in values:
+        node = json.loads(text)
+        signed = facts = node["attributes"]["dkl"]
+        state = facts.pop("state")
+        del facts["digest"]
+        for name in fact[:-1]:
+            facts = facts[name]
+        facts[fact[-1]] = value
+        node["attributes"]["dkl"] = {**signed, "digest": json_digest(signed), "state": state}
+        (store / "zarr.json").write_text(json.dumps(node))
+        with pytest.raises(StoreError):
+            open_dataset(store).describe()
+        with pytest.raises(StoreError):
+            open_dataset(store, version=0).describe()
 
 
 @pytest.mark.parametrize("group", ["versions", "splits"])

@@ -18,6 +18,7 @@ import pytest
 import zarr
 from zarr.storage import LocalStore
 
+import dkl
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
@@ -25,6 +26,8 @@ from dkl.data.store import commit
 from dkl.data.store.location import Location
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, DklHint, StoreError, StoreReplacedError
+from dkl.federated.agreement import Agreement
+from dkl.model_io import content_hash
 
 X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
 OTHER = X[:17] + 100
@@ -196,9 +199,14 @@ READING: dict[str, Callable[[Dataset], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", ["whole", "version"])
-@pytest.mark.parametrize("gone", ["moved", "deleted", "replaced"])
-@pytest.mark.parametrize("read", READING.values(), ids=READING.keys())
+GONE = [
+    (read, gone, ("whole", "version")[(place + row) % 2])
+    for place, read in enumerate(READING.values())
+    for row, gone in enumerate(("moved", "deleted", "replaced"))
+]
+
+
+@pytest.mark.parametrize(("read", "gone", "what"), GONE)
 def test_readers_of_a_store_that_is_gone_are_told_so_rather_than_of_damage(tmp_path, read, gone, what) -> None:
     store = tmp_path / "rows.zarr"
     ds = make(store).split({"train": 0.5, "test": 0.5})
@@ -245,14 +253,15 @@ NOT_OURS = [
 ]
 
 
-@pytest.mark.parametrize("name", NOT_OURS)
-def test_a_folder_that_is_only_named_like_a_leftover_stays(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "precious.txt").write_text("keep me")
+def test_folders_that_are_only_named_like_leftovers_stay(tmp_path: Path) -> None:
+    for name in NOT_OURS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious.txt").write_text("keep me")
     make(tmp_path / "rows.zarr")
     replace_store(tmp_path / "rows.zarr")
-    assert (tmp_path / name / "precious.txt").read_text() == "keep me"
-    assert sorted(os.listdir(tmp_path)) == sorted([name, "rows.zarr"])
+    assert sorted(os.listdir(tmp_path)) == sorted([*NOT_OURS, "rows.zarr"])
+    for name in NOT_OURS:
+        assert (tmp_path / name / "precious.txt").read_text() == "keep me"
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -287,18 +296,21 @@ STRANGERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_a_store_that_holds_a_users_own_files_is_not_replaced_and_they_are_listed(tmp_path: Path, name: str) -> None:
+def test_a_store_that_holds_a_users_own_files_is_not_replaced_and_they_are_listed(tmp_path: Path) -> None:
     store = tmp_path / "rows.zarr"
     make(store).split({"train": 0.5}).append(X[:4], split=())
-    (store / name).parent.mkdir(parents=True, exist_ok=True)
-    (store / name).write_text("keep me")
-    with pytest.raises(FileExistsError, match="holds files that dkl did not write") as caught:
-        replace_store(store)
-    assert repr(name) in str(caught.value)
-    assert "move them away" in str(caught.value)
-    assert (store / name).read_text() == "keep me"
-    assert os.listdir(tmp_path) == ["rows.zarr"]
+    for name in STRANGERS:
+        first = next((path for path in reversed((store / name).parents) if not path.exists()), store / name)
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_text("keep me")
+        with pytest.raises(FileExistsError, match="holds files that dkl did not write") as caught:
+            replace_store(store)
+        assert repr(name) in str(caught.value)
+        assert "move them away" in str(caught.value)
+        assert (store / name).read_text() == "keep me"
+        assert os.listdir(tmp_path) == ["rows.zarr"]
+        # each alone is a reason
+        shutil.rmtree(first) if first.is_dir() else first.unlink()
 
 
 def test_a_users_own_files_behind_a_url_are_not_deleted_either(tmp_path: Path) -> None:
@@ -511,3 +523,119 @@ def test_rows_whose_folder_cannot_be_forced_to_the_disk_are_there_and_not_said_t
     with pytest.warns(DklHint, match="is written and can be opened, but the file system did not confirm"):
         ds.append(X[:4])
     assert open_dataset(str(store)).n_rows == 29
+
+
+@pytest.fixture(scope="module")
+def before_a_fault(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Callable[[Path], Any]]]:
+    """A folder with a store of two versions and splits, a model and agreements; and what changes each of them."""
+    folder = tmp_path_factory.mktemp("before")
+    make(folder / "rows.zarr").split({"train": 0.5, "test": 0.5})
+    open_dataset(folder / "rows.zarr").append(X[:4] + 50, split=())
+    public = create_dataset(folder.parent / "public.zarr", X, np.arange(25) % 2)
+    models = [dkl.RandomFeatures(n_features=n, random_state=0).fit(X) for n in (8, 12)]
+    learners = [dkl.AlignedFeatures(n_candidates=n, n_features=4, random_state=0) for n in (20, 30)]
+    agreed = [dkl.agree(learner, public, {"north": 2, "south": 1}) for learner in learners]
+    models[0].save(folder / "model.zarr")
+    for name in ("agreed.zarr", "agreed.json"):
+        agreed[0].save(folder / name)
+    changes: dict[str, Callable[[Path], Any]] = {
+        "create": lambda folder: make(folder / "new.zarr"),
+        "overwrite": lambda folder: replace_store(folder / "rows.zarr"),
+        "append": lambda folder: open_dataset(folder / "rows.zarr").append(X[:6] + 70, split=()),
+        "drop": lambda folder: open_dataset(folder / "rows.zarr").drop([1, 2]),
+        "split": lambda folder: open_dataset(folder / "rows.zarr", version=0).split({"a": 0.3}, name="other"),
+        "split again": lambda folder: open_dataset(folder / "rows.zarr", version=0).split({"a": 0.3}, overwrite=True),
+        "model": lambda folder: models[1].save(folder / "other.zarr"),
+        "model again": lambda folder: models[1].save(folder / "model.zarr", overwrite=True),
+        "agreement": lambda folder: agreed[1].save(folder / "agreed.zarr", overwrite=True),
+        "agreement in words": lambda folder: agreed[1].save(folder / "agreed.json", overwrite=True),
+    }
+    return folder, changes
+
+
+def _everything(folder: Path) -> dict[str, Any]:
+    """The rows and splits of all versions of all stores, and the hashes of models and agreements; nothing else."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.iterdir()):
+        assert not path.name.startswith(".")
+        if path.name.startswith("agreed"):
+            found[path.name] = Agreement.load(path).digest
+        elif path.name in ("model.zarr", "other.zarr"):
+            found[path.name] = content_hash(dkl.load_model(path))
+        else:
+            for version in range(open_dataset(path).version + 1):
+                ds = open_dataset(path, version=version)
+                blocks = [ds.source.reader().load(ds.source.ticket(i)).X.tolist() for i in range(ds.source.n_blocks)]
+                splits = {
+                    name: [
+                        [block.row_id.tolist() for block in ds[part].source.blocks_without_x()] for part in each.names
+                    ]
+                    for name, each in ds.split_sets.items()
+                }
+                found[f"{path.name} {version}"] = (blocks, splits)
+    return found
+
+
+def fail_from(patched: pytest.MonkeyPatch, moment: int, *, lasting: bool) -> list[int]:
+    """Have a call that writes fail, by its number, or that one and all later ones; how many there were."""
+    calls, write = [0], LocalStore.set
+
+    def strike() -> None:
+        calls[0] += 1
+        if calls[0] == moment or (lasting and calls[0] > moment):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            strike()
+            return function(*given, **named)
+
+        return call
+
+    async def failing_write(self: LocalStore, key: str, value: Any) -> None:
+        strike()
+        await write(self, key, value)
+
+    for name in ("fsync", "rename", "replace", "mkdir"):
+        patched.setattr(os, name, failing(getattr(os, name)))
+    patched.setattr(LocalStore, "set", failing_write)
+    return calls
+
+
+FAULTY = ["create", "overwrite", "append", "drop", "split", "split again"]
+FAULTY += ["model", "model again", "agreement", "agreement in words"]
+
+
+@pytest.mark.filterwarnings("ignore::dkl.errors.DklHint", "ignore:the splits:UserWarning")
+@pytest.mark.parametrize(
+    ("moments", "lasting"),
+    [("some", False), *(pytest.param("all", lasting, marks=pytest.mark.slow) for lasting in (False, True))],
+)
+@pytest.mark.parametrize("change", FAULTY)
+def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
+    change: str, moments: str, lasting: bool, before_a_fault: Any, tmp_path: Path
+) -> None:
+    before, changes = before_a_fault
+
+    def attempt(moment: int) -> tuple[bool, int, Path]:
+        """Whether the change was said to be made, how many calls wrote, and the folder."""
+        folder = shutil.copytree(before, tmp_path / str(moment))
+        with pytest.MonkeyPatch.context() as patched:
+            calls = fail_from(patched, moment, lasting=lasting)
+            try:
+                changes[change](folder)
+            except OSError:
+                return False, calls[0], folder
+        return True, calls[0], folder
+
+    far = 10**9
+    _, count, folder = attempt(far)
+    old, new = _everything(before), _everything(folder)
+    assert old != new
+    last = range(max(1, count - 3), count + 1)
+    for moment in range(1, count + 1) if moments == "all" else sorted({1, count // 2, *last}):
+        is_made, _, folder = attempt(moment)
+        assert _everything(folder) == (new if is_made else old), moment
+        if not is_made:
+            changes[change](folder)
+            assert _everything(folder) == new, moment

@@ -112,7 +112,7 @@ def test_numbers_are_read_as_they_are_meant_and_the_form_is_kept(name: str) -> N
 ALL = pd.DataFrame({name: texts(name) for name in FORMS} | {"x": np.arange(N) / 3})
 
 
-@pytest.mark.parametrize("way", ["frame", "parquet", ",", ";", "\t", "|"])
+@pytest.mark.parametrize("way", ["frame", "parquet", ",", ";"])
 def test_a_table_of_all_forms_has_the_columns_of_the_numbers_on_every_way_in(tmp_path: Path, way: str) -> None:
     if way == "frame":
         encoding = learn_encoding([ALL])

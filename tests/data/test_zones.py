@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +164,19 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
 @pytest.mark.parametrize("way", ["csv", "frame", "parquet"])
-def test_every_program_writes_the_same_instant(tmp_path, name, way):
+def test_every_program_writes_the_same_instant(tmp_path, way):
     expected = learn_encoding([pd.DataFrame({"at": pd.to_datetime(["2024-02-03T04:05:06Z"] * 3)})])
-    frame = pd.DataFrame({"at": [SPELLINGS[name]] * 3, "y": [0, 1, 0]})
+    frame = pd.DataFrame({name: [text] * 3 for name, text in SPELLINGS.items()})
     if way == "frame":
-        encoding = learn_encoding([frame[["at"]]])
+        encoding = learn_encoding([frame])
     else:
-        path = tmp_path / f"rows.{way}"
-        frame.to_csv(path, index=False) if way == "csv" else frame.to_parquet(path)
+        path, whole = tmp_path / f"rows.{way}", frame.assign(y=[0, 1, 0])
+        whole.to_csv(path, index=False) if way == "csv" else whole.to_parquet(path)
         encoding = dkl.ingest(path, tmp_path / "rows.zarr", target="y").encoding
-    assert encoding.rules == expected.rules
+    assert len(encoding.rules) == len(SPELLINGS)
+    for rule in encoding.rules:
+        assert (replace(rule, name="at"),) == tuple(expected.rules), rule.name
 
 
 def test_times_with_and_without_a_zone_in_one_column_are_told():

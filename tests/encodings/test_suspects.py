@@ -60,7 +60,7 @@ def parity(n: int = 6_000, seed: int = 0, others: int = 0) -> tuple[pd.DataFrame
 
 def among_others() -> tuple[pd.DataFrame, np.ndarray]:
     """Crosses that few rows share, so that a kernel does not find them."""
-    return parity(others=20)
+    return parity(n=4_000, others=10)
 
 
 def machine(**given: Any) -> dkl.KernelRegressor:

@@ -35,10 +35,10 @@ EXPLAINED: dict[str, Any] = {
     ids=["waves", "half-spaces", "linear", "steps", "nystrom"],
 )
 def test_what_is_planned_is_what_runs(features: Any, kind: Any, tmp_path: Path) -> None:
-    X = np.random.default_rng(0).normal(size=(6_000, 12)).astype(np.float32)
+    X = np.random.default_rng(0).normal(size=(3_000, 12)).astype(np.float32)
     y = X[:, 0] > X[:, 1] * X[:, 2]
     model = dkl.KernelClassifier(features, loss="squared_hinge", solver="newton", progress=False).fit(X[:500], y[:500])
-    ds = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=2_000)
+    ds = dkl.create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=1_000)
     events: list[Event] = []
     explain = EXPLAINED[kind]
     explain(model, X[:500])

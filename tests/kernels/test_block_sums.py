@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def definition_of(module: str, name: str) -> Any:
     return getattr(DEFINITIONS.get(module, block_sums), name, None)
 
 
+@cache
 def block_functions() -> list[tuple[str, str]]:
     """Module and name of all functions of (block, operands) or (block, operands, number), from the syntax trees."""
     found = []

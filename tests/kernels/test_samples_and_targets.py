@@ -44,7 +44,7 @@ def test_keys_are_their_definition(weighted: bool) -> None:
 def test_a_row_of_weight_three_is_drawn_as_often_as_three_rows() -> None:
     """The first of the race is row i with probability w_i / sum w."""
     weight = np.array([3.0, 1.0, 1.0, 0.5])
-    rounds = 20_000
+    rounds = 8_000
     firsts = [int(np.argmin(sample_keys(np.arange(4), weight, 0, round))) for round in range(rounds)]
     observed = np.bincount(firsts, minlength=4)
     assert stats.chisquare(observed, rounds * weight / weight.sum()).pvalue > 1e-3

@@ -95,7 +95,7 @@ def test_slope_and_shift_of_two_classes_are_a_logistic_regression_on_doubtful_la
 
 
 def test_slope_and_shifts_of_several_classes_have_the_least_loss() -> None:
-    scores, codes, weight = some_scores(4, 3.0, n=500)
+    scores, codes, weight = some_scores(4, 3.0, n=150)
     scores += np.array([4.0, 0.0, -5.0, 1.0])
     slope, shifts = slope_and_shifts(scores, codes, weight)
 

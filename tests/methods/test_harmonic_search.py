@@ -63,11 +63,11 @@ def test_more_harmonics_than_can_be_enumerated_are_drawn_and_searched() -> None:
     family = SphericalHarmonics(8)
     assert family.size(30) > 4e7
     assert not family.is_enumerable(30)
-    X = np.random.default_rng(0).standard_normal((600, 30))
+    X = np.random.default_rng(0).standard_normal((300, 30))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = np.where(X[:, 0] * X[:, 1] > 0, 1, 0)
     drawn = RandomFeatures(family, n_features=40, random_state=0).fit(X)
-    assert drawn.transform(X).shape == (600, 40)
+    assert drawn.transform(X).shape == (300, 40)
     learner = MarginFeatures(family, n_features=3, rounds=2, random_state=0)
     assert plan(learner, as_dataset(X, y)).n_passes > 1
     fitted = learner.fit(X, y)

@@ -437,7 +437,8 @@ def test_parameters_without_meaning_are_refused(parameters: dict[str, Any], targ
         learner(**parameters).fit(X, y if target == "labels" else X[:, 0])
 
 
-@pytest.mark.parametrize("task", [pytest.param("classes", marks=pytest.mark.slow), "numbers"])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classes", "numbers"])
 def test_on_few_rows_it_is_not_worse_than_plain_features(task: str) -> None:
     """Five splits of rows at defaults: at most a standard error below plain features of the same number."""
     is_labels = task == "classes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import warnings
@@ -113,11 +114,13 @@ def test_bins_of_columns_are_compared_by_pearsons_chi_squared() -> None:
     assert few == bin_differences(np.array([[30.0, 30.0]]), np.array([[20.0, 40.0]]))[1]
 
 
-def test_names_are_compared_by_all_ways_to_deal_the_rows() -> None:
-    names, rng = np.repeat(np.arange(8), [1, 1, 2, 3, 5, 8, 20, 0]), np.random.default_rng(1)
+@pytest.mark.parametrize(("times", "repetitions"), [(1, 1_000), (4, 4_000)])
+def test_names_are_compared_by_all_ways_to_deal_the_rows(times: int, repetitions: int) -> None:
+    """Of a few rows, which are dealt at random, and of more, of which a law has the mean and the variance."""
+    names, rng = np.repeat(np.arange(8), times * np.array([1, 1, 2, 3, 5, 8, 20, 0])), np.random.default_rng(1)
     p_values = []
-    for _ in range(4_000):
-        is_a = rng.permutation(len(names)) < 15
+    for _ in range(repetitions):
+        is_a = rng.permutation(len(names)) < 15 * times
         p_values.append(name_difference(*(np.bincount(names[part], minlength=8) for part in (is_a, ~is_a))))
     for level in (0.5, 0.2, 0.05, 0.01):
         assert np.mean(np.array(p_values) < level) == pytest.approx(level, abs=0.02 + 0.1 * level)
@@ -129,6 +132,27 @@ def test_names_are_compared_by_all_ways_to_deal_the_rows() -> None:
     ones = np.ones(30)
     assert name_difference(np.r_[ones, 0 * ones], np.r_[0 * ones, ones]) == 1.0
     assert name_difference(2 * np.r_[ones, 0 * ones], 2 * np.r_[0 * ones, ones]) < 1e-6
+
+
+@pytest.mark.parametrize(("few", "n_names"), [(5, 60), (10, 60), (3, 10), (30, 400)])
+def test_names_of_a_few_rows_beside_many_alarm_as_seldom_as_promised(few: int, n_names: int) -> None:
+    rng = np.random.default_rng(few)
+    shares = np.full(n_names, 1.0 / n_names)
+    p_values = [name_difference(rng.multinomial(few, shares), rng.multinomial(5_000, shares)) for _ in range(300)]
+    for alpha in (0.01, 0.05):
+        assert np.mean(np.less(p_values, alpha)) <= alpha + 2.0 * np.sqrt(alpha * (1.0 - alpha) / len(p_values))
+
+
+def test_few_rows_of_names_have_the_p_value_of_all_ways_to_deal_them() -> None:
+    """Three rows of seven, in all 35 ways."""
+    names = np.array([0, 0, 0, 1, 1, 2, 3])
+    tables = [np.bincount(names[list(taken)], minlength=4) for taken in itertools.combinations(range(7), 3)]
+    sums = np.array([(few**2 / np.bincount(names)).sum() for few in tables])
+    for few, own in zip(tables, sums, strict=True):
+        exact = np.mean(sums >= own - 1e-9)
+        assert name_difference(few, np.bincount(names) - few) == pytest.approx(exact, abs=0.02)
+    # a law of its own is found
+    assert name_difference(np.eye(1, 60)[0] * 5, np.full(60, 80)) < 0.001
 
 
 def test_holms_values_are_those_of_going_down_the_list() -> None:

@@ -162,6 +162,13 @@ def _converted(name: str, series: pd.Series) -> pa.Array | str:
             if isinstance(value, int) and int(float(value)) != value:
                 raise ValueError(why_inexact(name, value, f"in row {row}")) from None
         return pa.array(series.astype(float), from_pandas=True)
+    except UnicodeError:
+        texts = ((row, value) for row, value in enumerate(series) if isinstance(value, str))
+        row, text = next((row, value) for row, value in texts if value.encode("utf-8", "ignore").decode() != value)
+        return (
+            f"column '{name}' holds {text!r} in row {row}, which is no Unicode text: half of a pair of surrogates "
+            "stands alone, as after reading with another encoding; read it anew, or replace it"
+        )
     except _NOT_CONVERTED as error:
         if series.dtype != object:
             return (

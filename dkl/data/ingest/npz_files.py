@@ -120,7 +120,8 @@ class _Member:
             self.shape, in_column_order, self.dtype = read(self._stream)
         except ValueError as error:
             raise ValueError(f"{self.place} has no readable header: {error}; write the archive again") from error
-        if any(isinstance(n, bool) or n < 0 for n in self.shape) or self.row_bytes > np.iinfo(np.int64).max:
+        most = np.iinfo(np.int64).max
+        if any(isinstance(n, bool) or not 0 <= n <= most for n in self.shape) or self.row_bytes > most:
             raise ValueError(f"{self.place} has no readable header: its shape is {self.shape}; write the archive again")
         # Objects are stored as pickles, and reading a pickle runs code.
         if self.dtype.hasobject:

@@ -31,7 +31,8 @@ class ParquetFormat:
             rows = parquet.metadata.num_rows
             first = next(_batches(file, parquet, 1000, None), None)
             width = first.nbytes / first.num_rows if first is not None and first.num_rows else 0
-            schema, index = _columns(parquet.schema_arrow)
+            with _damage(file):
+                schema, index = _columns(parquet.schema_arrow)
             return Probe(file, schema, int(width * rows), index)
 
     def read(self, file: InputFile, schema: pa.Schema) -> Iterator[tuple[pa.Table, int]]:
@@ -120,7 +121,8 @@ def _damage(file: InputFile) -> Iterator[None]:
     """Turn what pyarrow raises on bytes that are no Parquet, or not all of it, into an error that names the file."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    # the notes of pandas are JSON, of which a flipped byte makes another text, or values of other types
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         # A failure of the disk or the network carries its number, damage does not.
         if isinstance(error, OSError) and error.errno is not None:
             raise

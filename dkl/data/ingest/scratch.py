@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dask.utils import format_bytes
+
 from dkl.plain_files import open_own, opened_own_folder
 
 try:
@@ -17,15 +19,6 @@ except ImportError:  # Windows: folders of killed processes stay, under names th
     fcntl = None  # type: ignore[assignment]
 
 _LOCK = "in-use"
-
-
-def readable_bytes(n_bytes: float) -> str:
-    """`n_bytes` as a person writes it: ``"1.5 GiB"``."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(n_bytes) < 1024:
-            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.1f} TiB"
 
 
 def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: str) -> None:
@@ -40,8 +33,8 @@ def check_free_space(directory: str | os.PathLike[str], n_bytes: int, purpose: s
     free = shutil.disk_usage(directory).free
     if n_bytes > free:
         raise OSError(
-            f"{purpose} needs about {readable_bytes(n_bytes)} ({n_bytes} bytes) of temporary disk in '{directory}', "
-            f"where {readable_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory="
+            f"{purpose} needs about {format_bytes(n_bytes)} ({n_bytes} bytes) of temporary disk in '{directory}', "
+            f"where {format_bytes(free)} ({free} bytes) are free; free some, or pass temporary_directory="
         )
 
 

@@ -93,15 +93,9 @@ class Manifest:
 def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
     """Small arrays, each in one chunk."""
     for name, values in arrays.items():
-        written = group.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            # One chunk each: a manifest is small, and is read whole whenever the store is opened.
-            chunks=tuple(max(n, 1) for n in values.shape),
-            compressors=chosen_codecs(values),
-        )
-        written[...] = values
+        # One chunk each: a manifest is small, and is read whole whenever the store is opened.
+        chunks = tuple(max(n, 1) for n in values.shape)
+        group.create_array(name, data=values, chunks=chunks, compressors=chosen_codecs(values))
 
 
 def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.ndarray]:

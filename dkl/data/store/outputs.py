@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,8 @@ def check_file(path: str | os.PathLike[str], kind: FileKind | None = None) -> Lo
     location = Location.of(path)
     if not location.is_local:
         raise ValueError(f"{location.place} is a URL; a file is written to a local path")
-    if location.path.is_dir():
+    # a path that ends with a separator or a dot names a folder, also where none is there yet
+    if location.path.is_dir() or os.path.basename(location.given) in ("", ".", ".."):
         raise IsADirectoryError(f"{location.place} is a folder; name a file in it")
     check_folder(location)
     if kind is not None:
@@ -108,7 +109,9 @@ def beside(location: Location, *, check: Callable[[], None] = lambda: None) -> I
         if hidden.is_dir():
             shutil.rmtree(hidden, ignore_errors=True)
         else:
-            hidden.unlink(missing_ok=True)
+            # the name is gone after a rename; where a file system says anything else of it, the result is there or not
+            with suppress(OSError):
+                hidden.unlink()
 
 
 @contextmanager

@@ -108,6 +108,11 @@ class OpenStore:
         self.token: str = self.facts["token"]
         self.rows_a_block: int = self.facts["rows_a_block"]
         with self.reading("the metadata"):
+            codecs = [name for array in self.facts["arrays"].values() for name in array["codecs"]]
+            counts = [self.facts[name] for name in ("format", "rows_a_block", "stored_nbytes")]
+            has_texts = all(isinstance(text, str) for text in (self.token, *codecs))
+            if not has_texts or not all(type(count) is int and count > 0 for count in counts):
+                raise ValueError("a fact is of another type, or smaller, than any writer leaves")
             # Stores without groups and times have no word of them.
             named = self.facts.get("row_columns", {})
             columns = {role: RowColumn(known["name"], known["kind"], role) for role, known in named.items()}

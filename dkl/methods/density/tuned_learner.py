@@ -200,9 +200,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the size that `fit` learns, with the amplitudes of the reference kernel."""
-        family = self._planned_family()
-        check_room(self, kept_frequencies(type(self).__name__, self.n_features, family), dataset.n_columns)
-        return self._reference(family, dataset.n_columns, seed=0)
+        return self._reference(self._planned_family(), dataset.n_columns, seed=0)
 
     def _prior(self) -> Family:
         """The family of the reference kernel, with its bandwidth where `reference_scale` gives one."""
@@ -212,6 +210,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     def _reference(self, family: Family, n_columns: int, *, seed: int) -> FeatureMap:
         """Frequencies of the reference kernel at amplitudes 1/sqrt(D): the density u is relative to theirs."""
         size = kept_frequencies(type(self).__name__, self.n_features, family)
+        check_room(self, size, n_columns)
         drawn = family.draw(size, n_columns, seed, self.dtype)
         return replace(drawn, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
 

@@ -273,14 +273,13 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         bandwidth_factors(type(self).__name__, self.sigma_factors)
 
     def _planned_pool(self, family: Family, dataset: Dataset) -> FeatureMap:
-        size = self._n_candidates * (1 if self._is_shared else self.n_landmarks)
-        check_room(self, size, dataset.n_columns, n_points=self.n_landmarks)
         return self._drawn(family, dataset, self.n_landmarks, seed=0)
 
     def _drawn(self, family: Family, dataset: Dataset, n_landmarks: int, *, seed: int) -> FeatureMap:
         """The candidates of all landmarks; those of one landmark are consecutive, and spread over the bandwidths."""
         factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
         size = self._n_candidates * (1 if self._is_shared else n_landmarks)
+        check_room(self, size, dataset.n_columns, n_points=n_landmarks)
         pool = draw_pool(family, size, dataset.n_columns, seed=seed, dtype=self.dtype, factors=factors)
         # around a landmark a candidate is cos(w.(x_l - x)), which a pair has and a cosine with one phase has not
         pool = replace(pool, activation="cos-sin", phases=None)

@@ -277,11 +277,14 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, and the rounds as they grow."""
+        self._check_room(dataset)
+        passes = [*self._planned_metric(dataset), *super()._planned_method(dataset)]
+        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
+
+    def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
-        passes = [*self._planned_metric(dataset), *super()._planned_method(dataset)]
-        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
@@ -332,6 +335,8 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
 
     def _learn(self, dataset: Dataset) -> None:
         solver = self._strategy()
+        # a fit of rows in memory is not planned before
+        self._check_room(dataset)
         start = self._start(dataset, solver)
         # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all workers
         # see: the passes before the search may take hours.

@@ -194,12 +194,15 @@ class PeakFeatures(SearchingLearner):
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, the row sample, and the verification of each search."""
         self._strategy().check_rows(self._planned_rows(dataset))
+        self._check_room(dataset)
+        return super()._planned_method(dataset)
+
+    def _check_room(self, dataset: Dataset) -> None:
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
             # a place in the search, and the frequency that is found there
             size = kept_frequencies(type(self).__name__, self.n_features, family)
             check_room(self, size, dataset.n_columns, n_points=size)
-        return super()._planned_method(dataset)
 
     def _check_rest(self) -> None:
         self._strategy().check()
@@ -219,6 +222,8 @@ class PeakFeatures(SearchingLearner):
     def _learn(self, dataset: Dataset) -> None:
         strategy = self._strategy()
         strategy.check_rows(self._planned_rows(dataset))
+        # a fit of rows in memory is not planned before
+        self._check_room(dataset)
         start = None
         # peaks of the last fit are candidates of this one, whose own search may miss them
         if goes_on(self, dataset, ("family", "scaling", "dtype")):
