@@ -238,6 +238,7 @@ def test_a_killed_writer_leaves_a_whole_version_and_the_next_one_goes_on(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_writers_killed_at_twenty_moments_leave_whole_versions(tmp_path: Path) -> None:
     for moment in range(20):
         ds = make(str(tmp_path / f"rows{moment}.zarr"))
