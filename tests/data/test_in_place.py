@@ -145,7 +145,8 @@ def test_nothing_of_x_is_read_before_the_first_pass_and_targets_once(tmp_path: P
     named = from_zarr(tmp_path / "X", tmp_path / "y", classes=[0, 1, 2])
     assert LEDGER.taken().decoded == 0
     dkl.plan(dkl.RandomFeatures(n_features=10), named)
-    assert LEDGER.taken().decoded <= X.nbytes // 10 + y.nbytes  # one block, to time reading
+    # blocks to time reading, of which the fastest counts: four at most
+    assert LEDGER.taken().decoded <= 4 * X.nbytes // 10 + y.nbytes
 
 
 def test_rows_are_known_by_their_objects(tmp_path: Path) -> None:

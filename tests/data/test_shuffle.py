@@ -127,7 +127,7 @@ def test_no_batch_gives_no_batch():
 
 def test_too_little_disk_is_refused_with_both_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and _Usage(1000))
-    with pytest.raises(OSError, match=r"needs about 2.0 KiB \(2048 bytes\).*1000 bytes.* are free") as caught:
+    with pytest.raises(OSError, match=r"needs about 2.00 kiB \(2048 bytes\).*1000 bytes.* are free") as caught:
         check_free_space(tmp_path, 2048, "the shuffle")
     assert str(tmp_path) in str(caught.value)
     with pytest.raises(OSError, match="are free"):

@@ -104,7 +104,8 @@ def test_store_memory_and_dask_have_the_same_splits_and_the_store_keeps_them(tmp
     X = np.arange(float(N))[:, None]
     stored = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=70)
     lazy = as_dataset(da.from_array(X, chunks=70), da.from_array(y, chunks=33))
-    lazy.source.__init__(lazy.source._X.rechunk({0: 70}), lazy.source._y.rechunk(70), None, np.arange(3))
+    chunks = lazy.source._X.rechunk({0: 70}).chunks[0]
+    lazy.source.__init__(lazy.source._X, lazy.source._y, None, np.arange(3), chunks=chunks)
     shares = {"train": 0.8, "test": 0.2}
     expected = rows_of(ds.split(shares, seed=4)["test"])
     for other in (stored, lazy):
