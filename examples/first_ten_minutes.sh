@@ -24,7 +24,7 @@ orders = pd.DataFrame(
     }
 )
 risk = 0.02 * orders.distance - 3.0 + 1.5 * (orders.carrier == "swift") * (orders.weight > 8.0)
-risk += 1.5 * (orders.ordered.dt.dayofweek >= 5)
+risk += 1.5 * (orders.ordered.dt.day_of_week >= 5)
 orders["late"] = np.where(draw.logistic(size=n) < risk, "late", "in time")
 # What real files have: gaps, and several ways to write one.
 orders.loc[draw.random(n) < 0.1, "weight"] = np.nan

@@ -130,7 +130,7 @@ def test_dates_can_be_insisted_on_as_names():
 def test_frames_files_and_stores_give_the_same_model(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"x": rng.normal(size=300), "at": pd.date_range("2024-01-01", periods=300, freq="7h")})
-    frame["y"] = frame["x"] + np.cos(2 * np.pi * frame["at"].dt.dayofweek / 7) + 0.5
+    frame["y"] = frame["x"] + np.cos(2 * np.pi * frame["at"].dt.day_of_week / 7) + 0.5
     frame.to_csv(tmp_path / "rows.csv", index=False)
     frame.to_parquet(tmp_path / "rows.parquet")
     X, y = frame[["x", "at"]], frame["y"].to_numpy()
