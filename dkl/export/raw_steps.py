@@ -108,7 +108,7 @@ def _time_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
             ("weeks", _arithmetic("__truediv__", 7.0)),
         ],
         "yearday": [
-            ("day of the year", FunctionTransformer(attrgetter("dt.dayofyear"))),
+            ("day of the year", FunctionTransformer(attrgetter("dt.day_of_year"))),
             *_column(),
             ("from January", _arithmetic("__sub__", 1.0)),
             ("years", _arithmetic("__truediv__", 365.25)),
