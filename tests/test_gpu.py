@@ -700,6 +700,16 @@ def test_coefficients_by_tensor_cores_are_those_of_float64(
     assert np.linalg.norm(found - exact) <= 1e-6 * np.linalg.norm(exact)
 
 
+def test_a_block_of_which_no_row_counts_adds_nothing(gpu: str) -> None:
+    feature_map = Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
+    trial = TrialSteps(np.ones((2, 17)), np.ones((2, 17)), np.ones((2, 3)))
+    given = (np.ones((0, 2)), np.ones(0), feature_map, trial, NewtonOptions("log_loss", (0, 17), (0, 1)))
+    expected, found = newton_sums(rows()[0][:0], *given), newton_sums(device.rows_on(rows()[0][:0], "gpu"), *given)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert np.array_equal(found[name], np.zeros_like(value))
+
+
 def test_the_few_rows_whose_curvature_changes_are_picked_on_the_gpu(gpu: str) -> None:
     generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
     X, targets = rows(600)[0], generator.choice([-1.0, 1.0], (600, 2))

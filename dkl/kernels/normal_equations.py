@@ -263,7 +263,7 @@ def loss_sums(
 
     Parameters
     ----------
-    phi : array of shape (n, m), sparse, or on a GPU
+    phi : array of shape (n, m), dense or sparse, on the host
         Mapped rows; the models' intercepts count beside them.
     targets : ndarray of shape (n, g)
     weight : ndarray of shape (n,) or (n, g)
@@ -549,6 +549,9 @@ def _newton_sums_on_gpu(
                 gram.add(phi, None if all_alike else own)
     parts = {f"{name} {k}": part for k, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
     here = together_on_host({**sums, **parts})
+    if options.first_order and not sums:
+        # no rows: none of the block counts for any model
+        here = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros(trial.coefficients.shape)}
     for number, gram in enumerate(grams):
         gram.take({name: here.pop(f"{name} {number}") for name in gram.on_gpu()})
         gram.finish()
