@@ -256,9 +256,9 @@ def test_models_with_crosses_answer_alike_saved_as_graphs_and_row_by_row(table, 
     np.testing.assert_allclose(np.ravel(one_by_one), answers[:10], rtol=1e-5)
     session = onnxruntime.InferenceSession(model.to_onnx().SerializeToString())
     given = {
-        name: rows[name].fillna("").to_numpy(object)[:, None]
-        if rows[name].dtype == object
-        else rows[name].to_numpy("f4")[:, None]
+        name: rows[name].to_numpy("f4")[:, None]
+        if pd.api.types.is_numeric_dtype(rows[name])
+        else rows[name].fillna("").to_numpy(object)[:, None]
         for name in rows
     }
     np.testing.assert_allclose(session.run(["prediction"], given)[0], answers, rtol=2e-4, atol=2e-4)

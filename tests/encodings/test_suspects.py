@@ -199,7 +199,7 @@ def test_models_answer_alike_from_files_stores_graphs_and_row_by_row(rows: Any, 
     assert model.encoding_.taken or model.encoding_.crosses
     few = frame.iloc[:50].copy()
     # values that no row of the fit had, and no whole ones
-    numbers = [name for name in few if few[name].dtype != object]
+    numbers = [name for name in few if pd.api.types.is_numeric_dtype(few[name])]
     few = few.astype(dict.fromkeys(numbers, float))
     few.loc[few.index[0], numbers], few.loc[few.index[1], numbers] = 77.0, 2.5
     answers = model.predict(few)
