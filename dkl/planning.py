@@ -42,7 +42,7 @@ _BESIDE, _BEGINS_S = 1.25, 0.2
 _TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
 # Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
 _LONG_S, _CHEAPER = 3_600.0, 0.5
-# Blocks that are read, at least two and at most four, until that has taken so many seconds.
+# Blocks that a plan reads to measure the speed of reading: two, and up to four until a quarter of a second is over.
 _LEAST_READS, _MOST_READS, _READING_S = 2, 4, 0.25
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)

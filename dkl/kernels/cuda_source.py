@@ -250,7 +250,7 @@ extern "C" __global__ void weighted_rows(
 
 
 def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
-    """`pair_sums` in a dtype, for so many columns of weights: of angles, or of rows of so many columns."""
+    """`pair_sums` in a dtype for `n_weights` columns of weights, of rows of `n_columns` columns; 0 of them are angles."""
     real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
     row = {"COLUMNS": n_columns, "FOURS": int(dtype == np.float32 and n_columns % 4 == 0)}
     return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2], **row)
@@ -268,7 +268,7 @@ def scaling_source(dtype: np.dtype) -> str:
 
 
 def score_source(dtype: np.dtype, n_models: int) -> str:
-    """`scores` of features in a dtype under so many models."""
+    """`scores` of features in a dtype under `n_models` models."""
     real = {"float32": "float", "float64": "double"}[dtype.name]
     return _defined(_SCORES, n_models, REAL=real, GROUP=SHARING)
 
@@ -284,7 +284,7 @@ def packing_source() -> str:
 
 
 def row_sum_source(dtype: np.dtype, n_weights: int) -> str:
-    """`weighted_rows` of features in a dtype, for so many weights a row."""
+    """`weighted_rows` of features in a dtype, for `n_weights` weights a row."""
     return _defined(_ROW_SUMS, n_weights, REAL={"float32": "float", "float64": "double"}[dtype.name])
 
 

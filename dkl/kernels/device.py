@@ -407,9 +407,7 @@ def _write_waves(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
     z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
     amplitudes = xp.asarray(feature_map.amplitudes, dtype=dtype)
     sizes = map(np.int32, (n, m, feature_map.columns_a_frequency))
-    _compiled(map_source(dtype), "waves")(
-        (-(-n * m // _THREADS),), (_THREADS,), (xp.ascontiguousarray(z), amplitudes, out, *sizes)
-    )
+    generic.launch(xp, map_source(dtype), "waves", n * m, (xp.ascontiguousarray(z), amplitudes, out, *sizes))
 
 
 def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Array) -> None:
@@ -420,7 +418,7 @@ def _write_steps(xp: ModuleType, tile: Array, feature_map: FeatureMap, out: Arra
     table = generic.placed_steps(xp, projection)
     sizes = map(np.int32, (n, tile.shape[1], m, projection.columns.shape[1]))
     operands = (rows, *table, xp.asarray(feature_map.amplitudes, dtype=np.float64), out, *sizes)
-    _compiled(map_source(dtype), "steps")((-(-n * m // _THREADS),), (_THREADS,), operands)
+    generic.launch(xp, map_source(dtype), "steps", n * m, operands)
 
 
 def _wave_sums(xp: ModuleType, scaled: Array, feature_map: FeatureMap, weights: Array) -> Any:
@@ -494,7 +492,7 @@ def line_losses_on_gpu(
     if n:
         numbers = map(np.int32, (n, g, T, weights.shape[1] > 1, hinge, change))
         operands = (scores, targets, weights, steps, partial, descent, counted, *numbers)
-        _compiled(line_loss_source(), "line_losses")((-(-partial.shape[0] * g // _THREADS),), (_THREADS,), operands)
+        generic.launch(xp, line_loss_source(), "line_losses", partial.shape[0] * g, operands)
     return partial.sum(axis=0), descent, counted
 
 
@@ -520,9 +518,8 @@ def packed_on_gpu(matrix: Array, start: int) -> Any:
     xp, (rows, width) = array_module(matrix), matrix.shape
     out = xp.empty(rows * (start + 1) + rows * (rows - 1) // 2)
     if out.size:
-        grid = (-(-rows * width // _THREADS),)
         sizes = map(np.int32, (rows, width, start))
-        _compiled(packing_source(), "packed")(grid, (_THREADS,), (xp.ascontiguousarray(matrix), out, *sizes))
+        generic.launch(xp, packing_source(), "packed", rows * width, (xp.ascontiguousarray(matrix), out, *sizes))
     return out
 
 

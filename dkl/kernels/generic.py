@@ -140,6 +140,11 @@ def distance_source(dtype: np.dtype) -> str:
     return f"#define REAL {'float' if dtype.name == 'float32' else 'double'}\n{_DISTANCE_SOURCE}"
 
 
+def launch(xp: ModuleType, source: str, name: str, n_threads: int, operands: tuple[Any, ...]) -> None:
+    """Run a kernel of CUDA source with at least `n_threads` threads in one dimension; its first call compiles it."""
+    _compiled(xp, source, name)((-(-n_threads // _THREADS),), (_THREADS,), operands)
+
+
 @cache
 def _compiled(xp: ModuleType, source: str, name: str) -> Any:
     """A kernel of CUDA source, compiled when it is first called."""
@@ -164,10 +169,8 @@ def _nystrom_values(xp: ModuleType, rows: Array, nystrom: NystromProjection, pre
     distances = xp.empty((n, n_landmarks), dtype=precision)
     if n:
         sizes = (np.int32(n), np.int32(n_landmarks), np.int32(d), np.int32(nystrom.kernel.norm == "l2"))
-        blocks = -(-n * n_landmarks // _THREADS)
-        _compiled(xp, distance_source(precision), "distances")(
-            (blocks,), (_THREADS,), (moved, columns, distances, *sizes)
-        )
+        operands = (moved, columns, distances, *sizes)
+        launch(xp, distance_source(precision), "distances", n * n_landmarks, operands)
     return xp.matmul(nystrom.kernel.of_distances(distances), whitening)
 
 
@@ -241,8 +244,7 @@ def _scaled_on_gpu(xp: ModuleType, X: Array, scaler: Scaler, dtype: np.dtype) ->
     *numbers, n_knots = table["scaling"]
     out, sizes = xp.empty(X.shape, dtype=dtype), map(np.int32, (*X.shape, n_knots))
     if out.size:
-        kernel = _compiled(xp, scaling_source(dtype), "scale")
-        kernel((-(-out.size // _THREADS),), (_THREADS,), (xp.ascontiguousarray(X), *numbers, out, *sizes))
+        launch(xp, scaling_source(dtype), "scale", out.size, (xp.ascontiguousarray(X), *numbers, out, *sizes))
     return out
 
 

@@ -25,7 +25,7 @@ from dkl.kernels.device import (
 )
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import CurvedRows, GramSum, packed_size
+from dkl.kernels.newton.gram import PRODUCT_ROWS, CurvedRows, GramSum, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -146,8 +146,8 @@ def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
     On the host each is written over the one before.
     """
     if is_on_gpu(X):
-        # As many rows as a product in float32 may add up; a copy in float64 fits beside them.
-        for rows in spans(X.shape[0], min(_MOST_ROWS, tile_rows(feature_map.n_features, 8))):
+        # a copy in float64 fits beside them
+        for rows in spans(X.shape[0], min(PRODUCT_ROWS, tile_rows(feature_map.n_features, 8))):
             yield rows, map_rows(X[rows], feature_map, dtype)
         return
     # Memory that is fresh for each tile would cost a fifth of the time of a map.

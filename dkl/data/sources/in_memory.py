@@ -151,7 +151,7 @@ def counted_of_given(source: RowSource, sample_weight: GivenValues) -> tuple[np.
     """Where the rows of a source stood among the rows that a user gave with weights, and the number of rows given.
 
     Rows of weight 0 are not in the source, and others may be there as copies (`dkl.data.row_sources.counted_rows`).
-    None where the rows given are those of the source.
+    None where no row was left out or repeated.
     """
     if sample_weight is None:
         return None

@@ -234,7 +234,7 @@ class DaskSource(BaseRows):
 
     @property
     def rows_in_blocks(self) -> tuple[int, ...]:
-        """Rows of each block, those of weight 0 among them."""
+        """The number of rows of each block; rows of weight 0 are counted, too."""
         return self._X.chunks[0]
 
     @cached_property
@@ -377,7 +377,7 @@ def lazy_classes(
 ) -> tuple[Task | None, np.ndarray | None, list[Any]]:
     """The task of a Dask array of targets and its sorted classes, and the values of `beside`: found in one pass.
 
-    `targets` and `weights` are those of `chunks` of so many rows.
+    `targets` and `weights` hold one chunk each for every entry of `chunks`, the numbers of their rows.
     """
 
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:

@@ -163,7 +163,7 @@ def direct_rows(chunks: DirectChunks | None, start: int, stop: int) -> np.ndarra
 
 
 def encoded_chunk(values: np.ndarray, array: zarr.Array) -> list[np.ndarray]:
-    """Rows as zarr encodes them for one chunk of `array`, whose codecs are those of `dkl.data.store.growing`.
+    """The bytes that zarr would store for one chunk of `array`, which `GrowingArray` has made.
 
     Parameters
     ----------

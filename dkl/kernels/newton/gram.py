@@ -19,8 +19,8 @@ from dkl.kernels.device import (
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 
-# Rows whose products a GPU adds up in their own precision.
-_PRODUCT_ROWS = 8192
+# Rows of which a GPU adds up products in float32, at most: a longer sum would lose digits.
+PRODUCT_ROWS = 8192
 
 
 def packed_size(start: int, stop: int) -> int:
@@ -223,7 +223,7 @@ class CurvedRows:
 def summed_product(left: Any, right: Any) -> Any:
     """The product of matrices (p, n) and (n, q) on a GPU, in float64: of a few of the n rows in their own precision."""
     xp, total = array_module(left), None
-    for rows in spans(right.shape[0], _PRODUCT_ROWS):
+    for rows in spans(right.shape[0], PRODUCT_ROWS):
         product = xp.matmul(left[:, rows], right[rows]).astype(np.float64)
         total = product if total is None else total + product
     return xp.zeros((left.shape[0], right.shape[1])) if total is None else total
