@@ -250,7 +250,7 @@ extern "C" __global__ void weighted_rows(
 
 
 def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
-    """`pair_sums` in a dtype for `n_weights` columns of weights, of rows of `n_columns` columns; 0 of them are angles."""
+    """`pair_sums` in a dtype, with `n_weights` weights a row, of rows of `n_columns` columns, or of angles (0)."""
     real = {"float32": ("float", "rintf", "sincospif"), "float64": ("double", "rint", "sincospi")}[dtype.name]
     row = {"COLUMNS": n_columns, "FOURS": int(dtype == np.float32 and n_columns % 4 == 0)}
     return _defined(_WAVE_SUMS, n_weights, REAL=real[0], RINT=real[1], SINCOSPI=real[2], **row)
