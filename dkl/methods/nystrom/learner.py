@@ -151,10 +151,13 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         landmarks = NystromDriver().memory(problem, each)
         return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Landmarks at most: they are rows."""
+        return min(self.n_features, dataset.n_rows)
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of landmarks."""
-        m = min(self.n_features, dataset.n_rows)
-        d = dataset.n_columns
+        m, d = self.planned_features(dataset), dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
