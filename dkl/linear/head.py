@@ -48,8 +48,8 @@ _LAST_STEP = 1e-6
 _SECANTS = 20
 # Passes after the first that losses take as a rule, to the end and to a decrement, and by a metric, whose steps are
 # shorter: counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
-_USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (4, 1), "log_loss": (4, 2), "softmax": (16, 3)}
-_USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"squared_hinge": 5, "log_loss": 8}
+_USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
+_USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Share of the gradient that conjugate gradients may leave, and products with the Hessian that they may take.
 _LEFT, _MOST_PRODUCTS = 1e-2, 60
 
@@ -136,7 +136,8 @@ class NewtonProblem:
         to_the_end, to_a_decrement = _USUAL_STEPS.get(self.loss, _USUAL_OTHERS)
         if self.metric is not None:
             to_the_end = _USUAL_BY_METRIC.get(self.loss, to_the_end)
-        return to_a_decrement if self.decrement else to_the_end
+        # of several models the last one is waited for
+        return to_a_decrement if self.decrement else to_the_end + (self.n_models > 1)
 
     @property
     def table(self) -> Loss:
