@@ -310,7 +310,7 @@ def keep_freed_memory() -> None:
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 2)
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 4)
 
 
 def _code_of_files(mappings: Iterable[Any]) -> Iterator[tuple[int, int]]:
