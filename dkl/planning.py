@@ -32,7 +32,7 @@ from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.process import waited_seconds
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
-from dkl.protocols.records import Record
+from dkl.protocols.records import BlockSum, Record
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
@@ -41,6 +41,8 @@ _NAMED = 4
 _BESIDE, _BEGINS_S = 1.25, 0.2
 # What the driver spends on a task, of its own threads and of a cluster.
 _TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
+# Row columns of a block are files: what one takes that is read or written, and the array that is made for new ones.
+_COLUMN_S, _NEW_COLUMNS_S = 5e-3, 1e-2
 # Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
 _LONG_S, _CHEAPER = 3_600.0, 0.5
 # Blocks that a plan reads to measure the speed of reading: two, and up to four until a quarter of a second is over.
@@ -414,10 +416,10 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         kept = _kept_share(records, whole, memory, len(slots))
         computing = sum(_shared_seconds(one, calls, kept) for one in taken) / work.cores
         is_cached = memory.limits.cache_bytes * len(slots) > stored
-        serial = _BESIDE * sum(one.serial for one in taken) + tasks
+        serial = _BESIDE * sum(one.serial for one in taken) + tasks + n_blocks * _columns_seconds(records)
         seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
-        name, flops = pass_name(records), sum(one.shared + one.serial for one in counted) * flops_per_second
+        name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
         usual = usual_calls(records, calls)
         passes.append(PassPlan(name, calls, stored, flops, seconds, memory, kind.held, there, usual, serial))
     found = Plan(
@@ -559,6 +561,13 @@ def _shared_seconds(taken: Seconds, calls: int, kept: float) -> float:
     later = kept * taken.again + (1.0 - kept) * taken.shared
     first = later if taken.found else taken.shared
     return (first + max(calls - 1, 0) * later) / max(calls, 1)
+
+
+def _columns_seconds(records: Sequence[Record]) -> float:
+    """Of a block: what reading and writing its row columns takes."""
+    sums = [record for record in records if isinstance(record, BlockSum)]
+    reads, writes = {name for each in sums for name in each.reads}, {name for each in sums for name in each.writes}
+    return _COLUMN_S * (len(reads) + len(writes)) + _NEW_COLUMNS_S * bool(writes)
 
 
 def usual_choice(

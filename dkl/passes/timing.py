@@ -47,6 +47,10 @@ class Seconds(NamedTuple):
     again: float
     found: bool = False
 
+    @property
+    def in_all(self) -> float:
+        return self.shared + self.serial
+
 
 class TimedRows:
     """A block whose rows are worked on by a plan, a few at a time, to learn what records take on all rows.
@@ -79,30 +83,42 @@ class TimedRows:
         counted = seconds_counted(record, *self._shape)
         if isinstance(record, RowSample):
             return counted
-        in_all, (n_rows, *_) = counted.shared + counted.serial, self._shape
+        in_all, (n_rows, *_) = counted.in_all, self._shape
         pieces = max(record.pieces(self._block.n_rows), 1) if isinstance(record, Fold) else 1
         calls = pieces * n_rows / self._block.n_rows
         fits = max(int(_TRIAL_S * n_rows / max(in_all, 1e-9)), _LEAST_ROWS)
-        fits = min(fits, _MOST_ROWS, -(-self._block.n_rows // pieces))
-        many = self._rows.setdefault(record.kept_as, fits) if record.kept_as else fits
+        most = -(-self._block.n_rows // pieces)
+        rows = min(fits, _MOST_ROWS, most)
+        if record.kept_as:
+            rows = self._rows.get(record.kept_as, rows)
         form = compiling_at_once() if in_all > _COMPILED_S else nullcontext()
         try:
             with form, one_blas_thread(), np.errstate(all="ignore"):
                 # the first call loads and compiles code
-                self._of_rows(record, min(_LEAST_ROWS, many))
-                few, all_rows = (self._of_rows(record, rows) for rows in (-(-many // _FEWER), many))
+                self._of_rows(record, min(_LEAST_ROWS, rows))
+                fewer = -(-rows // _FEWER)
+                few, many = self._of_rows(record, fewer), self._of_rows(record, rows)
+                # most of a call shall be of its rows, whose part is multiplied by thousands
+                while rows < most and many.in_all < min(_TRIAL_S, 2.0 * few.in_all):
+                    few, fewer, rows = many, rows, min(_FEWER * rows, most)
+                    many = self._of_rows(record, rows)
         except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, np.linalg.LinAlgError):
             return counted
-        shared, serial, again = (
-            _of_all(*pair, calls, n_rows / many) for pair in zip(few[:3], all_rows[:3], strict=True)
-        )
-        return Seconds(shared, serial, again, all_rows.found)
+        if record.kept_as:
+            self._rows[record.kept_as] = rows
+        parts = []
+        for of_few, of_many in zip(few[:3], many[:3], strict=True):
+            # what a call on no row would take
+            fixed = min(max(of_many - rows * (of_many - of_few) / max(rows - fewer, 1), 0.0), of_many)
+            parts.append(calls * fixed + n_rows * (of_many - fixed) / rows)
+        shared, serial, again = parts
+        return Seconds(shared, serial, again, many.found)
 
     def _of_rows(self, record: BlockSum | Fold, n_rows: int) -> Seconds:
         """The shorter of two calls on some rows; where it keeps something, also of two that find it."""
         part = self._block.rows(np.arange(n_rows))
         if isinstance(record, Fold):
-            return min((_fold_call(record, part) for _ in range(2)), key=sum)
+            return min((_fold_call(record, part) for _ in range(2)), key=lambda each: each.in_all)
         seconds = min(_sum_call(record, part) for _ in range(2))
         if not record.kept_as:
             return Seconds(seconds, 0.0, seconds)
@@ -147,14 +163,9 @@ def seconds_counted(record: Record, n_rows: int, n_columns: int, flops_per_secon
     return Seconds(shared, cost.serial_flops / flops_per_second, 0.0 if isinstance(record, Fold) else shared)
 
 
-def _of_all(few: float, many: float, calls: float, times: float) -> float:
-    """Seconds of so many calls on so many times the rows of one that took `many`, where `few` is of a quarter of it."""
-    fixed = min(max((_FEWER * few - many) / (_FEWER - 1), 0.0), many)
-    return calls * fixed + times * (many - fixed)
-
-
 def _sum_call(record: BlockSum, part: Block) -> float:
-    columns = {name: np.zeros(part.n_rows) for name in record.reads}
+    # one number a row stands for as many as there are
+    columns = {name: np.zeros((part.n_rows, 1)) for name in record.reads}
     part = replace(part, columns={**part.columns, **columns}) if columns else part
     # the clock of this thread alone hardly moves when other work runs on the machine
     started = time.thread_time()
