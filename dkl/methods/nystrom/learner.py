@@ -156,13 +156,13 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return min(self.n_features, dataset.n_rows)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest number of landmarks."""
+        """A map of the largest number of landmarks, which are all unlike each other."""
         m, d = self.planned_features(dataset), dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.zeros((m, m)), metric)
+        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.eye(m), metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
