@@ -328,6 +328,15 @@ def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> N
         learner.fit(X, X[:, 0] > 0.0)
 
 
+@pytest.mark.parametrize("act", [plan, lambda learner, X, y: learner.fit(X, y)], ids=["plan", "fit"])
+@pytest.mark.parametrize("name", ["learner", "machine"])
+def test_more_landmarks_than_memory_holds_the_matrices_of_are_refused_by_their_sum(name: str, act: Any) -> None:
+    X = np.arange(400_000.0, dtype=np.float32).reshape(-1, 1)
+    many: Any = dkl.NystromFeatures(n_features=len(X), random_state=0)
+    with pytest.raises(dkl.errors.MemoryLimitError, match=r"400,000 landmarks: .*iB"):
+        act(KernelClassifier(many, random_state=0) if name == "machine" else many, X, np.arange(len(X)) % 2)
+
+
 def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) -> None:
     create_dataset(tmp_path / "rows.zarr", np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2)
     for learner in ("random", "aligned", "posterior", "landmarks", "leverage", "peaks", "margin", "joint", "tuned"):

@@ -35,6 +35,8 @@ from dkl.protocols.records import BlockSum, Record
 _NUMBER = 8
 # Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
+# Square matrices of the landmarks in memory while they are factored, at most.
+_MATRICES = 4
 # Candidates and coefficients of at most these bytes are never refused, so that a plan can list the sums of each pass.
 _DRAWN = 128 << 20
 # Bytes of a structured frequency for each column, which is kept as signs and a length.
@@ -97,6 +99,16 @@ def check_room(
             f"{type(learner).__name__} would hold {' and '.join(what)} of {n_columns:,} columns{mapped}: {needed:,} "
             f"bytes ({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features, "
             "candidates or landmarks, or take sampling='structured'"
+        )
+
+
+def check_matrices(learner: object, n_landmarks: int) -> None:
+    """Raise MemoryLimitError for more landmarks than this machine holds the matrices of, before one is made."""
+    needed, room = _MATRICES * _NUMBER * n_landmarks**2, own_room(None)
+    if needed > room.nbytes:
+        raise MemoryLimitError(
+            f"{type(learner).__name__} would hold {_MATRICES} matrices of {n_landmarks:,} landmarks: {needed:,} bytes "
+            f"({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features"
         )
 
 
