@@ -475,9 +475,12 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         """Features that a fit comes to at most; 0 where the machine chooses them, within what its effort allows."""
         if self._chooses or self.features is None:
             return 0
-        unfitted = self._unfitted()
-        unfitted._settle(dataset)
-        return unfitted._template().planned_features(dataset)
+        settled = self
+        if not hasattr(self, "loss_"):
+            # a plan; a fit has settled its parameters, and copies nothing of the user's
+            settled = self._unfitted()
+            settled._settle(dataset)
+        return settled._template().planned_features(dataset)
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Work of the driver between the passes of its features, in operations of a matrix product."""

@@ -608,12 +608,14 @@ def fail_from(patched: pytest.MonkeyPatch, moment: int, *, lasting: bool) -> lis
 
 FAULTY = ["create", "overwrite", "append", "drop", "split", "split again"]
 FAULTY += ["model", "model again", "agreement", "agreement in words"]
+# some hundred moments, each on a folder of its own
+EVERY_MOMENT = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 
 @pytest.mark.filterwarnings("ignore::dkl.errors.DklHint", "ignore:the splits:UserWarning")
 @pytest.mark.parametrize(
     ("moments", "lasting"),
-    [("some", False), *(pytest.param("all", lasting, marks=pytest.mark.slow) for lasting in (False, True))],
+    [("some", False), *(pytest.param("all", each, marks=EVERY_MOMENT) for each in (False, True))],
 )
 @pytest.mark.parametrize("change", FAULTY)
 def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
