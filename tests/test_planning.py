@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
@@ -326,6 +327,14 @@ def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> N
     X = np.random.default_rng(0).normal(size=(60, 4))
     with pytest.raises(MemoryError, match=r"(frequencies|a linear model on so many features).*iB"):
         learner.fit(X, X[:, 0] > 0.0)
+
+
+def test_a_plan_takes_no_memory_for_the_matrices_of_landmarks_that_it_counts() -> None:
+    rows = as_dataset(np.zeros((6_000, 2), np.float32), np.arange(6_000) % 2)
+    before = psutil.Process().memory_info().rss
+    maps = [dkl.NystromFeatures(n_features=6_000).planned_map(rows) for _ in range(4)]
+    assert all(one.n_features == 6_000 for one in maps)
+    assert psutil.Process().memory_info().rss - before < 100 << 20  # of 1.1 GB
 
 
 @pytest.mark.parametrize("act", [plan, lambda learner, X, y: learner.fit(X, y)], ids=["plan", "fit"])

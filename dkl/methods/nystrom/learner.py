@@ -159,13 +159,17 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return m
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest number of landmarks, which are all unlike each other."""
-        m, d = self.planned_features(dataset), dataset.n_columns
+        """A map of the largest number of landmarks."""
+        m, d = min(self.n_features, dataset.n_rows), dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.eye(m), metric)
+        # every column is the similarity to the first landmark: pages of zeros that nobody writes to take no memory, and
+        # a plan holds a matrix for each candidate
+        whitening = np.zeros((m, m))
+        whitening[:1] = 1.0
+        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), whitening, metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:
