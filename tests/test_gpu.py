@@ -61,7 +61,9 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
+from dkl.passes.memory import blocks_ahead, fit_limits
 from dkl.passes.reading import LOADER, gpu_row_bytes
+from dkl.passes.room import ProcessMemory, own_cores
 from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
@@ -70,6 +72,7 @@ from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels import cases
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
+from tests.passes.sources import Source, room_of_bytes
 
 PLAYED = Path(__file__).parent / "played_gpu"
 # a search climbs by other roundings on a real GPU, to other peaks
@@ -106,11 +109,18 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
             pytest.skip(f"nothing to play a GPU with: {reason}")
     monkeypatch.syspath_prepend(str(PLAYED))
     compiled = device._compiled
+    device.STAGING.__init__()  # type: ignore[misc]
+    import cupy
+
+    violations: list[str] = cupy.violations
     yield "played"
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
     compiled.cache_clear()
     device._claimed_gpu.cache_clear()
+    # Its pieces and its stream are of the module that is gone.
+    device.STAGING.__init__()  # type: ignore[misc]
+    assert violations == []
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -414,6 +424,7 @@ def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest
     X, y = rows(500)
     source = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100).source
     asked: list[int] = []
+    monkeypatch.setattr("dkl.passes.room.usable_cores", lambda: 1)
     monkeypatch.setattr(LOADER, "read_ahead", lambda work, ticket: asked.append(ticket.number))
     with dask.config.set(scheduler="threads", num_workers=1):
         for where, expected in (("cpu", [1, 2, 3, 4]), ("gpu", [1, 2, 2, 3, 3, 4, 4])):
@@ -740,6 +751,160 @@ def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: 
     found = SUMS[name](X, S)
     assert cupy.counts["waits"] - before["waits"] == 1
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+SMALL_PIECE = 256
+
+
+@pytest.fixture
+def staging(gpu: str, monkeypatch: pytest.MonkeyPatch) -> device.Staging:
+    """Pieces of 256 bytes, so that a few rows take many of them."""
+    monkeypatch.setattr(device, "_PIECE_BYTES", SMALL_PIECE)
+    return device.Staging()
+
+
+def test_rows_come_to_the_gpu_through_few_pieces_that_are_used_again(staging: device.Staging, gpu: str) -> None:
+    """Also where whoever sent them has written over them since, and for blocks of several precisions and shapes."""
+    generator, sent = np.random.default_rng(0), []
+    for number in range(30):
+        X = (100 * generator.normal(size=(40 + number, 3))).astype(("float32", "int8", "float64")[number % 3])
+        sent.append((X.copy(), *staging.send(X, 2 * SMALL_PIECE)))
+        X[:] = 0
+    for expected, there, arrival in reversed(sent):
+        arrival.wait()
+        np.testing.assert_array_equal(device.on_host(there), expected)
+    assert staging.nbytes == 2 * SMALL_PIECE
+    if gpu == "played":
+        import cupyx
+
+        assert cupyx.pinned == [SMALL_PIECE] * 2
+    staging.clear()
+    assert staging.nbytes == 0
+
+
+def test_threads_that_send_rows_share_one_piece(staging: device.Staging) -> None:
+    def sent(number: int) -> bool:
+        X = np.full((100, 4), float(number))
+        there, arrival = staging.send(X, SMALL_PIECE)
+        arrival.wait()
+        return bool(np.array_equal(device.on_host(there), X))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(sent, range(100)))
+    assert staging.nbytes == SMALL_PIECE
+
+
+def test_a_machine_that_pins_no_more_makes_do_with_what_it_has(
+    staging: device.Staging, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu == "real":
+        pytest.skip("a real machine pins as much as it likes")
+    import cupyx
+
+    asked, pinned = [], cupyx.empty_pinned
+
+    def some(*given: Any) -> np.ndarray:
+        asked.append(given)
+        if len(asked) > most:
+            raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+        return pinned(*given)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(cupyx, "empty_pinned", some)
+    X, most = rows()[0], 3
+    there, arrival = staging.send(X, 1 << 20)
+    arrival.wait()
+    np.testing.assert_array_equal(there.get(), X)
+    assert staging.nbytes == 3 * SMALL_PIECE
+    assert len(asked) == 4
+    most = 0
+    with pytest.raises(RuntimeError, match="out of memory"):
+        device.Staging().send(X, 1 << 20)
+
+
+@pytest.mark.parametrize("fault", ["a piece used too early", "no wait", "memory still in use", "memory free too early"])
+def test_a_played_gpu_notices_copies_that_nothing_waits_for(
+    fault: str, staging: device.Staging, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu == "real":
+        pytest.skip("a real GPU leaves it to chance")
+    import cupy
+
+    X = rows()[0]
+    if fault == "a piece used too early":
+        monkeypatch.setattr(cupy.cuda.Event, "done", True)
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        arrival.wait()
+        assert not np.array_equal(there.get(), X)
+    elif fault == "no wait":
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        for use in (lambda: there + 1, lambda: there.get(), lambda: there[:3].sum(), lambda: cupy.sum(there)):
+            with pytest.raises(RuntimeError, match="nothing has waited for the copy"):
+                use()
+        arrival.wait()
+        np.testing.assert_array_equal(there.get(), X)
+    elif fault == "memory still in use":
+        monkeypatch.setattr(cupy.cuda.Stream, "wait_event", lambda stream, event: None)
+        with pytest.raises(RuntimeError, match="memory that earlier work on the null stream may still use"):
+            staging.send(X, 2 * SMALL_PIECE)
+    else:
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        # Whoever forgets rows on their way does no harm while the pieces know of them.
+        del there
+        assert cupy.violations == []
+        arrival._rows = None
+        assert [said.endswith("a copy was on its way to it") for said in cupy.violations] == [True]
+        cupy.violations.clear()
+
+
+def test_passes_over_a_store_send_rows_through_pinned_memory(
+    gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of four tasks at once, of which two compute; what they hold of it the memory of the pass counts."""
+    monkeypatch.setattr(device, "_PIECE_BYTES", SMALL_PIECE)
+    X = np.random.default_rng(0).normal(size=(3_000, 4))
+    source, sent = create_dataset(tmp_path / "rows.zarr", X, rows_a_block=100).source, []
+    send, staged = device.STAGING.send, []
+
+    def watched(X: np.ndarray, most_bytes: int) -> Any:
+        staged.append(most_bytes)
+        sent.append(len(X))
+        return send(X, most_bytes)
+
+    monkeypatch.setattr(device.STAGING, "send", watched)
+    LOADER.clear()
+    found = []
+    for budget in (None, 0):
+        with dask.config.set({"scheduler": "threads", "num_workers": 4, "dkl.gpu-rows-bytes": budget}):
+            found += [run_pass(source, (COLUMN_SUMS,), device="gpu").results[0]["sums"] for _ in range(2)]
+    # The first pass sends all rows, the second finds them there; without a budget both of the others do.
+    assert sent == [100] * 90
+    assert set(staged) == {8 * SMALL_PIECE}
+    assert 0 < device.STAGING.nbytes <= 8 * SMALL_PIECE
+    for sums in found:
+        np.testing.assert_allclose(sums, X.sum(axis=0), rtol=1e-12)
+    LOADER.clear()
+
+
+def test_pinned_memory_is_a_part_of_the_memory_of_a_pass(gpu: str) -> None:
+    """Two pieces a task, up to 256 MiB, and none where there is no room for one."""
+    MiB = 1 << 20
+    assert [device.staging_bytes(n, 1 << 40) // MiB for n in (1, 4, 8, 100)] == [32, 128, 256, 256]
+    assert [device.staging_bytes(4, room * MiB) // MiB for room in (15, 16, 100)] == [0, 16, 96]
+    source = Source((1_000,) * 8)
+    for where, room, expected in (("gpu", 1 << 30, 32 * MiB), ("gpu", 10 * MiB, 0), ("cpu", 1 << 30, 0)):
+        given: Any = {"n_threads": 1, "room": room_of_bytes(room), "device": where}
+        projection = fit_limits(source, (COLUMN_SUMS,), **given)
+        assert projection.items.get("pinned memory on the way to a GPU", 0) == projection.limits.staged == expected
+        assert projection.fits
+
+
+@pytest.mark.parametrize(("cores", "n_threads", "expected"), [(16, 1, 15), (16, 16, 2), (16, 4, 3), (1, 1, 2)])
+def test_all_cores_of_a_process_decode_for_its_gpu(cores: int, n_threads: int, expected: int) -> None:
+    given = {"is_inline": False, "cores": cores, "n_threads": n_threads}
+    assert blocks_ahead("gpu", **given) == expected  # type: ignore[arg-type]
+    assert blocks_ahead("cpu", **given) == 1  # type: ignore[arg-type]
+    memories = [ProcessMemory(str(number), 0, "host", 1 << 30, cores=cores) for number in range(2)]
+    assert own_cores(memories) == max(1, cores // 2)
 
 
 def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
+from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_again
+from dkl.process import free_memory, give_back_memory, mapped_again, usable_cores
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -57,6 +58,8 @@ class ProcessMemory:
     most_results : int or None
         Bytes of results from which on Dask moves some to disk, however little the process holds beside them.
     is_paused : bool
+    cores : int
+        That it may use, with the other processes of its machine.
     """
 
     name: str
@@ -69,6 +72,7 @@ class ProcessMemory:
     ends_at: int | None = None
     most_results: int | None = None
     is_paused: bool = False
+    cores: int = 1
 
 
 @dataclass(frozen=True)
@@ -240,8 +244,14 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process."""
     # What is kept for the next pass goes as soon as a pass has need of the room.
-    held = psutil.Process().memory_info().rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes
-    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory())
+    held = psutil.Process().memory_info().rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes - STAGING.nbytes
+    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
+
+
+def own_cores(memories: Sequence[ProcessMemory]) -> int:
+    """Cores that a process has for itself, where those of its machine share them; of the process that has fewest."""
+    sharing = Counter(memory.host for memory in memories)
+    return min(max(1, memory.cores // sharing[memory.host]) for memory in memories)
 
 
 def own_room(memory_limit: int | str | None) -> Room:
@@ -294,6 +304,7 @@ def give_up_kept() -> None:
     LOADER.clear()
     PIECES.clear()
     SHARED.clear()
+    STAGING.clear()
     gc.collect()
     give_back_memory()
 
