@@ -247,9 +247,14 @@ def rates(asked: Asked) -> Lines:
     yield "| | s | TFLOP/s | of its own product | million pairs/s |"
     yield "|---|---|---|---|---|"
     yield f"| its own product, float32 | | {limits.flops_a_second / 1e12:.4g} | 1 | |"
-    yield f"| rows to the device: {limits.bytes_a_second / 1e9:.4g} GB/s | | | | |"
+    yield f"| rows to the device by CuPy, from ordinary memory: {limits.bytes_a_second / 1e9:.4g} GB/s | | | | |"
     generator = np.random.default_rng(0)
     X = generator.standard_normal((sizes.block, max(sizes.columns)), dtype=np.float32)
+    for n_threads in sorted({1, 4, sizes.at_once}):
+        with ThreadPoolExecutor(n_threads) as pool:
+            seconds = timed(sizes.repeats, lambda pool=pool, n=n_threads: list(pool.map(staged, [X] * n)))
+        said = f"by pinned pieces, {n_threads} threads: {n_threads * X.nbytes / seconds / 1e9:.4g} GB/s"
+        yield f"| rows to the device {said} | | | | |"
     signs = np.sign(X[:, 0]).astype(np.float64)
     for d, D in product(sizes.columns, sizes.frequencies):
         there = rows_on(np.ascontiguousarray(X[:, :d]), "gpu")
@@ -281,6 +286,13 @@ def rates(asked: Asked) -> Lines:
 def mapped(there: Any, feature_map: Any) -> np.ndarray:
     """The features of rows on the device, of which one number comes to the host and says that all are there."""
     return on_host(map_rows(there, feature_map)[-1:, :1])
+
+
+def staged(X: np.ndarray) -> np.ndarray:
+    """One number of rows that came to the device by way of pinned memory, which says that all have arrived."""
+    there, arrival = gpu.STAGING.send(X, gpu.staging_bytes(len(os.sched_getaffinity(0)), 1 << 40))
+    arrival.wait()
+    return on_host(there[-1:, :1])
 
 
 def packed(matrix: Any) -> np.ndarray:
@@ -361,6 +373,7 @@ def rows(asked: Asked) -> Lines:
         for name, fitted in ((f"aligned, {4 * m:,} candidates", aligned), ("margin, 2 rounds", margin)):
             yield stored_line(sizes.stored, name, fit_seconds(fitted, data))
         yield stored_line(sizes.stored, f"ridge on {m:,} features", fit_seconds(ridge(m), data))
+        yield f"| {device_bytes()} | | | |"
         del data
         shutil.rmtree(f"{folder}/first.zarr")
         n_rows = min(sizes.most_stored, int(sizes.stored * min(sizes.writing_s, asked.left() / 2) / seconds))
@@ -369,6 +382,16 @@ def rows(asked: Asked) -> Lines:
             data = written(f"{folder}/second.zarr", n_rows)
             yield stored_line(n_rows, "writing the store", time.perf_counter() - started)
             yield stored_line(n_rows, f"ridge on {m:,} features", fit_seconds(ridge(m), data))
+            yield f"| {device_bytes()} | | | |"
+
+
+def device_bytes() -> str:
+    """What the device holds after a fit, and what it held at most."""
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    kept, most = LOADER._cache.there / 1e9, pool.total_bytes() / 1e9
+    return f"on the device: {kept:.3g} GB of rows and targets are kept, {most:.3g} GB were taken at most"
 
 
 def written(path: str, n_rows: int) -> Any:

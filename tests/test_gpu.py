@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,19 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.projections import SparseProjection
+from dkl.features.step_projection import StepProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
+from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
-from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
+from dkl.kernels.slopes import squared_slopes
+from dkl.kernels.sums import feature_sums
 from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
@@ -63,6 +68,7 @@ from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits
 from dkl.passes.reading import LOADER, gpu_row_bytes
+from dkl.passes.reductions import SumReduction
 from dkl.passes.room import ProcessMemory, own_cores
 from dkl.passes.work import Limits
 from dkl.planning import plan
@@ -905,6 +911,146 @@ def test_all_cores_of_a_process_decode_for_its_gpu(cores: int, n_threads: int, e
     assert blocks_ahead("cpu", **given) == 1  # type: ignore[arg-type]
     memories = [ProcessMemory(str(number), 0, "host", 1 << 30, cores=cores) for number in range(2)]
     assert own_cores(memories) == max(1, cores // 2)
+
+
+COUNTED = Gaussian(2.0).draw(8, 6, seed=0)
+ROWS_OF_A_BLOCK = 2_000
+
+
+def sums_of_weights(n_weights: int) -> Any:
+    return lambda X: feature_sums(X, np.ones((ROWS_OF_A_BLOCK, n_weights)), COUNTED)
+
+
+def scaled_map(projected_by: FeatureMap, kind: str | None = None) -> Any:
+    feature_map = replace(projected_by, scaler=cases.scaler(kind, 6))
+    return lambda X: map_rows(X, feature_map)
+
+
+def step_map() -> FeatureMap:
+    columns = np.arange(10).reshape(5, 2) % 6
+    projection = StepProjection(columns, np.full((5, 2), 0.1), np.zeros((5, 2), np.int8), np.full(6, 2.0))
+    return FeatureMap("steps", projection, np.ones(5))
+
+
+def newton_step(loss: Any, n_models: int, columns: tuple[int, int] | None) -> Any:
+    targets = np.where(np.arange(ROWS_OF_A_BLOCK)[:, None] % 3 == np.arange(n_models), 1.0, -1.0)
+    trial = TrialSteps(*np.full((2, n_models, 17), 0.1), np.ones((1 if loss == "softmax" else n_models, 1)))
+    of = (0,) if loss == "softmax" else tuple(range(n_models))
+    options = NewtonOptions(loss, columns, of if columns else ())
+    return lambda X: newton_sums(X, targets, np.ones(len(targets)), COUNTED, trial, options)
+
+
+def corrective_step(X: Any) -> Any:
+    targets = (
+        np.sign(np.arange(ROWS_OF_A_BLOCK) % 2 - 0.5)[:, None],
+        np.ones(ROWS_OF_A_BLOCK),
+        np.zeros(ROWS_OF_A_BLOCK),
+    )
+    old, new = np.append(np.arange(12), 16), np.arange(12, 16)
+    round_ = CorrectiveRound(loss_of("squared_hinge"), np.full((1, 17), 0.1), old, new, True, None, ((0, 13),))
+    return corrective_sums(X, targets, COUNTED, round_)
+
+
+BLOCKS: dict[str, Any] = {
+    "sums of waves, 1 weight a row": sums_of_weights(1),
+    "sums of waves, 8 weights a row": sums_of_weights(8),
+    "map to waves": scaled_map(COUNTED),
+    "map to waves, scaled by quantiles": scaled_map(COUNTED, "quantile"),
+    "kernel to landmarks": scaled_map(
+        FeatureMap("nystrom", NystromProjection(Gaussian(2.0), np.arange(48.0).reshape(8, 6), np.eye(8)), np.ones(8))
+    ),
+    "steps": scaled_map(step_map()),
+    "slopes of 1 model": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((1, 16))),
+    "slopes of 10 models": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((10, 16))),
+    "gradients in frequencies, 10 weights a row": lambda X: gradient_sums(X, np.ones((ROWS_OF_A_BLOCK, 10)), COUNTED),
+    "squared error, with its Hessian": newton_step("squared_error", 1, (0, 17)),
+    "squared error, gradient": newton_step("squared_error", 1, None),
+    "squared hinge, three classes, with Hessians": newton_step("squared_hinge", 3, (0, 17)),
+    "log loss, with its Hessian": newton_step("log_loss", 1, (0, 17)),
+    "softmax, three classes": newton_step("softmax", 3, (0, 17)),
+    "corrective round": corrective_step,
+}
+
+
+def test_the_page_says_what_a_block_asks_of_a_gpu(gpu: str) -> None:
+    """Calls that start work there, waits for it, and copies to it: of the second block, whose maps are there."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    page = (Path(__file__).parents[1] / "examples" / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
+    lines = [line.split(" | ") for line in page.partition("## What the host asks for")[2].splitlines()]
+    said = {line[0].removeprefix("| "): line[-1].removesuffix(" |") for line in lines if len(line) == 3}
+    X = np.random.default_rng(0).normal(size=(ROWS_OF_A_BLOCK, 6)).astype(np.float32)
+    there, found = device.rows_on(X, "gpu"), {}
+    for name, compute in BLOCKS.items():
+        compute(there)
+        before, copies = dict(cupy.counts), len(cupy.copied)
+        compute(there)
+        calls, waits = (cupy.counts[what] - before[what] for what in ("launches", "waits"))
+        found[name] = f"{calls}, {waits}, {len(cupy.copied) - copies}"
+    assert {name: said.get(name) for name in BLOCKS} == found
+
+
+ROUNDS: dict[str, Any] = {
+    "corrective round": lambda: MarginFeatures(n_features=12, device="gpu", random_state=0),
+    "newton step": lambda: KernelClassifier(
+        RandomFeatures(Gaussian(2.0), n_features=16),
+        loss="log_loss",
+        solver="newton",
+        alpha=1e-4,
+        calibrate=False,
+        device="gpu",
+        random_state=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_after_the_first_pass_nothing_of_a_row_is_copied_or_computed_on_the_host(
+    name: str, gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where rows and targets fit on the GPU; of those that do not fit, both are sent again."""
+    if gpu == "real":
+        pytest.skip("the copies of the real CuPy are not counted")
+    import cupy
+
+    n, passes, models = 5_000, [], []
+    X = np.random.default_rng(0).normal(size=(2 * n, 6)).astype(np.float32)
+    data = create_dataset(tmp_path / "rows.zarr", X, (X[:, 0] * X[:, 1] > 0).astype(np.int8), rows_a_block=n)
+    of_block, targets = SumReduction.of_block, NewtonTargets.__call__
+    made: list[int] = []
+
+    def counted(reduction: Any, block: Any, columns: Any) -> Any:
+        before, targets_before = len(cupy.copied), len(made)
+        found = of_block(reduction, block, columns)
+        if reduction.record.name == name:
+            passes.append((sum(cupy.copied[before:]), len(made) - targets_before))
+        assert LOADER._cache.there <= (budget or 1 << 30)
+        return found
+
+    monkeypatch.setattr(SumReduction, "of_block", counted)
+    monkeypatch.setattr(NewtonTargets, "__call__", lambda self, block: made.append(block.index) or targets(self, block))
+    for budget in (None, X.nbytes):
+        LOADER.clear()
+        passes.clear()
+        with dask.config.set({"scheduler": "synchronous", "dkl.gpu-rows-bytes": budget}):
+            learner = ROUNDS[name]().fit(data)
+        models.append(learner.linear_.coef_ if name == "newton step" else learner.transform(X[:50]))
+        first, later = passes[:2], passes[2:]
+        assert len(later) > 2
+        assert min(nbytes for nbytes, _ in first) >= n
+        assert [calls for _, calls in first] == [1, 1]
+        if budget is None:
+            # models and frequencies, of which a block of more rows has no more
+            assert max(nbytes for nbytes, _ in later) < n
+            assert {calls for _, calls in later} == {0}
+        else:
+            # one block stays with its targets, which leave no room for the other
+            assert min(nbytes for nbytes, _ in later) < n <= max(nbytes for nbytes, _ in later)
+            assert {calls for _, calls in later} == {0, 1}
+    LOADER.clear()
+    np.testing.assert_array_equal(*models)
 
 
 def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,7 +206,7 @@ cuda = SimpleNamespace(
 
 
 def get_default_memory_pool() -> SimpleNamespace:
-    return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0)
+    return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0, total_bytes=lambda: 0)
 
 
 class PinnedMemory(bytearray):
