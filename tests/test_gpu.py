@@ -243,7 +243,7 @@ def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective"])
+@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective", "game"])
 def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of columns are made there: what comes to the host of a row are its scores, not its features."""
     if gpu == "real":
@@ -260,6 +260,7 @@ def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.Mo
         "squares": lambda: TunedRegressor(n_features=16, **options),
         "joint": lambda: JointFeatures(Gaussian(2.0), n_candidates=16, n_features=8, tol=0.05, **options),
         "corrective": lambda: MarginFeatures(n_features=12, **options),
+        "game": lambda: MarginFeatures(Gaussian(2.0), n_features=12, solver="game", **options),
     }[name]()
     came: list[tuple[int, ...]] = []
 

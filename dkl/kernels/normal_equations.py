@@ -574,7 +574,7 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     X, asked = block.X, (operands["feature_map"], operands["trial"], operands["options"])
     if is_on_gpu(X):
         some, values, weight = beside_rows(block, "newton step", targets.of_seen_rows)
-        return newton_sums(X if some is None else array_module(X).take(X, some, axis=0), values, weight, *asked)
+        return newton_sums(X if some is None else X[some], values, weight, *asked)
     some, values, weight = targets.of_seen_rows(block)
     kept = operands.get("kept")
     if some is not None:

@@ -219,9 +219,10 @@ class BlockLoader:
         """
         if work.device == "cpu" or is_on_gpu(block.X):
             return block
-        key = work.fingerprint, block.index
-        there = place(block, work.device, staged=work.limits.staged, claim=partial(self._claim_there, key))
-        if work.is_read and isinstance(block.X, np.ndarray) and is_on_gpu(there.X):
+        key, stays = (work.fingerprint, block.index), work.is_read and isinstance(block.X, np.ndarray)
+        claim = partial(self._claim_there, key) if stays else None
+        there = place(block, work.device, staged=work.limits.staged, claim=claim)
+        if stays and is_on_gpu(there.X):
             with self._lock:
                 self._cache.put_there(key, there, work.limits.cache_bytes, self._most_there(work))
         return there
