@@ -973,7 +973,7 @@ BLOCKS: dict[str, Any] = {
 }
 
 
-def test_the_page_says_what_a_block_asks_of_a_gpu(gpu: str) -> None:
+def test_a_block_asks_no_more_of_a_gpu_than_the_page_says(gpu: str) -> None:
     """Calls that start work there, waits for it, and copies to it: of the second block, whose maps are there."""
     if gpu == "real":
         pytest.skip("what is asked of the real CuPy is not counted")
@@ -982,6 +982,7 @@ def test_the_page_says_what_a_block_asks_of_a_gpu(gpu: str) -> None:
     page = (Path(__file__).parents[1] / "examples" / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
     lines = [line.split(" | ") for line in page.partition("## What the host asks for")[2].splitlines()]
     said = {line[0].removeprefix("| "): line[-1].removesuffix(" |") for line in lines if len(line) == 3}
+    most = {name: [int(number) for number in said[name].split(", ")] for name in BLOCKS}
     X = np.random.default_rng(0).normal(size=(ROWS_OF_A_BLOCK, 6)).astype(np.float32)
     there, found = device.rows_on(X, "gpu"), {}
     for name, compute in BLOCKS.items():
@@ -989,8 +990,9 @@ def test_the_page_says_what_a_block_asks_of_a_gpu(gpu: str) -> None:
         before, copies = dict(cupy.counts), len(cupy.copied)
         compute(there)
         calls, waits = (cupy.counts[what] - before[what] for what in ("launches", "waits"))
-        found[name] = f"{calls}, {waits}, {len(cupy.copied) - copies}"
-    assert {name: said.get(name) for name in BLOCKS} == found
+        found[name] = [calls, waits, len(cupy.copied) - copies]
+    more = {name: asked for name, asked in found.items() if any(np.greater(asked, most[name]))}
+    assert more == {}
 
 
 ROUNDS: dict[str, Any] = {
