@@ -20,7 +20,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.documented import DocumentedMixin
 from dkl.errors import refuse_non_finite
-from dkl.features.families import Family
+from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
@@ -228,6 +228,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
         return {}
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features that a fit to these rows comes to at most; 0 where they are not given by a number."""
+        size: Any = getattr(self, "n_features", None)
+        return int(size) if is_count(size) else 0
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, with other frequencies, for plans of later passes."""

@@ -27,7 +27,9 @@ from dkl.methods.parameters import (
     COMMON,
     POOL,
     Constraints,
+    bandwidth_factors,
     check_finite_pool,
+    columns_a_frequency,
     family_of,
     kept_frequencies,
 )
@@ -296,6 +298,23 @@ class AlignedFeatures(Certified, SelectingLearner):
         self.alignment_ = np.asarray(state.values)
         if self.similarity is not None:
             self.self_similarity_ = state.itself
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features that a fit comes to at most: no more than those of all candidates."""
+        family = self._planned_family()
+        size = self._pool_size(family)
+        if size is None:
+            candidates = self._planned_pool(family, dataset).n_features
+        else:
+            factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+            candidates = size * len(factors) * columns_a_frequency(family)
+        return min(super().planned_features(dataset) or candidates, candidates)
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn: the pool, where all of its candidates may be kept."""
+        if self.n_features is not None and self.planned_features(dataset) < self.n_features:
+            return self._planned_pool(self._planned_family(), dataset)
+        return super().planned_map(dataset)
 
     def _choose(self) -> None:
         """Set the weights q that maximise q.v in the ball, and the features chosen by them, without a pass."""

@@ -135,6 +135,10 @@ class CombinedFeatures(FeatureLearner):
         """Operations of the driver, over all learners."""
         return sum(planned_driving(learner, dataset) for learner in self._new(0))
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features at most of all learners."""
+        return sum(learner.planned_features(dataset) for learner in self._new(0))
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """The largest maps that the learners can learn."""
         return combined_map([learner.planned_map(dataset) for learner in self._new(0)])

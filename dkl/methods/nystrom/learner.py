@@ -20,6 +20,7 @@ from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
 from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
 from dkl.methods.parameters import NYSTROM, Constraints
 from dkl.methods.preparation.driver import PreparationProblem
+from dkl.methods.room import check_matrices
 
 # Rows that landmarks are chosen from: for each landmark, and at most. Uniform landmarks are the drawn rows themselves.
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
@@ -151,10 +152,15 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         landmarks = NystromDriver().memory(problem, each)
         return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Landmarks at most: they are rows."""
+        m = min(self.n_features, dataset.n_rows)
+        check_matrices(self, m)
+        return m
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of landmarks, which are all unlike each other."""
-        m = min(self.n_features, dataset.n_rows)
-        d = dataset.n_columns
+        m, d = self.planned_features(dataset), dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)

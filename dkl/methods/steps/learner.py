@@ -203,9 +203,13 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """Operations of the rounds if they run on rows in memory."""
         return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Atoms at most, over all repetitions."""
+        return self.bags * self.n_features
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of atoms, each of three factors."""
-        state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features
+        state, m = first_state(self._problem(dataset, None, 0)), self.planned_features(dataset)
         columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
         return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
 
