@@ -328,6 +328,14 @@ def _said_of_trial(event: Event) -> str:
     return f"trial {event.done}{total}: {said['kind']} {score}{best} - {short_time(event.seconds)}{left}"
 
 
+# Parts of a line that is too long for a terminal, and what stands there then; each one only if the line is still too long.
+_SHORTER = (
+    (r"\(best so far: [^()]* (\S+)\)", r"(best so far: \1)"),
+    (r" of at most [0-9]+", ""),
+    (r" \(best so far: [^()]*\)", ""),
+)
+
+
 class _Terminal:
     """The last line of a terminal, on standard error: standard output holds results alone."""
 
@@ -360,9 +368,9 @@ class _Terminal:
         if self._has_ended:
             return Text(self._text)
         text = self._text
-        # the time that is left matters more than what else has been found
-        for less in (r" \(best so far: [^()]*\)", " of at most [0-9]+"):
-            text = re.sub(less, "", text) if len(text) > self._target().width else text
+        # the score of the best and the time that is left matter more than which one it is
+        for more, less in _SHORTER:
+            text = re.sub(more, less, text) if len(text) > self._target().width else text
         return Text(text, no_wrap=True, overflow="ellipsis")
 
     def _target(self) -> Console:
