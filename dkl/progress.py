@@ -309,7 +309,7 @@ class ProgressLine:
         text = f"{self._stage}pass {number}"
         is_expected = number <= self._expected
         text += f" of about {self._expected}" if is_expected else ""
-        if self._bytes and elapsed > 0.0:
+        if elapsed > 0.0 and self._bytes >= 1e6 * elapsed:
             rate = self._bytes / elapsed
             text += f", {rate / 1e9:.1f} GB/s".replace(" 0.", " .") if rate >= 1e8 else f", {rate / 1e6:.0f} MB/s"
         if is_expected and done >= 1.0:
