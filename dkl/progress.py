@@ -328,7 +328,7 @@ def _said_of_trial(event: Event) -> str:
     return f"trial {event.done}{total}: {said['kind']} {score}{best} - {short_time(event.seconds)}{left}"
 
 
-# Parts of a line that is too long for a terminal, and what stands there then; each one only if the line is still too long.
+# Parts of a line and what stands in their place, one after the other, as long as it is too long for a terminal.
 _SHORTER = (
     (r"\(best so far: [^()]* (\S+)\)", r"(best so far: \1)"),
     (r" of at most [0-9]+", ""),

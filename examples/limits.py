@@ -115,8 +115,8 @@ random features and a ridge regression on them, in float32.
   double precision, 200 MB at 5,000 features.
 - **For the disk**, count rows x columns x 4 bytes, less what compression saves: 10^8 rows of 1,000 columns are 400 GB.
 
-Made by: `python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}`, which runs fits of at most so many rows and numbers in
-them ({measured_when(fits.values())}).
+Made by: `python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}`, which runs fits of at most so
+many rows and numbers in them ({measured_when(fits.values())}).
 
 ## Memory of a process
 
