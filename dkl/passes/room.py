@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # What a worker came to hold between its first pass and its last: 2 to 35 MiB were seen.
 _GROWN_BYTES = 40 << 20
-# Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
+# Code and constants of libraries that a pass uses, and that a process had given back when it was measured: 17 to 25
+# MiB were seen.
 _CODE_BYTES = 32 << 20
 
 
@@ -242,9 +243,10 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 
 def own_memory(name: str = "this process") -> ProcessMemory:
-    """The memory of this process."""
-    # What is kept for the next pass goes as soon as a pass has need of the room.
-    held = psutil.Process().memory_info().rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes - STAGING.nbytes
+    """The memory of this process, what a pass maps again of libraries included."""
+    # What is kept for the next pass goes as soon as a pass has need of the room; what was given back comes again.
+    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
+    held = psutil.Process().memory_info().rss - kept + max(0, _CODE_BYTES - mapped_again())
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
 
 
@@ -278,13 +280,13 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 def load(modules: Collection[str]) -> None:
     """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
-    is_loaded = all(name in sys.modules for name in modules)
+    from dkl.kernels.sincos import cos_sin_rows
+
+    is_loaded = all(name in sys.modules for name in modules) and bool(cos_sin_rows.signatures)
     for name in modules:
         # a module of the user's own may not be there by its name: its task says so, if it has to
         importlib.import_module(name)
-    from dkl.kernels.sincos import cos_sin_rows
-
-    # before and after, so that a small worker is not paused for what it only maps
+    # before and after the kernel, so that no process holds what is only mapped of all libraries and the kernel at once
     if not is_loaded:
         give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
@@ -293,10 +295,9 @@ def load(modules: Collection[str]) -> None:
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
-    """The memory of this process once it has loaded modules, the code that a pass maps again included."""
+    """The memory of this process once it has loaded modules."""
     load(modules)
-    own = own_memory(name)
-    return replace(own, held=own.held + max(0, _CODE_BYTES - mapped_again()))
+    return own_memory(name)
 
 
 def give_up_kept() -> None:
