@@ -24,14 +24,15 @@ from dkl.machines.usual_time import UsualTime
 from dkl.methods.room import PlannedLearner, planned_driving, planned_work, usual_calls
 from dkl.methods.validation import check_target
 from dkl.passes.devices import choose_device
-from dkl.passes.memory import MemoryProjection, device_items, fit_limits, pass_name
+from dkl.passes.kept_sums import source_of
+from dkl.passes.memory import MemoryProjection, device_items, fit_limits, kept_bytes, pass_name
 from dkl.passes.room import Room
-from dkl.passes.timing import seconds_counted, seconds_of_rows
+from dkl.passes.timing import Seconds, TimedRows, seconds_counted
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.process import waited_seconds
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
-from dkl.protocols.records import Fold, Record
+from dkl.protocols.records import BlockSum, Record
 
 # Kinds of passes that a short plan names: those that take longest.
 _NAMED = 4
@@ -40,6 +41,8 @@ _NAMED = 4
 _BESIDE, _BEGINS_S = 1.25, 0.2
 # What the driver spends on a task, of its own threads and of a cluster.
 _TASK_S, _CLUSTER_TASK_S = 1.3e-4, 2e-3
+# Row columns of a block are files: what one takes that is read or written, and the array that is made for new ones.
+_COLUMN_S, _NEW_COLUMNS_S = 5e-3, 1e-2
 # Beyond so many seconds a plan names a cheaper way, if it takes at most such a share.
 _LONG_S, _CHEAPER = 3_600.0, 0.5
 # Blocks that a plan reads to measure the speed of reading: two, and up to four until a quarter of a second is over.
@@ -404,22 +407,20 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
     in_all = max(sum(kind.calls for kind in work.kinds), 1)
     n_blocks = whole.source.n_blocks
     tasks = count_nodes(n_blocks, task_level(n_blocks)) * (_CLUSTER_TASK_S if work.is_cluster else _TASK_S)
+    shape = whole.n_rows, whole.n_columns, flops_per_second
+    timed = None if block is None or choice is not None or where != "cpu" else TimedRows(block, *shape)
     for kind, memory in zip(work.kinds, work.memories, strict=True):
         records, calls = kind.records, kind.calls
-        shape = whole.n_rows, whole.n_columns, flops_per_second
         counted = [seconds_counted(record, *shape) for record in records]
-        taken = counted
-        if block is not None and choice is None and where == "cpu":
-            taken = [seconds_of_rows(record, block, *shape) for record in records]
-        # What stays in memory is made, and read, by the first of several passes alone.
-        computing = sum(one.shared for one in taken) / work.cores
-        computing /= max(calls, 1) if _is_kept(records, whole, memory, len(slots)) else 1
+        taken = counted if timed is None else [timed.seconds(record) for record in records]
+        kept = _kept_share(records, whole, memory, len(slots))
+        computing = sum(_shared_seconds(one, calls, kept) for one in taken) / work.cores
         is_cached = memory.limits.cache_bytes * len(slots) > stored
-        serial = _BESIDE * sum(one.serial for one in taken) + tasks
+        serial = _BESIDE * sum(one.serial for one in taken) + tasks + n_blocks * _columns_seconds(records)
         seconds = max(serial + _BESIDE * computing, reading / (in_all if is_cached else 1))
         there = 0 if where == "cpu" else sum(device_items(rows.source, records, memory.limits).values())
-        name, flops = pass_name(records), sum(map(sum, counted)) * flops_per_second
-        usual = usual_calls(records, calls, whole)
+        name, flops = pass_name(records), sum(one.in_all for one in counted) * flops_per_second
+        usual = usual_calls(records, calls)
         passes.append(PassPlan(name, calls, stored, flops, seconds, memory, kind.held, there, usual, serial))
     found = Plan(
         repr(learner),
@@ -549,13 +550,24 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
     return block, max(rates)
 
 
-def _is_kept(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> bool:
-    """Whether all that the passes of a fold map of the rows stays in memory for the next one."""
-    fold = records[0] if records else None
-    if not isinstance(fold, Fold) or not fold.kept_as:
-        return False
-    pieces = sum(fold.pieces(int(n_rows)) for n_rows in rows.source.block_rows if n_rows)
-    return pieces * fold.piece_bytes <= memory.limits.piece_bytes * n_processes
+def _kept_share(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> float:
+    """The share of what passes make of the rows, such as mapped rows, that stays in memory for the next one."""
+    nbytes = kept_bytes(source_of(rows.source, records), records)
+    return min(memory.limits.piece_bytes * n_processes / nbytes, 1.0) if nbytes else 0.0
+
+
+def _shared_seconds(taken: Seconds, calls: int, kept: float) -> float:
+    """Seconds of one of some passes, on the average: what stays in memory is made by the first alone."""
+    later = kept * taken.again + (1.0 - kept) * taken.shared
+    first = later if taken.found else taken.shared
+    return (first + max(calls - 1, 0) * later) / max(calls, 1)
+
+
+def _columns_seconds(records: Sequence[Record]) -> float:
+    """Of a block: what reading and writing its row columns takes."""
+    sums = [record for record in records if isinstance(record, BlockSum)]
+    reads, writes = {name for each in sums for name in each.reads}, {name for each in sums for name in each.writes}
+    return _COLUMN_S * (len(reads) + len(writes)) + _NEW_COLUMNS_S * bool(writes)
 
 
 def usual_choice(

@@ -27,6 +27,8 @@ _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
 _CALL_NUMBERS = 2_000
 # KiB that code of a library must hold to be given back: less is not worth a call.
 _LEAST_CODE_KIB = 1024
+# What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
+_TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
 _WAITED = Path("/proc/thread-self/schedstat")
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -302,6 +304,24 @@ def give_back_memory() -> None:
         for start, end in _code_of_files(psutil.Process().memory_maps(grouped=False)):
             library.madvise(start, end - start, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process use again at once what its arrays have freed, where Dask has told it to hand all of it back.
+
+    Nannies start workers with `MALLOC_TRIM_THRESHOLD_`, of 64 KiB: the C library then returns each array to the system
+    as soon as it is freed, and the system clears the pages of the next one, which takes a pass as long as its
+    arithmetic. Here up to 8 MiB of each thread stay. Other values, which a user has chosen, are left alone.
+    """
+    chosen = os.environ.get("MALLOC_TRIM_THRESHOLD_"), os.environ.get("MALLOC_MMAP_THRESHOLD_")
+    if sys.platform != "linux" or chosen != (str(_TRIM_OF_NANNIES), None):
+        return
+    # other C libraries than GNU's may have no such call
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 4)
 
 
 def _code_of_files(mappings: Iterable[Any]) -> Iterator[tuple[int, int]]:

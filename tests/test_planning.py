@@ -36,7 +36,7 @@ from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.room import planned_kinds
-from dkl.passes.timing import seconds_of_rows
+from dkl.passes.timing import Seconds, TimedRows
 from dkl.planning import plan
 from dkl.protocols.block import Block
 from dkl.protocols.driver import BETWEEN_PASSES, largest_held, with_passes
@@ -417,7 +417,7 @@ def test_the_plan_of_long_work_names_a_cheaper_way(monkeypatch: pytest.MonkeyPat
 
 
 def test_records_are_timed_on_few_rows_or_counted(dataset: Dataset) -> None:
-    """A call on 2,048 rows tells what all rows take; one that cannot be made is counted by its operations."""
+    """Calls on some rows tell what all rows take; one that cannot be made is counted by its operations."""
 
     def slow(block: Any, operands: Any) -> dict[str, np.ndarray]:
         values = np.sqrt(np.arange(200.0 * block.n_rows))
@@ -428,11 +428,12 @@ def test_records_are_timed_on_few_rows_or_counted(dataset: Dataset) -> None:
 
     block = dataset.source.reader().load(dataset.source.ticket(0))
     once = BlockSum("slow", slow, {"sum": Accumulator((1,))}, cost=_same_cost)
-    few = seconds_of_rows(once, block, 1_000, 8, 1e11)
-    many = seconds_of_rows(once, block, 1_000_000, 8, 1e11)
+    few = TimedRows(block, 1_000, 8, 1e11).seconds(once)
+    many = TimedRows(block, 1_000_000, 8, 1e11).seconds(once)
     assert few.shared > 1e-5
     assert many.shared / few.shared == pytest.approx(1_000, rel=0.8)
-    assert seconds_of_rows(replace(once, function=broken), block, 1_000, 8, 1e11) == (1_000 * 7.0 / 1e11, 0.0)
+    counted = 1_000 * 7.0 / 1e11
+    assert TimedRows(block, 1_000, 8, 1e11).seconds(replace(once, function=broken)) == Seconds(counted, 0.0, counted)
 
 
 def _same_cost(rows: int, columns: int) -> Cost:

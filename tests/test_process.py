@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -339,3 +340,31 @@ def test_time_is_told_from_waiting_for_a_processor() -> None:
     ran, took, waited = map(float, out.split())
     assert took > 1.5 * ran
     assert took - waited == pytest.approx(ran, rel=0.3)
+
+
+FREEING = """
+import resource
+import numpy as np
+from dkl.process import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(200):
+        np.ones(1 << 17)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+before = faults()
+keep_freed_memory()
+faults()
+print(before, faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="of the GNU C library")
+@pytest.mark.parametrize(("chosen", "is_kept"), [("65536", True), ("70000", False)], ids=["Dask's", "a user's"])
+def test_workers_use_again_what_arrays_have_freed(chosen: str, is_kept: bool) -> None:
+    """Pages that the system has to clear: of each array anew, as Dask's nannies set it, or of the first alone."""
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": chosen}
+    command = [sys.executable, "-c", FREEING]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    before, after = map(int, out.split())
+    assert before > 200 * 250
+    assert (after < before / 50) == is_kept

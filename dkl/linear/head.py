@@ -46,6 +46,10 @@ _FLOOR = 5e-6
 _LAST_STEP = 1e-6
 # Steps whose secants correct a metric.
 _SECANTS = 20
+# Passes after the first that losses take as a rule, to the end and to a decrement, and by a metric, whose steps are
+# shorter: counted in 64 fits of two and three classes, 30,000 to 1,000,000 rows and 60 to 300 features.
+_USUAL_STEPS = {"squared_error": (1, 0), "squared_hinge": (5, 1), "log_loss": (4, 2), "softmax": (16, 3)}
+_USUAL_OTHERS, _USUAL_BY_METRIC = (5, 2), {"log_loss": 8}
 # Share of the gradient that conjugate gradients may leave, and products with the Hessian that they may take.
 _LEFT, _MOST_PRODUCTS = 1e-2, 60
 
@@ -125,6 +129,15 @@ class NewtonProblem:
     evidence: bool = False
     rounded: bool = False
     token: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def usual_steps(self) -> int:
+        """Passes after the first that such a problem takes as a rule."""
+        to_the_end, to_a_decrement = _USUAL_STEPS.get(self.loss, _USUAL_OTHERS)
+        if self.metric is not None:
+            to_the_end = _USUAL_BY_METRIC.get(self.loss, to_the_end)
+        # of several models the last one is waited for
+        return to_a_decrement if self.decrement else to_the_end + (self.n_models > 1)
 
     @property
     def table(self) -> Loss:
@@ -554,6 +567,7 @@ class NewtonDriver:
         models = _next_models(problem, state)
         first = self._asked(problem, state, models)
         if problem.is_wide:
+            first = [replace(record, usual_calls=1 + problem.usual_steps) for record in first]
             product = _product_record(problem, state, models)
             return [(first, problem.max_steps + 1), ([product], problem.max_steps * _MOST_PRODUCTS)]
         first_groups = -(-problem.n_models // len(models))
@@ -564,9 +578,9 @@ class NewtonDriver:
             begun = replace(begun, hessian=np.zeros((len(set(problem.hessian_keys(state.fresh))), 0)))
         models = _next_models(problem, begun)
         groups = -(-problem.n_models // len(models))
-        later = groups * (problem.max_steps - 1)
-        passes = [(first, first_groups)]
-        return [*passes, (_records(problem, begun, models), later)] if later else passes
+        later, usual = groups * (problem.max_steps - 1), groups * problem.usual_steps
+        steps = [replace(record, usual_calls=usual) for record in _records(problem, begun, models)] if later else []
+        return [(first, first_groups), (steps, later)] if later else [(first, first_groups)]
 
 
 def _next_models(problem: NewtonProblem, state: NewtonState) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from collections import Counter
@@ -27,16 +26,12 @@ from dkl.kernels.threads import usable_cores
 from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
-from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, pass_name, refusal
+from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, load, modules_of, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.driver import bytes_beside, with_passes
-from dkl.protocols.records import Record
+from dkl.protocols.records import BlockSum, Record
 
-# Passes that iterative stages usually take, by the name of the pass: counted in 60 fits of 20,000 to 2,000,000 rows.
-# For several classes they are multiplied by _OF_CLASSES, since steps go on until the last class has converged.
-_USUAL_CALLS = {"newton step": 5, "tuned step": 10, "verification": 1}
-_OF_CLASSES = 2
 _NUMBER = 8
 # Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
@@ -278,16 +273,14 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
         return
     work = planned_work(learner, dataset, device)
     message = work.room.adding(work.added)
-    expected = sum(usual_calls(kind.records, kind.calls, work.rows) for kind in work.kinds)
+    expected = sum(usual_calls(kind.records, kind.calls) for kind in work.kinds)
     publish(Event("note", "memory", detail={"message": message, "expected_passes": expected}))
 
 
-def usual_calls(records: Sequence[Record], calls: int, rows: Dataset) -> int:
+def usual_calls(records: Sequence[Record], calls: int) -> int:
     """How often a pass usually runs, which runs `calls` times at most."""
-    # the first question of a pass, without the number of a round or epoch
-    kind = re.sub(r" \d+$", "", pass_name(records).split(" + ")[0])
-    several = (rows.schema.n_classes or 0) > 2
-    return min(calls, _USUAL_CALLS.get(kind, calls) * (_OF_CLASSES if several else 1))
+    usual = [record.usual_calls for record in records if isinstance(record, BlockSum)]
+    return min(calls, max((each for each in usual if each is not None), default=calls))
 
 
 def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, int]) -> list[PlannedKind]:

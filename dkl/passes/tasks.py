@@ -17,7 +17,7 @@ from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
 from dkl.passes.work import ReadCounts, Ticket, Work
-from dkl.process import after_fork
+from dkl.process import after_fork, keep_freed_memory
 from dkl.protocols.block import Block
 
 Values: TypeAlias = tuple[Any, ...]
@@ -92,6 +92,7 @@ def computing(block: Block) -> AbstractContextManager[None]:
 def working(work: Work) -> Iterator[None]:
     """What holds while a task is on its blocks: one BLAS thread, and no more tasks at once than the pass allows."""
     # BLAS with several threads sums in another order, so that one thread is a matter of bits; tasks fill the cores.
+    keep_freed_memory()
     with GATE.entered(work.limits.tasks), one_blas_thread():
         yield
 

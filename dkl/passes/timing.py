@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,12 @@ from dkl.protocols.records import BlockSum, Cost, Fold, Record, RowSample
 
 # A call is timed on as many rows as it is expected to take so many seconds for, within these bounds.
 _TRIAL_S, _LEAST_ROWS, _MOST_ROWS = 0.03, 64, 4_096
+# Of the larger of two calls that are timed, the rows of the smaller one are this part.
+_FEWER = 4
 # A fit whose pass takes so many seconds soon compiles its kernels, and so does the call that is timed for it.
 _COMPILED_S = 0.1
+# Bytes beyond which nothing that was written before them is left in a processor's cache.
+_CACHE_BYTES = 32 << 20
 # Operations of a product of matrices that drawing a row takes as long as.
 _SAMPLED = 50.0
 
@@ -31,21 +36,30 @@ class Seconds(NamedTuple):
         Of what blocks can be worked on side by side for.
     serial : float
         Of the steps of a fold, which follow each other.
+    again : float
+        The part of `shared` that is left in a pass that finds what an earlier one has kept of each block.
+    found : bool
+        Whether the first of these passes finds it, since passes before it are alike.
     """
 
     shared: float
     serial: float
+    again: float
+    found: bool = False
+
+    @property
+    def in_all(self) -> float:
+        return self.shared + self.serial
 
 
-def seconds_of_rows(record: Record, block: Block, n_rows: int, n_columns: int, flops_per_second: float) -> Seconds:
-    """What `record` takes on all rows: a call on a few of them is timed.
+class TimedRows:
+    """A block whose rows are worked on by a plan, a few at a time, to learn what records take on all rows.
 
     A plan has records whose arrays have the shapes of a fit and no values, or that lack what only a fit has: where one
     cannot be called on rows of these, its operations are counted instead, at the speed of a product of matrices.
 
     Parameters
     ----------
-    record : BlockSum, Fold or RowSample
     block : Block
         One of the blocks of the rows.
     n_rows, n_columns : int
@@ -53,45 +67,121 @@ def seconds_of_rows(record: Record, block: Block, n_rows: int, n_columns: int, f
     flops_per_second : float
         Of a product of matrices, on one thread.
     """
-    counted = seconds_counted(record, n_rows, n_columns, flops_per_second)
-    if isinstance(record, RowSample):
-        return counted
-    fits = int(_TRIAL_S * n_rows / max(sum(counted), 1e-9))
-    part = block.rows(np.arange(min(max(fits, _LEAST_ROWS), _MOST_ROWS, block.n_rows)))
-    call: Any = _fold_call if isinstance(record, Fold) else _sum_call
-    form = compiling_at_once() if sum(counted) > _COMPILED_S else nullcontext()
-    try:
-        with form, one_blas_thread(), np.errstate(all="ignore"):
-            # the first call loads and compiles code
-            call(record, part.rows(np.arange(min(_LEAST_ROWS, part.n_rows))))
-            timed = min((call(record, part) for _ in range(2)), key=sum)
-    except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, np.linalg.LinAlgError):
-        return counted
-    return Seconds(*(seconds / part.n_rows * n_rows for seconds in timed))
+
+    def __init__(self, block: Block, n_rows: int, n_columns: int, flops_per_second: float) -> None:
+        self._block, self._shape = block, (n_rows, n_columns, flops_per_second)
+        # by the name that records share what they keep under: the rows of their calls, and what these have kept
+        self._rows: dict[str, int] = {}
+        self._kept: dict[Hashable, Any] = {}
+
+    def seconds(self, record: Record) -> Seconds:
+        """What `record` takes on all rows: calls on a few of them are timed, of two sizes.
+
+        A call on no row would take some of the time, which counts once for each call of a pass, and the rest once for
+        each row.
+        """
+        counted = seconds_counted(record, *self._shape)
+        if isinstance(record, RowSample):
+            return counted
+        in_all, (n_rows, *_) = counted.in_all, self._shape
+        pieces = max(record.pieces(self._block.n_rows), 1) if isinstance(record, Fold) else 1
+        calls = pieces * n_rows / self._block.n_rows
+        fits = max(int(_TRIAL_S * n_rows / max(in_all, 1e-9)), _LEAST_ROWS)
+        most = -(-self._block.n_rows // pieces)
+        rows = min(fits, _MOST_ROWS, most)
+        if record.kept_as:
+            rows = self._rows.get(record.kept_as, rows)
+        form = compiling_at_once() if in_all > _COMPILED_S else nullcontext()
+        try:
+            with form, one_blas_thread(), np.errstate(all="ignore"):
+                # the first call loads and compiles code
+                self._of_rows(record, min(_LEAST_ROWS, rows))
+                fewer = -(-rows // _FEWER)
+                few, many = self._of_rows(record, fewer), self._of_rows(record, rows)
+                # most of a call shall be of its rows, whose part is multiplied by thousands
+                while rows < most and many.in_all < min(_TRIAL_S, 2.0 * few.in_all):
+                    few, fewer, rows = many, rows, min(_FEWER * rows, most)
+                    many = self._of_rows(record, rows)
+        except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, np.linalg.LinAlgError):
+            return counted
+        if record.kept_as:
+            self._rows[record.kept_as] = rows
+        parts = []
+        for of_few, of_many in zip(few[:3], many[:3], strict=True):
+            # what a call on no row would take
+            fixed = min(max(of_many - rows * (of_many - of_few) / max(rows - fewer, 1), 0.0), of_many)
+            parts.append(calls * fixed + n_rows * (of_many - fixed) / rows)
+        shared, serial, again = parts
+        return Seconds(shared, serial, again, many.found)
+
+    def _of_rows(self, record: BlockSum | Fold, n_rows: int) -> Seconds:
+        """The shorter of two calls on some rows; where it keeps something, also of two that find it."""
+        part = self._block.rows(np.arange(n_rows))
+        if isinstance(record, Fold):
+            return min((_fold_call(record, part) for _ in range(2)), key=lambda each: each.in_all)
+        seconds = min(_sum_call(record, part) for _ in range(2))
+        if not record.kept_as:
+            return Seconds(seconds, 0.0, seconds)
+        keeper = _Keeper(self._kept, (record.kept_as, n_rows))
+        keeping = replace(record, operands={**record.operands, "kept": keeper})
+        _sum_call(keeping, part)
+        found = keeper.found
+        return Seconds(seconds, 0.0, min(_sum_call(keeping, part) for _ in range(2)), found)
+
+
+@dataclass
+class _Keeper:
+    """What the calls of a plan keep of their rows: a `Keeper` with room for all of it."""
+
+    kept: dict[Hashable, Any]
+    name: Hashable
+    key: bytes = b""
+    found: bool = False
+
+    def at(self, key: bytes) -> _Keeper:
+        self.key = key
+        return self
+
+    def get(self) -> Any:
+        value = self.kept.get((self.name, self.key))
+        self.found = self.found or value is not None
+        return value
+
+    def claim(self, nbytes: int) -> bool:
+        return True
+
+    def put(self, value: Any) -> None:
+        self.kept[self.name, self.key] = value
 
 
 def seconds_counted(record: Record, n_rows: int, n_columns: int, flops_per_second: float) -> Seconds:
     """The same by the operations of the record, at the speed of a product of matrices."""
     # drawing a sample is a hash of three rounds a row, and a comparison with the largest key so far
     cost = Cost(_SAMPLED * n_rows) if isinstance(record, RowSample) else record.cost(n_rows, n_columns)
-    return Seconds(cost.flops / flops_per_second, cost.serial_flops / flops_per_second)
+    shared = cost.flops / flops_per_second
+    # the pieces of a fold are kept whole; what is left of another record is not told by its operations
+    return Seconds(shared, cost.serial_flops / flops_per_second, 0.0 if isinstance(record, Fold) else shared)
 
 
-def _sum_call(record: BlockSum, part: Block) -> Seconds:
-    columns = {name: np.zeros(part.n_rows) for name in record.reads}
+def _sum_call(record: BlockSum, part: Block) -> float:
+    # one number a row stands for as many as there are
+    columns = {name: np.zeros((part.n_rows, 1)) for name in record.reads}
     part = replace(part, columns={**part.columns, **columns}) if columns else part
     # the clock of this thread alone hardly moves when other work runs on the machine
     started = time.thread_time()
     record.function(part, record.operands)
-    return Seconds(time.thread_time() - started, 0.0)
+    return time.thread_time() - started
 
 
 def _fold_call(record: Fold, part: Block) -> Seconds:
     started = time.thread_time()
     piece = record.prepare(part, {**record.operands, "device": "cpu"}, 0)
     prepared = time.thread_time()
+    # In a fit other pieces are made before this one has its turn, which then comes from the memory to the step.
+    np.ones(_CACHE_BYTES, np.int8)
+    stepping = time.thread_time()
     if piece is not None:
         if record.arrange is not None:
             piece = record.arrange(piece, record.operands, part.index, 0)
         record.step(record.initial, piece, record.operands)
-    return Seconds(prepared - started, time.thread_time() - prepared)
+    return Seconds(prepared - started, time.thread_time() - stepping, 0.0)

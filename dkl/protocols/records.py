@@ -101,6 +101,8 @@ class BlockSum:
         "kept". Empty where nothing is worth keeping; no bit depends on it.
     kept_row_bytes : int
         Bytes of it, a row.
+    usual_calls : int or None
+        How often passes of this record run as a rule, which stop when they have settled; None for as often as they may.
     """
 
     name: str
@@ -114,6 +116,7 @@ class BlockSum:
     on_host: bool = False
     kept_as: str = ""
     kept_row_bytes: int = 0
+    usual_calls: int | None = None
 
     @property
     def result_bytes(self) -> int:

@@ -44,6 +44,8 @@ _FIRST_LAM, _WEAKER = 1e-4, 0.1
 _ROUNDING = 1e-12
 # An absolute duality gap that ends the fit, since rows of one class have an objective of 0.
 _ZERO = 1e-12
+# Passes that a model takes as a rule, and of several classes, whose last one is waited for.
+_USUAL_PASSES, _USUAL_OF_SEVERAL = 10, 20
 _TOO_MANY = "max_passes is reached; a larger lam or tol ends sooner"
 # The intercept's curvature is at least this: without rows near the kink nothing else holds it.
 _INTERCEPT = 1e-4
@@ -137,7 +139,9 @@ class HingeDriver:
     def plan(self, problem: TunedProblem) -> Sequence[tuple[Sequence[BlockSum], int]]:
         """The pass of a step on all rows, which each of `max_passes` may be."""
         later = replace(self.init(problem), share=1.0, history=({},))
-        return [(self.request(problem, later) or [], problem.max_passes)]
+        usual = _USUAL_PASSES if len(problem.targets.models) == 1 else _USUAL_OF_SEVERAL
+        passes = [replace(record, usual_calls=usual) for record in self.request(problem, later) or []]
+        return [(passes, problem.max_passes)]
 
 
 def from_subsample(problem: TunedProblem, state: TunedState) -> TunedState:

@@ -46,6 +46,8 @@ __all__ = ["GameDriver"]
 # Passes of one exact projection at most, each over targets and dual weights alone: a pass divides the bracket of the
 # multiplier by thousands.
 _MOST_REDUCTIONS = 8
+# Operations of a round's search for each searched row, as timed in games on rows of 12 and of 20 columns.
+_SEARCHING = 3e6
 
 
 class GameDriver:
@@ -130,6 +132,11 @@ class GameDriver:
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
         return {"searched rows": 3 * problem.most_rows * row_bytes, "chains that climb": ascent}
 
+    def driving(self, problem: GameProblem, n_rows: int) -> float:
+        """Operations of the searches; none in a pool."""
+        searches = 0 if problem.pool is not None else problem.rules.rounds
+        return _SEARCHING * searches * min(problem.search_rows, n_rows)
+
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""
         state = self.init(problem)
@@ -148,7 +155,8 @@ class GameDriver:
             second.append(sample_record(problem, state, 1))
         return [
             (opening_records(problem, state), 1),
-            ([projection_record(problem, state)], reductions * T),
+            # one is enough as a rule
+            ([replace(projection_record(problem, state), usual_calls=T)], reductions * T),
             ([verify_record(problem, state)], T),
             (second, T),
         ]

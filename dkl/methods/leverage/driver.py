@@ -9,8 +9,9 @@ of a sample of rows, where there are fewer rows than columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -388,6 +389,17 @@ def gram_record(feature_map: FeatureMap, columns: tuple[int, int], dtype: str) -
         operands={"feature_map": feature_map, "columns": columns, "dtype": dtype},
         cost=GramCost(feature_map, columns),
     )
+
+
+def of_share(record: Record, share: float) -> Record:
+    """The record, for plans, of passes whose blocks come with this share of their rows."""
+    if not isinstance(record, BlockSum):
+        return record
+
+    def function(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+        return record.function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)
+
+    return replace(record, function=function, cost=lambda rows, d: record.cost(math.ceil(share * rows), d))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
 from dkl.methods.frequency_search.learner import row_bytes, rows_within
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
-from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
+from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, of_share, resample
 from dkl.methods.parameters import (
     COMMON,
     LEVERAGE,
@@ -171,7 +171,10 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The passes for the scores."""
         driver, problem = self._planned_scoring(dataset)
-        return list(self._kept(driver).plan(problem))
+        passes, share = list(self._kept(driver).plan(problem)), problem.n_rows / max(dataset.n_rows, 1)
+        if isinstance(driver, RowsDriver) or share >= 1.0:
+            return passes
+        return [([of_share(record, share) for record in records], calls) for records, calls in passes]
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes of the systems that the driver solves, and of the candidates."""

@@ -132,14 +132,14 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest number of landmarks."""
+        """A map of the largest number of landmarks, which are all unlike each other."""
         m = min(self.n_features, dataset.n_rows)
         d = dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.zeros((m, m)), metric)
+        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.eye(m), metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:

@@ -242,7 +242,8 @@ def verification_record(problem: Verified, candidates: FeatureMap) -> BlockSum:
         scratch = 16 * candidates.n_features * K + 8 * rows * K + candidates.projection.nbytes
         return Cost(rows * product, scratch + _SCRATCH_BYTES)
 
-    return BlockSum("verification", peak_sums, accumulators, operands, cost)
+    # the peaks of the sample are those of all rows as a rule
+    return BlockSum("verification", peak_sums, accumulators, operands, cost, usual_calls=1)
 
 
 def verified_potentials(sums: Mapping[str, np.ndarray]) -> np.ndarray:
