@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import SharedLandmarkProjection, Similarities
 from dkl.features.nystrom_projection import NystromProjection
+from dkl.kernels.blas import product
 from dkl.kernels.products import DenseForm, Product
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION, write_cosines, write_waves
 from dkl.kernels.tiles import RowTiles, spans
@@ -143,7 +144,7 @@ def nystrom_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     total, mapped = np.zeros((1, feature_map.n_frequencies, S.shape[1])), NystromProduct(feature_map, dtype)
     for rows in spans(X.shape[0], NYSTROM_ROWS):
         phi = mapped(X[rows])
-        total[0] += (phi if power == 1 else np.square(phi)).T @ S[rows].astype(dtype)
+        total[0] += product((phi if power == 1 else np.square(phi)).T, S[rows].astype(dtype))
     return total
 
 

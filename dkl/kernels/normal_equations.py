@@ -13,6 +13,7 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
+from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
@@ -174,7 +175,7 @@ def weighted_sums(weights: np.ndarray, phi: Any) -> np.ndarray:
     -------
     ndarray of shape (..., m + 1)
     """
-    sums = on_host(array_module(phi).asarray(weights.astype(phi.dtype)) @ phi)
+    sums = on_host(product(array_module(phi).asarray(weights.astype(phi.dtype)), phi))
     return np.concatenate([sums, weights.sum(axis=-1)[..., None]], axis=-1)
 
 

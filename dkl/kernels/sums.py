@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike
 from dkl.features.feature_map import CombinedProjection, FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.kernels import device
+from dkl.kernels.blas import product
 from dkl.kernels.generic import activate
 from dkl.kernels.harmonic_tiles import harmonic_sums
 from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
@@ -156,9 +157,9 @@ def _column_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtyp
     second = np.zeros_like(first)
     for rows, tile in tiles:
         weights = S[rows].astype(dtype)
-        first += tile.T @ weights
+        first += product(tile.T, weights)
         if power == 2:
-            second += (tile * tile).T @ weights
+            second += product((tile * tile).T, weights)
     if tiles.constant is None:
         return first if power == 1 else second
     # Sparse rows were not centred: sum s (x - c) = sum s x - c sum s, and the squares likewise.

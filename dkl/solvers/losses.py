@@ -80,6 +80,11 @@ class Loss(ABC):
         losses contribute.
         """
 
+    def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
+        """Value, slope, curvature, and the conjugate at the slope: what these have in common is computed once."""
+        slope = self.slope(y, f)
+        return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
+
 
 def namespace_of(f: Numbers) -> ModuleType:
     """The library that an array belongs to, whose functions take it; NumPy for numbers."""
@@ -141,6 +146,12 @@ class SquaredHingeLoss(HingeLoss):
     def curvature(self, y: Numbers, f: Numbers) -> Any:
         return _filled(y * f < 1.0, 2.0, y * f)
 
+    def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
+        slack = super().of_slack(1.0 - y * f)
+        slope = -2.0 * y * slack
+        # the dual weights of targets -1 and +1 are twice the slacks, and so all possible
+        return slack**2, slope, 2.0 * (slack > 0.0), self.conjugate_square * slope**2 + y * slope
+
 
 class _ModifiedHuberLoss(_MarginLoss):
     """The squared hinge for y f >= -1, and its tangent ``-4 y f`` below."""
@@ -180,6 +191,11 @@ class _LogLoss(_MarginLoss):
     def curvature(self, y: Numbers, f: Numbers) -> Any:
         share = self._share(y * f)
         return share * (1.0 - share)
+
+    def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
+        share = self._share(y * f)
+        slope = -y * share
+        return self.value(y, f), slope, share * (1.0 - share), self.conjugate(y, slope)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         dual = -y * s

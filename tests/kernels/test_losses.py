@@ -90,6 +90,19 @@ def test_a_conjugate_is_the_largest_difference_of_a_line_and_the_loss(name: str)
         np.testing.assert_allclose(loss.conjugate(y, s), of_squares + beside, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("name", LOSS_NAMES)
+def test_parts_that_are_computed_together_have_the_bits_of_each(name: str) -> None:
+    """At the kinks, too."""
+    (y, f), loss = targets_and_scores(name), loss_of(name, EPSILON)
+    f = np.concatenate([f, y, -y, np.zeros_like(y), 1e200 * y])
+    y = np.tile(y, 5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        slope = loss.slope(y, f)
+        apart = loss.value(y, f), slope, loss.curvature(y, f), loss.conjugate(y, slope)
+        for together, single in zip(loss.parts(y, f), apart, strict=True):
+            np.testing.assert_array_equal(together, single)
+
+
 @pytest.mark.parametrize("name", LOG_LINK)
 def test_losses_of_a_log_mean_are_half_scikit_learns_deviance(name: str) -> None:
     y, f = targets_and_scores(name)

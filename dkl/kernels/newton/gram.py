@@ -8,6 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
@@ -64,7 +65,7 @@ def add_hessian(phi: np.ndarray, weight: np.ndarray, columns: tuple[int, int], o
         _add_packed(weighted[:, start : min(stop, m)].T @ phi[:, : min(stop, m)], start, out)
     if stop > m:
         # The column of the intercept: sums of the features, and last the sum of the weights.
-        border = weight.astype(phi.dtype) @ phi
+        border = product(weight.astype(phi.dtype), phi)
         out[-m - 1 : -1] += border
         out[-1] += weight.sum()
 

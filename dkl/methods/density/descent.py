@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.blas import product
 from dkl.kernels.device import on_host
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
@@ -158,7 +159,7 @@ def tuned_gradient(
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
     share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = slope * share[:, None]
-    by_losses = (slope.T.astype(phi.dtype) @ phi).astype(np.float64)
+    by_losses = product(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
         # u is the best one for w: the derivative of the whole by |w_j|^2 is lam / (2 u_j), infinite at w = 0, where

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
     is_on_gpu,
@@ -102,12 +103,12 @@ def corrective_sums(
         scores = _scores(phi, round_.coefficients)
         # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
         with np.errstate(over="ignore"):
-            losses, slopes, bends = loss.value(y, scores), loss.slope(y, scores), loss.curvature(y, scores)
+            losses, slopes, bends, conjugates = loss.parts(y, scores)
         # s = -loss'(y, f): the dual weight of a row, sign included, whose potential is searched for peaks
         duals = -slopes
         weighted = weight[:, None] * duals
         # what each row counts in the Gram sums: by its curvature where these follow one model
-        used = gram_weights(scores, y, weight, round_.loss) if round_.active else weight
+        used = weight * (bends[:, 0] / loss.largest_curvature) if round_.active else weight
         counted, shares = phi, used[:, None].astype(phi.dtype)
         if xp is np and len(counting := np.flatnonzero(used)) < len(phi):
             # which rows count is not known on a GPU without a wait: there the others have weight 0
@@ -116,7 +117,7 @@ def corrective_sums(
             "gradient": _weighted_rows(weighted.T, phi),
             "loss": weight @ losses,
             # Fenchel's dual of the loss at this slope
-            "dual": -(weight @ loss.conjugate(y, slopes)),
+            "dual": -(weight @ conjugates),
             "curvature": weight @ bends,
             "absolutes": abs(weighted).sum(axis=0),
             # a row of weight w is w rows, each of which meets itself
@@ -148,12 +149,12 @@ def _weighted_rows(weights: Any, phi: Any) -> Any:
     """Sums of rows of the design matrix by weights (K, n), where the rows are."""
     if is_on_gpu(phi):
         return weighted_rows_on_gpu(array_module(phi).ascontiguousarray(weights), phi)
-    return weights.astype(phi.dtype) @ phi
+    return product(weights.astype(phi.dtype), phi)
 
 
 def _product(left: Any, right: Any) -> Any:
     """The product of two matrices where they are."""
-    return summed_product(left, right) if is_on_gpu(left) else left @ right
+    return summed_product(left, right) if is_on_gpu(left) else product(left, right)
 
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

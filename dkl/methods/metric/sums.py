@@ -12,6 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.radial import radial_slope, radial_value
 from dkl.features.scaling import Scaler
+from dkl.kernels.blas import product
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
 
@@ -81,7 +82,7 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             used = np.flatnonzero(own)
             weighted = similarities[used] * own[used, None]
             sums[prefix + "gram"] += weighted.T @ similarities[used]
-            sums[prefix + "gradient"] += weighted.T @ y[rows][used]
+            sums[prefix + "gradient"] += product(weighted.T, y[rows][used])
     return {**sums, "held_squares": held @ y**2, "held_weight": np.array(held.sum())}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels.blas import product
 from dkl.kernels.maps import row_mapper
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
@@ -129,7 +130,7 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
         h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
         new = phi[:, task.new]
         gram += (phi * h[:, None].astype(phi.dtype)).T @ new
-        gradient += new.T @ s.astype(phi.dtype)
+        gradient += product(new.T, s.astype(phi.dtype))
     return {"gram": gram, "gradient": gradient}
 
 
@@ -168,7 +169,7 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
             psi = mapped(rows)
             both = np.hstack([phi, psi])
             cross += (both * h[:, None].astype(phi.dtype)).T @ psi
-            gradient += both.T @ s.astype(phi.dtype)
+            gradient += product(both.T, s.astype(phi.dtype))
         if not len(task.parents):
             continue
         if task.codes is None:
