@@ -665,34 +665,41 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
 ) -> None:
     """Scores, losses, slopes and Hessians of a block of several tiles are made there, and are those of the CPU."""
     generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
-    X, g = rows(600)[0], 3
-    classes = generator.integers(0, g, 600)
+    X, g = rows(400)[0], 3
+    classes = generator.integers(0, g, 400)
     targets = np.where(classes[:, None] == np.arange(g), 1.0, -1.0)
     if loss in ("huber", "pinball", "poisson", "gamma"):
-        targets = generator.gamma(2.0, size=(600, g))
-    by_row = {"of rows": (600,), "of rows and models": (600, g), "all alike": ()}[weights]
-    weight = np.broadcast_to(generator.choice([0.0, 1.0, 2.5], by_row) if by_row else np.ones(600), by_row or (600,))
+        targets = generator.gamma(2.0, size=(400, g))
+    by_row = {"of rows": (400,), "of rows and models": (400, g), "all alike": ()}[weights]
+    weight = np.broadcast_to(generator.choice([0.0, 1.0, 2.5], by_row) if by_row else np.ones(400), by_row or (400,))
     points, directions = generator.normal(size=(2, g, 17)) * 0.3
     lengths = np.array([[1.0, 0.5, 0.1]]) * (np.ones((1, 1)) if loss == "softmax" else np.ones((g, 1)))
     quantiles = (0.1, 0.5, 0.9) if loss == "pinball" else None
-    for models in ((points, directions), (0.0 * points, 0.0 * directions)):
-        for columns, follows in (((0, 17), ()), ((5, 12), ()), (None, ()), ((0, 17), (False, True))):
-            of = (0,) if loss == "softmax" or not follows else (0, 2)
-            options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)
-            given = (targets, weight, feature_map, TrialSteps(*models, lengths), options)
-            expected = newton_sums(X, *given)
-            monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
-            there = device.rows_on(X, "gpu")
-            if gpu == "played":
-                import cupy
+    models, at_zero = (points, directions), (0.0 * points, 0.0 * directions)
+    whole = (0, 17)
+    for (point, direction), columns, follows in (
+        (models, whole, ()),
+        (models, (5, 12), ()),
+        (models, None, ()),
+        (models, whole, (False, True)),
+        (at_zero, whole, ()),
+    ):
+        of = (0,) if loss == "softmax" or not follows else (0, 2)
+        options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)
+        given = (targets, weight, feature_map, TrialSteps(point, direction, lengths), options)
+        expected = newton_sums(X, *given)
+        monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
+        there = device.rows_on(X, "gpu")
+        if gpu == "played":
+            import cupy
 
-                waits = cupy.counts["waits"]
-            found = newton_sums(there, *given)
-            if gpu == "played":
-                assert cupy.counts["waits"] - waits == 1
-            assert set(found) == set(expected)
-            for name, value in expected.items():
-                np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+            waits = cupy.counts["waits"]
+        found = newton_sums(there, *given)
+        if gpu == "played":
+            assert cupy.counts["waits"] - waits == 1
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize(("sigma", "alpha", "again"), [(1.0, 1e-3, False), (6.0, 1e-4, False), (6.0, 1e-6, True)])
