@@ -25,8 +25,8 @@ LOG = logging.getLogger("dkl")
 _COMPILATION_TOLD, _AT_ONCE = threading.Event(), threading.Event()
 # A call of some steps of NumPy takes as long as so many numbers in one of them.
 _CALL_NUMBERS = 2_000
-# KiB that code of a library must hold to be given back: less is not worth a call.
-_LEAST_CODE_KIB = 1024
+# KiB that a part of a library must hold to be given back: less is not worth a call.
+_LEAST_GIVEN_KIB = 64
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
@@ -213,8 +213,8 @@ def compiling() -> Iterator[Compiled]:
 class TwoForms:
     """A kernel in two forms that give the same bits: NumPy for the first numbers of a process, compiled for all others.
 
-    To compile takes as long as NumPy takes for millions of numbers, which a fit of few rows never comes to. A kernel
-    may be in Numba's cache, which is not looked at: a process then loses no more than those first numbers take.
+    To compile takes as long as NumPy takes for millions of numbers, which a fit of few rows never comes to. What an
+    earlier process has left in Numba's cache serves from the first number on.
 
     Parameters
     ----------
@@ -226,17 +226,28 @@ class TwoForms:
 
     def __init__(self, plain: Callable[..., None], compiled: Callable[..., None], numbers: int) -> None:
         self.plain, self.compiled = plain, compiled
-        self._left = numbers
+        self._left, self._has_looked = numbers, False
 
     def __call__(self, numbers: int, *arguments: Any) -> None:
         """Go through so many numbers."""
         # Threads may count wrongly together: since either form gives the same bits, nothing but time depends on it.
+        if not self._has_looked:
+            self._has_looked = True
+            self._left = 0 if _is_cached(self.compiled) else self._left
         if numbers > self._left or _AT_ONCE.is_set():
             self.compiled(*arguments)
             return
         # Calls count too: many small ones are what a server makes, and NumPy is slow to start.
         self._left -= numbers + _CALL_NUMBERS
         self.plain(*arguments)
+
+
+def _is_cached(kernel: Any) -> bool:
+    """Whether an earlier process has compiled a kernel of Numba, as it is now, and left it on disk."""
+    # Numba tells of it by no public name before a call; without these names a process only compiles later
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    look = getattr(file, "_load_index", None)
+    return look is not None and bool(look())
 
 
 @contextmanager
@@ -261,7 +272,7 @@ def leave_quickly() -> None:
 
 
 class _Given:
-    """Bytes of files that this process had mapped when it last gave its code back."""
+    """Bytes of files that this process had mapped when it last gave libraries back."""
 
     mapped = 0
 
@@ -272,16 +283,16 @@ def _mapped_bytes() -> int:
 
 
 def mapped_again() -> int:
-    """Bytes of code that this process has mapped since it last gave its code back."""
+    """Bytes of libraries that this process has mapped since it last gave them back."""
     return max(0, _mapped_bytes() - _Given.mapped)
 
 
 def give_back_memory() -> None:
-    """Hand back what this process has freed, and what it has mapped of libraries and does not run; on Linux.
+    """Hand back what this process has freed, and what it has mapped of libraries and does not use; on Linux.
 
     The C library keeps freed memory below what is still in use. Of a library that is loaded, Linux maps far more code
-    than runs: 80 MB of LLVM, Arrow and others, which Dask counts against the limit of a worker. What runs is mapped
-    anew, a few MB, from the memory in which the machine keeps files anyway.
+    and constants than are used: 120 MB of LLVM, Arrow and others, which Dask counts against the limit of a worker. What
+    is used is mapped anew, a few MB, from the memory in which the machine keeps files anyway.
     """
     if sys.platform != "linux":
         return
@@ -290,7 +301,7 @@ def give_back_memory() -> None:
         library = ctypes.CDLL(None)
         library.malloc_trim(0)
         library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for start, end in _code_of_files(psutil.Process().memory_maps(grouped=False)):
+        for start, end in _unchanged_files(psutil.Process().memory_maps(grouped=False)):
             library.madvise(start, end - start, mmap.MADV_DONTNEED)
     _Given.mapped = _mapped_bytes()
 
@@ -313,12 +324,14 @@ def keep_freed_memory() -> None:
         library.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 4)
 
 
-def _code_of_files(mappings: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """First address and end of each mapping that is code of a file, byte for byte: nothing wrote to it."""
+def _unchanged_files(mappings: Iterable[Any]) -> Iterator[tuple[int, int]]:
+    """First address and end of each mapping that is code or constants of a file, byte for byte: nothing wrote to it."""
     for mapping in mappings:
-        is_code = mapping.perms == "r-xp" and mapping.path.startswith("/")
-        # a breakpoint of a debugger, or an address that was patched in, makes a page the process's own: "anonymous"
-        if is_code and not mapping.anonymous and mapping.rss >= 1024 * _LEAST_CODE_KIB:
+        is_read = mapping.perms in ("r-xp", "r--p") and mapping.path.startswith("/")
+        # A breakpoint of a debugger, or an address that the loader filled in before it forbade writing, makes a page
+        # the process's own, "anonymous" as long as it is not swapped out.
+        is_changed = mapping.anonymous or mapping.swap
+        if is_read and not is_changed and mapping.rss >= 1024 * _LEAST_GIVEN_KIB:
             start, end = (int(address, 16) for address in mapping.addr.split("-"))
             yield start, end
 

@@ -309,7 +309,7 @@ class ProgressLine:
         text = f"{self._stage}pass {number}"
         is_expected = number <= self._expected
         text += f" of about {self._expected}" if is_expected else ""
-        if self._bytes and elapsed > 0.0:
+        if elapsed > 0.0 and self._bytes >= 1e6 * elapsed:
             rate = self._bytes / elapsed
             text += f", {rate / 1e9:.1f} GB/s".replace(" 0.", " .") if rate >= 1e8 else f", {rate / 1e6:.0f} MB/s"
         if is_expected and done >= 1.0:
@@ -326,6 +326,14 @@ def _said_of_trial(event: Event) -> str:
     best = f" (best so far: {said['best']} {short_score(said['best_score'])})" if said["best"] != said["kind"] else ""
     left = f", at most {short_time(said['seconds_left'])} left" if "seconds_left" in said else ""
     return f"trial {event.done}{total}: {said['kind']} {score}{best} - {short_time(event.seconds)}{left}"
+
+
+# Parts of a line and what stands in their place, one after the other, as long as it is too long for a terminal.
+_SHORTER = (
+    (r"\(best so far: [^()]* (\S+)\)", r"(best so far: \1)"),
+    (r" of at most [0-9]+", ""),
+    (r" \(best so far: [^()]*\)", ""),
+)
 
 
 class _Terminal:
@@ -360,9 +368,9 @@ class _Terminal:
         if self._has_ended:
             return Text(self._text)
         text = self._text
-        # the time that is left matters more than what else has been found
-        for less in (r" \(best so far: [^()]*\)", " of at most [0-9]+"):
-            text = re.sub(less, "", text) if len(text) > self._target().width else text
+        # the score of the best and the time that is left matter more than which one it is
+        for more, less in _SHORTER:
+            text = re.sub(more, less, text) if len(text) > self._target().width else text
         return Text(text, no_wrap=True, overflow="ellipsis")
 
     def _target(self) -> Console:

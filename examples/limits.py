@@ -16,9 +16,11 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 sys.path.extend(str(Path(__file__).resolve().parent / folder) for folder in ("benchmarks", "papers"))
 
@@ -75,9 +77,9 @@ def measured(n_rows: int, n_columns: int) -> Cell:
         return {**found, **circumstances()}
 
 
-def said(cell: Cell) -> str:
-    of = f" of {format_bytes(cell['promised'])}" if "promised" in cell else ""
-    return cell.get("error") or f"{format_bytes(cell['bytes'])}{of}, {format_time(cell['time'])}"
+def said(cell: Cell | None, name: str, text: Callable[[Any], str]) -> str:
+    """A quantity of a fit, or why there is none."""
+    return "" if cell is None else cell.get("error") or text(cell[name])
 
 
 def page(
@@ -92,53 +94,74 @@ def page(
     alone = {f"{n} x {d} measured": partial(apart, __file__, {"n_rows": n, "n_columns": d}, 3_600.0) for n, d in run}
     fits = dict(zip(run, cells.fill(alone).values(), strict=True))
     speed = product_rate()
-    text = {shape: said({**plan, "time": plan["flops"] / speed}) for shape, plan in plans.items()}
-    text |= {shape: f"{text[shape]}; **{said(fit)}**" for shape, fit in fits.items()}
-    lines = [[f"{n:,}", *(text[n, d] for d in columns)] for n in sizes]
-    table = markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
+    plans = {shape: {**plan, "time": plan["flops"] / speed} for shape, plan in plans.items()}
+
+    def table(name: str, text: Callable[[Cell], str], cells: dict[tuple[int, int], Cell]) -> str:
+        """One quantity by rows and columns; an empty cell where no fit was run."""
+        lines = [[f"{n:,}", *(said(cells.get((n, d)), name, text) for d in columns)] for n in sizes]
+        return markdown(["rows", *(f"{n_columns:,} columns" for n_columns in columns)], lines)
+
     return f"""# Limits
 
-Memory of a process and time of a fit: {FEATURES} random features and a ridge on them, float32. What `dkl.plan`
-promises, before anything runs, for rows that are made when they are read and one thread of this machine
-({speed / 1e9:.0f} GFLOP/s); and in bold what a fit from a store took above imports, of the memory that was promised for
-that store, and its processor seconds ({measured_when(fits.values())}).
+This page says what a fit takes, so that you can tell whether yours will fit into your machine. The fit is {FEATURES}
+random features and a ridge regression on them, in float32.
 
-{table}
+- **To know it of your own fit**, print `dkl.plan(model, ds)` before you run it.
+- **If a process takes too much memory**, give `memory_limit=`. What cannot be done within it is refused before the
+  first row is read, with a limit that would do.
+- **If a fit takes too long**, take fewer features or more workers: the time grows with rows x features x (columns +
+  features), and is divided by the workers.
+- **If you want more than 5,000 features**, take `solver="sgd"`. Newton steps hold features x features numbers in
+  double precision, 200 MB at 5,000 features.
+- **For the disk**, count rows x columns x 4 bytes, less what compression saves: 10^8 rows of 1,000 columns are 400 GB.
 
-- Memory follows the columns and the features, and hardly the rows: a process works on a few blocks of at most 65,536.
-- Seconds promised are those of the arithmetic at the speed of a bare matrix product; cosines, reading, a last pass that
-  corrects the rounding of the first and what every fit has to do once come on top{beyond(plans, fits, speed)}.
-- Time follows rows x features x (columns + features), and is divided by the workers. The promise counts the passes that
-  every fit makes; it may make more (`dkl.plan` says how many at most).
-- From a store a process keeps blocks that it has read for the next pass, up to a quarter of its memory and at most
-  512 MiB, and the plan counts them. `memory_limit` bounds all of it, `dask.config.set({{"dkl.cache-bytes": 0}})` keeps
-  none{stored(fits)}.
-- The store holds rows x columns x 4 bytes, less what compression saves; 10^8 rows of 1,000 columns are 400 GB.
-- Newton steps hold features x features numbers, 200 MB at 5,000 features in double precision; above that,
-  `solver="sgd"`.
-- Prediction maps tile by tile: what it holds does not grow with the rows either.
+Made by: `python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}`, which runs fits of at most so
+many rows and numbers in them ({measured_when(fits.values())}).
 
-Made by: `python examples/limits.py --rows {most[0]:.0f} --numbers {most[1]:.0f}`, where fits are run of at most so many
-rows, and so many numbers in them.
+## Memory of a process
+
+`dkl.plan` promises these bytes, above what Python and its libraries hold, for rows that are made when they are read:
+
+{table("bytes", format_bytes, plans)}
+
+Memory follows the columns and the features, and hardly the rows, since a process works on a few blocks of at most
+65,536 rows. From a store a process also keeps blocks that it has read for the next pass, up to a quarter of its memory
+and at most 512 MiB. The plan counts them, and `dask.config.set({{"dkl.cache-bytes": 0}})` keeps none. Predictions go
+tile by tile, and what they hold does not grow with the rows either. Fits from a store took{stored(fits)}:
+
+{table("bytes", format_bytes, fits)}
+
+## Time
+
+The arithmetic alone would take these times on one thread of this machine ({speed / 1e9:.0f} GFLOP/s, the speed of a
+bare matrix product):
+
+{table("time", format_time, plans)}
+
+The fits from a store took these processor seconds:
+
+{table("time", format_time, fits)}
+
+{beyond(plans, fits)}What comes on top of the arithmetic are cosines, reading, a last pass that corrects the rounding
+of the first one, and what every fit does once. A fit may also make further passes; `dkl.plan` says how many at most.
 """
 
 
-def beyond(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell], speed: float) -> str:
-    """How much longer than promised the fits of many rows took."""
+def beyond(plans: dict[tuple[int, int], Cell], fits: dict[tuple[int, int], Cell]) -> str:
+    """How much longer than their arithmetic the fits of many rows took."""
     times = [
-        fit["time"] * speed / plans[shape]["flops"]
-        for shape, fit in fits.items()
-        if shape[0] >= MANY_ROWS and "time" in fit
+        fit["time"] / plans[shape]["time"] for shape, fit in fits.items() if shape[0] >= MANY_ROWS and "time" in fit
     ]
     if not times:
         return ""
-    return f":\n  fits of {MANY_ROWS:,} rows and more took {min(times):.1f} to {max(times):.1f} times as long"
+    longer = f"{min(times):.1f} to {max(times):.1f} times as long as their arithmetic"
+    return f"Fits of {MANY_ROWS:,} rows and more took {longer}. "
 
 
 def stored(fits: dict[tuple[int, int], Cell]) -> str:
     """How much of the memory that was promised for their stores fits took."""
     shares = [100 * fit["bytes"] / fit["promised"] for fit in fits.values() if "promised" in fit]
-    return f".\n  Fits took {min(shares):.0f} to {max(shares):.0f} % of what was promised" if shares else ""
+    return f" {min(shares):.0f} to {max(shares):.0f} % of the memory that the plan promised" if shares else ""
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def check_told(lines: list[str], made_rows: tuple[int, ...]) -> None:
     assert lines[-4].startswith(f"On {made_rows[-1]:,} rows of this law {WAVES} err on")
     held = re.match(r"Their process held (\d+) MB at most", lines[-3])
     assert held is not None
-    assert 100.0 < float(held[1]) <= 500.0
+    assert 100.0 < float(held[1]) <= 400.0
     assert lines[-2].startswith("picture: ")
 
 

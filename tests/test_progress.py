@@ -83,8 +83,9 @@ def test_a_choice_shows_its_last_trial_the_best_so_far_and_the_time_left() -> No
 
 
 def test_what_is_longer_than_a_terminal_keeps_its_time_on_one_line() -> None:
-    text = drawn([trial(4, "a Laplacian kernel at landmarks", 0.8713, "searched waves", 0.874)], width=80)
-    assert "trial 4: a Laplacian kernel at landmarks .871 - 5 s, at most 20 s left" in text
+    events = [trial(4, "a Laplacian kernel at landmarks", 0.8713, "searched waves", 0.874)]
+    assert "trial 4: a Laplacian kernel at landmarks .871 - 5 s, at most 20 s left" in drawn(events, width=80)
+    assert "landmarks .871 (best so far: .874) - 5 s, at most 20 s left" in drawn(events, width=110)
 
 
 def test_passes_show_the_bytes_a_second_and_the_time_left_where_a_plan_expects_their_number() -> None:

@@ -55,7 +55,7 @@ def demo(
 ) -> Result:
     """Fit the machine that chooses for itself beside a linear model, an SVM and boosted trees, and say what to take.
 
-    Without --data: scikit-learn's handwritten digits, then 300,000 made rows that a process of 500 MB learns; no
+    Without --data: scikit-learn's handwritten digits, then 300,000 made rows that a process of 400 MB learns; no
     network, below a minute. Leaves the rows, the model and a picture in the output folder. With --all: every learner
     against plain random features of its size.
     """
@@ -91,7 +91,10 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     dataset = written_digits(place) if data is None else own_dataset(data, target, place)
     measure = "accuracy" if dataset.task == "classification" else "R^2"
     train, test = dataset["train"], dataset["test"]
-    _say(running, f"Fitted on {train.n_rows:,} of them, scored on the {test.n_rows:,} others ({measure}):")
+    _say(
+        running,
+        f"Fitted on {train.n_rows:,} of them, scored on the {test.n_rows:,} others ({measure}, seconds by the clock):",
+    )
 
     def line(compared: Compared) -> None:
         _say(running, f"  {compared.learner:<18} {compared.score:.3f}   {compared.seconds:6.2f} s")
@@ -130,13 +133,13 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
 
 def _on_many_rows(running: Running, seed: int) -> tuple[list[Grown], Display]:
     """Fits to made rows, each said as soon as it is there, and their picture."""
-    from dkl.demo import MADE_ROWS, MEMORY_LIMIT, GrowthDisplay, grown
+    from dkl.demo import MADE_ROWS, MEMORY_LIMITS, GrowthDisplay, grown
 
     _say(
         running,
         f"\nWhat dkl is for: more rows, here up to {MADE_ROWS[-1]:,} made ones of a smooth law (waves and noise).\n"
-        f"dkl reads them from a store, the most in a process of at most {MEMORY_LIMIT}.\n"
-        "Rows, seconds of the fit, share of new rows whose class is wrong:",
+        f"dkl reads them from a store, the most in a process of at most {MEMORY_LIMITS[0]}.\n"
+        "Rows, processor seconds of the fit, share of new rows whose class is wrong:",
     )
     fits: list[Grown] = []
     for fit in grown(seed):

@@ -38,7 +38,9 @@ from dkl.linear.newton import (
     chosen_penalty_passes,
     fit_by_newton,
     head_memory,
+    mean_square_length,
     newton_passes,
+    target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
@@ -642,7 +644,9 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         problem = replace(problem, validation=fold, loss=self._terms.judging_loss, alpha="auto")
-        return chosen_penalty(problem, dataset.source, own)
+        source = dataset.source
+        summary, square_length = target_moments(problem, source, own), mean_square_length(problem, source, own)
+        return chosen_penalty(problem, source, own, summary, square_length)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
         """Changes of parameters that are compared: none, and all features drawn, where a search draws some.

@@ -352,7 +352,10 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         """Find the scaler, which is returned, and the bandwidth of `family_`, in one pass if either needs it."""
         family = self._prior()
         problem = self._preparation(dataset, family, self.seed_)
-        state = self._run(PreparationDriver(), problem, dataset, "preparation")
+        known = {} if self._context.prepared is None else self._context.prepared
+        if (key := (dataset.source, problem.key)) not in known:
+            known[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
+        state = known[key]
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)

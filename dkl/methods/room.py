@@ -27,7 +27,7 @@ from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
-from dkl.passes.room import Room, load, modules_of, own_room, room_of, room_to_grow
+from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record
@@ -240,15 +240,18 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     if error is not None:
         most = _features_that_fit(learner, whole, room, own, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
+    n_threads = max(slots.values())
+    ahead = blocks_ahead(device, is_inline=backend.is_inline, cores=own_cores(processes), n_threads=n_threads)
     memories = [
         fit_limits(
             source_of(whole.source, kind.records),
             kind.records,
-            n_threads=max(slots.values()),
+            n_threads=n_threads,
             room=room.beside(bytes_beside(kind.held)) if in_driver else room,
             cached=bool(whole.source.stored_nbytes),
             in_driver=in_driver,
-            ahead=blocks_ahead(device, is_inline=backend.is_inline),
+            ahead=ahead,
+            device=device,
         )
         for kind in kinds
     ]

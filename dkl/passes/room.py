@@ -19,8 +19,9 @@ import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
+from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_again
+from dkl.process import free_memory, give_back_memory, mapped_again, usable_cores
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # What a worker came to hold between its first pass and its last: 2 to 35 MiB were seen.
 _GROWN_BYTES = 40 << 20
-# Code of libraries that a pass runs, and that a process had given back when it was measured: 17 to 25 MiB were seen.
+# Code and constants of libraries that a pass uses, and that a process had given back when it was measured: 17 to 25
+# MiB were seen.
 _CODE_BYTES = 32 << 20
 
 
@@ -57,6 +59,8 @@ class ProcessMemory:
     most_results : int or None
         Bytes of results from which on Dask moves some to disk, however little the process holds beside them.
     is_paused : bool
+    cores : int
+        That it may use, with the other processes of its machine.
     """
 
     name: str
@@ -69,6 +73,7 @@ class ProcessMemory:
     ends_at: int | None = None
     most_results: int | None = None
     is_paused: bool = False
+    cores: int = 1
 
 
 @dataclass(frozen=True)
@@ -238,10 +243,17 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 
 
 def own_memory(name: str = "this process") -> ProcessMemory:
-    """The memory of this process."""
-    # What is kept for the next pass goes as soon as a pass has need of the room.
-    held = psutil.Process().memory_info().rss - LOADER.nbytes - PIECES.nbytes - SHARED.nbytes
-    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory())
+    """The memory of this process, what a pass maps again of libraries included."""
+    # What is kept for the next pass goes as soon as a pass has need of the room; what was given back comes again.
+    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
+    held = psutil.Process().memory_info().rss - kept + max(0, _CODE_BYTES - mapped_again())
+    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
+
+
+def own_cores(memories: Sequence[ProcessMemory]) -> int:
+    """Cores that a process has for itself, where those of its machine share them; of the process that has fewest."""
+    sharing = Counter(memory.host for memory in memories)
+    return min(max(1, memory.cores // sharing[memory.host]) for memory in memories)
 
 
 def own_room(memory_limit: int | str | None) -> Room:
@@ -268,13 +280,13 @@ def modules_of(records: Sequence[Record], reader: BlockReader) -> list[str]:
 
 def load(modules: Collection[str]) -> None:
     """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
-    is_loaded = all(name in sys.modules for name in modules)
+    from dkl.kernels.sincos import cos_sin_rows
+
+    is_loaded = all(name in sys.modules for name in modules) and bool(cos_sin_rows.signatures)
     for name in modules:
         # a module of the user's own may not be there by its name: its task says so, if it has to
         importlib.import_module(name)
-    from dkl.kernels.sincos import cos_sin_rows
-
-    # before and after, so that a small worker is not paused for what it only maps
+    # before and after the kernel, so that no process holds what is only mapped of all libraries and the kernel at once
     if not is_loaded:
         give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
@@ -283,10 +295,9 @@ def load(modules: Collection[str]) -> None:
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:
-    """The memory of this process once it has loaded modules, the code that a pass maps again included."""
+    """The memory of this process once it has loaded modules."""
     load(modules)
-    own = own_memory(name)
-    return replace(own, held=own.held + max(0, _CODE_BYTES - mapped_again()))
+    return own_memory(name)
 
 
 def give_up_kept() -> None:
@@ -294,6 +305,7 @@ def give_up_kept() -> None:
     LOADER.clear()
     PIECES.clear()
     SHARED.clear()
+    STAGING.clear()
     gc.collect()
     give_back_memory()
 

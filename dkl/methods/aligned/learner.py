@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -30,6 +30,7 @@ from dkl.methods.parameters import (
     bandwidth_factors,
     check_finite_pool,
     columns_a_frequency,
+    estimator,
     family_of,
     kept_frequencies,
 )
@@ -45,6 +46,7 @@ RHO_SHARE = 0.005
 Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
 
 
+@estimator
 class AlignedFeatures(Certified, SelectingLearner):
     """Features with the highest alignment with the targets, chosen from random candidates in one pass over the rows.
 
@@ -146,50 +148,27 @@ class AlignedFeatures(Certified, SelectingLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
     _driver = AlignmentDriver()
 
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_candidates: int | None = 20_000,
-        n_features: int | None = 1_000,
-        rho: float | None = None,
-        *,
-        k: float = 2,
-        center: bool = False,
-        similarity: Similarity | None = None,
-        diagonal: bool = True,
-        estimator: Estimator = "auto",
-        sigma_factors: Sequence[float] = (1.0,),
-        sums: str | PathLike[str] | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_candidates = n_candidates
-        self.n_features = n_features
-        self.rho = rho
-        self.k = k
-        self.center = center
-        self.similarity = similarity
-        self.diagonal = diagonal
-        self.estimator = estimator
-        self.sigma_factors = sigma_factors
-        self.sums = sums
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_candidates: int | None = 20_000
+    n_features: int | None = 1_000
+    rho: float | None = None
+    _: KW_ONLY
+    k: float = 2
+    center: bool = False
+    similarity: Similarity | None = None
+    diagonal: bool = True
+    estimator: Estimator = "auto"
+    sigma_factors: Sequence[float] = (1.0,)
+    sums: str | PathLike[str] | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def with_rho(
         self,

@@ -123,8 +123,12 @@ class CorrectiveSolver:
         """Every combination of parameters has a meaning for rounds; what losses need of the targets is seen later."""
 
     def driver(self) -> CorrectiveDriver:
-        """The rounds, which keep features of the searched rows in half the memory that passes keep blocks in."""
-        return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * own_room(self.memory_limit).nbytes) // 2))
+        """The rounds, which keep features of the searched rows in half the memory that passes keep blocks in.
+
+        A search itself comes first: the rows and the ascent on them have 128 MiB.
+        """
+        left = max(0, own_room(self.memory_limit).nbytes - 2 * _SAMPLE_BYTES)
+        return CorrectiveDriver(min(KEPT_BYTES, int(CACHE_SHARE * left) // 2))
 
     def start(self, last: np.ndarray | None, dataset: Dataset) -> np.ndarray | None:
         """The points of the last fit, which further ones are added to; None after a game."""
