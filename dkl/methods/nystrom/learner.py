@@ -145,10 +145,10 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        # every column is the similarity to the first landmark: pages of zeros that nobody writes to take no memory, and
-        # a plan holds a matrix for each candidate
+        # every column is the similarity to the last landmark, so that a plan times products with all of them: pages of
+        # zeros that nobody writes to take no memory, and a plan holds a matrix for each candidate
         whitening = np.zeros((m, m))
-        whitening[:1] = 1.0
+        whitening[-1:] = 1.0
         projection = NystromProjection(self._planned_family(), np.zeros((m, width)), whitening, metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
