@@ -21,7 +21,7 @@ from dask.utils import format_bytes, parse_bytes
 from dkl.data.store.foreign import SHARED
 from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_again, usable_cores
+from dkl.process import free_memory, give_back_memory, mapped_later, usable_cores
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _STEP_BYTES, _SPARE_BYTES = 10_000_000, 4 << 20
 # What a worker came to hold between its first pass and its last: 2 to 35 MiB were seen.
 _GROWN_BYTES = 40 << 20
-# Code and constants of libraries that a pass uses, and that a process had given back when it was measured: 17 to 25
-# MiB were seen.
-_CODE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -246,7 +243,7 @@ def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, what a pass maps again of libraries included."""
     # What is kept for the next pass goes as soon as a pass has need of the room; what was given back comes again.
     kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
-    held = psutil.Process().memory_info().rss - kept + max(0, _CODE_BYTES - mapped_again())
+    held = psutil.Process().memory_info().rss - kept + mapped_later()
     return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
 
 
