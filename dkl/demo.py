@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.store.location import is_store
+from dkl.data.store.overwriting import is_store
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError

@@ -27,6 +27,7 @@ import zarr
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.data.store.abandoned import put_back
 from dkl.data.store.commit import staged
 from dkl.data.store.digests import json_digest
 from dkl.data.store.location import MARKER, Location
@@ -245,6 +246,9 @@ def _without_run(tree: object) -> object:
 def _read_marker(location: Location) -> dict[str, Any]:
     """The metadata of a whole model of a format that this version reads."""
     text = location.read("zarr.json")
+    if text is None:
+        put_back(location)
+        text = location.read("zarr.json")
     if text is None and not location.exists():
         raise FileNotFoundError(f"there is no model at {location.place}")
 

@@ -543,7 +543,8 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
             break
         started = time.perf_counter() - waited_seconds()
         read = reader.load(source.ticket(number))
-        seconds = max(time.perf_counter() - waited_seconds() - started, 1e-9)
+        # the clock is read last: a wait between the two must not be taken off a time that it is no part of
+        seconds = max(-waited_seconds() + time.perf_counter() - started, 1e-9)
         block, spent = block or read, spent + seconds
         # One block stands for all: the share of its rows in all rows is its share of the bytes.
         rates.append(source.stored_nbytes * (source.block_rows[number] / rows.n_rows) / seconds)

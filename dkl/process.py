@@ -215,8 +215,8 @@ def compiling() -> Iterator[Compiled]:
 class TwoForms:
     """A kernel in two forms that give the same bits: NumPy for the first numbers of a process, compiled for all others.
 
-    To compile takes as long as NumPy takes for millions of numbers, which a fit of few rows never comes to. A kernel
-    may be in Numba's cache, which is not looked at: a process then loses no more than those first numbers take.
+    To compile takes as long as NumPy takes for millions of numbers, which a fit of few rows never comes to. What an
+    earlier process has left in Numba's cache serves from the first number on.
 
     Parameters
     ----------
@@ -228,17 +228,28 @@ class TwoForms:
 
     def __init__(self, plain: Callable[..., None], compiled: Callable[..., None], numbers: int) -> None:
         self.plain, self.compiled = plain, compiled
-        self._left = numbers
+        self._left, self._has_looked = numbers, False
 
     def __call__(self, numbers: int, *arguments: Any) -> None:
         """Go through so many numbers."""
         # Threads may count wrongly together: since either form gives the same bits, nothing but time depends on it.
+        if not self._has_looked:
+            self._has_looked = True
+            self._left = 0 if _is_cached(self.compiled) else self._left
         if numbers > self._left or _AT_ONCE.is_set():
             self.compiled(*arguments)
             return
         # Calls count too: many small ones are what a server makes, and NumPy is slow to start.
         self._left -= numbers + _CALL_NUMBERS
         self.plain(*arguments)
+
+
+def _is_cached(kernel: Any) -> bool:
+    """Whether an earlier process has compiled a kernel of Numba, as it is now, and left it on disk."""
+    # Numba tells of it by no public name before a call; without these names a process only compiles later
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    look = getattr(file, "_load_index", None)
+    return look is not None and bool(look())
 
 
 @contextmanager

@@ -28,7 +28,7 @@ LEARNERS = {
     "game": lambda: dkl.MarginFeatures(n_features=HUGE, solver="game"),
     "joint": lambda: dkl.JointFeatures(n_candidates=HUGE),
     "tuned": lambda: dkl.TunedClassifier(n_features=HUGE),
-    "without settings": lambda: dkl.KernelClassifier(n_features=HUGE),
+    "steps": lambda: dkl.StepFeatures(n_features=HUGE),
     "tuned, adam": lambda: dkl.TunedClassifier(n_features=HUGE, solver="adam"),
 }
 
@@ -41,7 +41,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), resource.RLIM_INFINITY))
     said = {}
     for name, make in LEARNERS.items():
-        for machine in (False,) if name.startswith(("tuned", "without")) else (False, True):
+        for machine in (False,) if name.startswith("tuned") else (False, True):
             attempt = dkl.KernelClassifier(make()) if machine else make()
             try:
                 said[f"{name}, machine" if machine else name] = ["", str(dkl.plan(attempt, X, y).peak_bytes)]

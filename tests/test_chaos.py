@@ -48,15 +48,15 @@ def test_a_driver_that_is_struck_resumes_to_the_same_bits(drivers: Drivers, kind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(50))
-def test_drivers_that_are_struck_fifty_times_resume_to_the_same_bits(drivers: Drivers, number: int) -> None:
+@pytest.mark.parametrize("number", range(30))
+def test_drivers_that_are_struck_thirty_times_resume_to_the_same_bits(drivers: Drivers, number: int) -> None:
     drivers.run(kind_of(number), number)
     assert not drivers.tally.differences
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(50))
-def test_workers_that_are_struck_fifty_times_change_no_bit(workers: Workers, number: int) -> None:
+@pytest.mark.parametrize("number", range(30))
+def test_workers_that_are_struck_thirty_times_change_no_bit(workers: Workers, number: int) -> None:
     workers.run(kind_of(number), number)
     assert not workers.tally.differences
 

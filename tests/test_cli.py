@@ -732,6 +732,19 @@ def test_a_failure_is_one_message_and_exit_code_1(
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "random", "--rho", "1"], "--rho has no meaning"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "colour=red"], "no parameter 'colour'"),
         (["fit", "{labels.zarr}", "m.zarr", "--set", "loss=hinge", "--set", "loss=log_loss"], "more than once"),
+        *(
+            (["fit", "{labels.zarr}", "m.zarr", *text.split()], f"{text.split()[0]} and --set {name}=...")
+            for text, name in [
+                ("--features 8 --set n_features=10", "n_features"),
+                ("--features 8 --learner random --set n_features=10", "n_features"),
+                ("--features 8 --learner random --set features__n_features=10", "features__n_features"),
+                ("--loss hinge --set loss=log_loss", "loss"),
+                ("--alpha 1 --learner tuned --set lam=2", "lam"),
+                ("--seed 1 --set random_state=2", "random_state"),
+                ("--sigma 1 --set sigma=2", "sigma"),
+                ("--memory-limit 1GB --set memory_limit=2GB", "memory_limit"),
+            ]
+        ),
         (["fit", "{labels.zarr}", "m.zarr", "--sigma", "wide"], "median"),
         (["fit", "{labels.zarr}", "m.zarr", "--alpha", "strong"], "number, 'auto' or 'evidence'"),
         (["fit", "{labels.zarr}", "m.zarr", "--learner", "margin", "--candidates", "9"], "--candidates has no meaning"),

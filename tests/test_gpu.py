@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,19 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.projections import SparseProjection
+from dkl.features.step_projection import StepProjection
 from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
+from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
-from dkl.kernels.normal_equations import NewtonOptions, TrialSteps, newton_sums
+from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
+from dkl.kernels.slopes import squared_slopes
+from dkl.kernels.sums import feature_sums
 from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
@@ -61,7 +66,10 @@ from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
+from dkl.passes.memory import blocks_ahead, fit_limits
 from dkl.passes.reading import LOADER, gpu_row_bytes
+from dkl.passes.reductions import SumReduction
+from dkl.passes.room import ProcessMemory, own_cores
 from dkl.passes.work import Limits
 from dkl.planning import plan
 from dkl.protocols.records import Accumulator, BlockSum
@@ -70,6 +78,7 @@ from dkl.uncertainty.drift_sums import counts_record
 from tests.kernels import cases
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
+from tests.passes.sources import Source, room_of_bytes
 
 PLAYED = Path(__file__).parent / "played_gpu"
 # a search climbs by other roundings on a real GPU, to other peaks
@@ -106,11 +115,18 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
             pytest.skip(f"nothing to play a GPU with: {reason}")
     monkeypatch.syspath_prepend(str(PLAYED))
     compiled = device._compiled
+    device.STAGING.__init__()  # type: ignore[misc]
+    import cupy
+
+    violations: list[str] = cupy.violations
     yield "played"
     for name in [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupyx")]:
         del sys.modules[name]
     compiled.cache_clear()
     device._claimed_gpu.cache_clear()
+    # Its pieces and its stream are of the module that is gone.
+    device.STAGING.__init__()  # type: ignore[misc]
+    assert violations == []
 
 
 def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -227,7 +243,7 @@ def test_tuned_models_are_those_of_the_cpu(solver: str, gpu: str) -> None:
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective"])
+@pytest.mark.parametrize("name", ["newton", "multinomial", "tuned", "squares", "joint", "corrective", "game"])
 def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of columns are made there: what comes to the host of a row are its scores, not its features."""
     if gpu == "real":
@@ -244,6 +260,7 @@ def test_mapped_rows_stay_on_the_gpu(name: str, gpu: str, monkeypatch: pytest.Mo
         "squares": lambda: TunedRegressor(n_features=16, **options),
         "joint": lambda: JointFeatures(Gaussian(2.0), n_candidates=16, n_features=8, tol=0.05, **options),
         "corrective": lambda: MarginFeatures(n_features=12, **options),
+        "game": lambda: MarginFeatures(Gaussian(2.0), n_features=12, solver="game", **options),
     }[name]()
     came: list[tuple[int, ...]] = []
 
@@ -414,6 +431,7 @@ def test_two_blocks_are_read_ahead_of_one_on_a_gpu(gpu: str, monkeypatch: pytest
     X, y = rows(500)
     source = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=100).source
     asked: list[int] = []
+    monkeypatch.setattr("dkl.passes.room.usable_cores", lambda: 1)
     monkeypatch.setattr(LOADER, "read_ahead", lambda work, ticket: asked.append(ticket.number))
     with dask.config.set(scheduler="threads", num_workers=1):
         for where, expected in (("cpu", [1, 2, 3, 4]), ("gpu", [1, 2, 2, 3, 3, 4, 4])):
@@ -647,34 +665,41 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
 ) -> None:
     """Scores, losses, slopes and Hessians of a block of several tiles are made there, and are those of the CPU."""
     generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
-    X, g = rows(600)[0], 3
-    classes = generator.integers(0, g, 600)
+    X, g = rows(400)[0], 3
+    classes = generator.integers(0, g, 400)
     targets = np.where(classes[:, None] == np.arange(g), 1.0, -1.0)
     if loss in ("huber", "pinball", "poisson", "gamma"):
-        targets = generator.gamma(2.0, size=(600, g))
-    by_row = {"of rows": (600,), "of rows and models": (600, g), "all alike": ()}[weights]
-    weight = np.broadcast_to(generator.choice([0.0, 1.0, 2.5], by_row) if by_row else np.ones(600), by_row or (600,))
+        targets = generator.gamma(2.0, size=(400, g))
+    by_row = {"of rows": (400,), "of rows and models": (400, g), "all alike": ()}[weights]
+    weight = np.broadcast_to(generator.choice([0.0, 1.0, 2.5], by_row) if by_row else np.ones(400), by_row or (400,))
     points, directions = generator.normal(size=(2, g, 17)) * 0.3
     lengths = np.array([[1.0, 0.5, 0.1]]) * (np.ones((1, 1)) if loss == "softmax" else np.ones((g, 1)))
     quantiles = (0.1, 0.5, 0.9) if loss == "pinball" else None
-    for models in ((points, directions), (0.0 * points, 0.0 * directions)):
-        for columns, follows in (((0, 17), ()), ((5, 12), ()), (None, ()), ((0, 17), (False, True))):
-            of = (0,) if loss == "softmax" or not follows else (0, 2)
-            options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)
-            given = (targets, weight, feature_map, TrialSteps(*models, lengths), options)
-            expected = newton_sums(X, *given)
-            monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
-            there = device.rows_on(X, "gpu")
-            if gpu == "played":
-                import cupy
+    models, at_zero = (points, directions), (0.0 * points, 0.0 * directions)
+    whole = (0, 17)
+    for (point, direction), columns, follows in (
+        (models, whole, ()),
+        (models, (5, 12), ()),
+        (models, None, ()),
+        (models, whole, (False, True)),
+        (at_zero, whole, ()),
+    ):
+        of = (0,) if loss == "softmax" or not follows else (0, 2)
+        options = NewtonOptions(loss, columns, of, follows=follows[: len(of)], dtype="float64", quantiles=quantiles)
+        given = (targets, weight, feature_map, TrialSteps(point, direction, lengths), options)
+        expected = newton_sums(X, *given)
+        monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 15))
+        there = device.rows_on(X, "gpu")
+        if gpu == "played":
+            import cupy
 
-                waits = cupy.counts["waits"]
-            found = newton_sums(there, *given)
-            if gpu == "played":
-                assert cupy.counts["waits"] - waits == 1
-            assert set(found) == set(expected)
-            for name, value in expected.items():
-                np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+            waits = cupy.counts["waits"]
+        found = newton_sums(there, *given)
+        if gpu == "played":
+            assert cupy.counts["waits"] - waits == 1
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize(("sigma", "alpha", "again"), [(1.0, 1e-3, False), (6.0, 1e-4, False), (6.0, 1e-6, True)])
@@ -740,6 +765,302 @@ def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: 
     found = SUMS[name](X, S)
     assert cupy.counts["waits"] - before["waits"] == 1
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+SMALL_PIECE = 256
+
+
+@pytest.fixture
+def staging(gpu: str, monkeypatch: pytest.MonkeyPatch) -> device.Staging:
+    """Pieces of 256 bytes, so that a few rows take many of them."""
+    monkeypatch.setattr(device, "_PIECE_BYTES", SMALL_PIECE)
+    return device.Staging()
+
+
+def test_rows_come_to_the_gpu_through_few_pieces_that_are_used_again(staging: device.Staging, gpu: str) -> None:
+    """Also where whoever sent them has written over them since, and for blocks of several precisions and shapes."""
+    generator, sent = np.random.default_rng(0), []
+    for number in range(30):
+        X = (100 * generator.normal(size=(40 + number, 3))).astype(("float32", "int8", "float64")[number % 3])
+        sent.append((X.copy(), *staging.send(X, 2 * SMALL_PIECE)))
+        X[:] = 0
+    for expected, there, arrival in reversed(sent):
+        arrival.wait()
+        np.testing.assert_array_equal(device.on_host(there), expected)
+    assert staging.nbytes == 2 * SMALL_PIECE
+    if gpu == "played":
+        import cupyx
+
+        assert cupyx.pinned == [SMALL_PIECE] * 2
+    staging.clear()
+    assert staging.nbytes == 0
+
+
+def test_threads_that_send_rows_share_one_piece(staging: device.Staging) -> None:
+    def sent(number: int) -> bool:
+        X = np.full((100, 4), float(number))
+        there, arrival = staging.send(X, SMALL_PIECE)
+        arrival.wait()
+        return bool(np.array_equal(device.on_host(there), X))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(sent, range(100)))
+    assert staging.nbytes == SMALL_PIECE
+
+
+def test_a_machine_that_pins_no_more_makes_do_with_what_it_has(
+    staging: device.Staging, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu == "real":
+        pytest.skip("a real machine pins as much as it likes")
+    import cupyx
+
+    asked, pinned = [], cupyx.empty_pinned
+
+    def some(*given: Any) -> np.ndarray:
+        asked.append(given)
+        if len(asked) > most:
+            raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+        return pinned(*given)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(cupyx, "empty_pinned", some)
+    X, most = rows()[0], 3
+    there, arrival = staging.send(X, 1 << 20)
+    arrival.wait()
+    np.testing.assert_array_equal(there.get(), X)
+    assert staging.nbytes == 3 * SMALL_PIECE
+    assert len(asked) == 4
+    most = 0
+    with pytest.raises(RuntimeError, match="out of memory"):
+        device.Staging().send(X, 1 << 20)
+
+
+@pytest.mark.parametrize("fault", ["a piece used too early", "no wait", "memory still in use", "memory free too early"])
+def test_a_played_gpu_notices_copies_that_nothing_waits_for(
+    fault: str, staging: device.Staging, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu == "real":
+        pytest.skip("a real GPU leaves it to chance")
+    import cupy
+
+    X = rows()[0]
+    if fault == "a piece used too early":
+        monkeypatch.setattr(cupy.cuda.Event, "done", True)
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        arrival.wait()
+        assert not np.array_equal(there.get(), X)
+    elif fault == "no wait":
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        for use in (lambda: there + 1, lambda: there.get(), lambda: there[:3].sum(), lambda: cupy.sum(there)):
+            with pytest.raises(RuntimeError, match="nothing has waited for the copy"):
+                use()
+        arrival.wait()
+        np.testing.assert_array_equal(there.get(), X)
+    elif fault == "memory still in use":
+        monkeypatch.setattr(cupy.cuda.Stream, "wait_event", lambda stream, event: None)
+        with pytest.raises(RuntimeError, match="memory that earlier work on the null stream may still use"):
+            staging.send(X, 2 * SMALL_PIECE)
+    else:
+        there, arrival = staging.send(X, 2 * SMALL_PIECE)
+        # Whoever forgets rows on their way does no harm while the pieces know of them.
+        del there
+        assert cupy.violations == []
+        arrival._rows = None
+        assert [said.endswith("a copy was on its way to it") for said in cupy.violations] == [True]
+        cupy.violations.clear()
+
+
+def test_passes_over_a_store_send_rows_through_pinned_memory(
+    gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of four tasks at once, of which two compute; what they hold of it the memory of the pass counts."""
+    monkeypatch.setattr(device, "_PIECE_BYTES", SMALL_PIECE)
+    X = np.random.default_rng(0).normal(size=(3_000, 4))
+    source, sent = create_dataset(tmp_path / "rows.zarr", X, rows_a_block=100).source, []
+    send, staged = device.STAGING.send, []
+
+    def watched(X: np.ndarray, most_bytes: int) -> Any:
+        staged.append(most_bytes)
+        sent.append(len(X))
+        return send(X, most_bytes)
+
+    monkeypatch.setattr(device.STAGING, "send", watched)
+    LOADER.clear()
+    found = []
+    for budget in (None, 0):
+        with dask.config.set({"scheduler": "threads", "num_workers": 4, "dkl.gpu-rows-bytes": budget}):
+            found += [run_pass(source, (COLUMN_SUMS,), device="gpu").results[0]["sums"] for _ in range(2)]
+    # The first pass sends all rows, the second finds them there; without a budget both of the others do.
+    assert sent == [100] * 90
+    assert set(staged) == {8 * SMALL_PIECE}
+    assert 0 < device.STAGING.nbytes <= 8 * SMALL_PIECE
+    for sums in found:
+        np.testing.assert_allclose(sums, X.sum(axis=0), rtol=1e-12)
+    LOADER.clear()
+
+
+def test_pinned_memory_is_a_part_of_the_memory_of_a_pass(gpu: str) -> None:
+    """Two pieces a task, up to 256 MiB, and none where there is no room for one."""
+    MiB = 1 << 20
+    assert [device.staging_bytes(n, 1 << 40) // MiB for n in (1, 4, 8, 100)] == [32, 128, 256, 256]
+    assert [device.staging_bytes(4, room * MiB) // MiB for room in (15, 16, 100)] == [0, 16, 96]
+    source = Source((1_000,) * 8)
+    for where, room, expected in (("gpu", 1 << 30, 32 * MiB), ("gpu", 10 * MiB, 0), ("cpu", 1 << 30, 0)):
+        given: Any = {"n_threads": 1, "room": room_of_bytes(room), "device": where}
+        projection = fit_limits(source, (COLUMN_SUMS,), **given)
+        assert projection.items.get("pinned memory on the way to a GPU", 0) == projection.limits.staged == expected
+        assert projection.fits
+
+
+@pytest.mark.parametrize(("cores", "n_threads", "expected"), [(16, 1, 15), (16, 16, 2), (16, 4, 3), (1, 1, 2)])
+def test_all_cores_of_a_process_decode_for_its_gpu(cores: int, n_threads: int, expected: int) -> None:
+    given = {"is_inline": False, "cores": cores, "n_threads": n_threads}
+    assert blocks_ahead("gpu", **given) == expected  # type: ignore[arg-type]
+    assert blocks_ahead("cpu", **given) == 1  # type: ignore[arg-type]
+    memories = [ProcessMemory(str(number), 0, "host", 1 << 30, cores=cores) for number in range(2)]
+    assert own_cores(memories) == max(1, cores // 2)
+
+
+COUNTED = Gaussian(2.0).draw(8, 6, seed=0)
+ROWS_OF_A_BLOCK = 2_000
+
+
+def sums_of_weights(n_weights: int) -> Any:
+    return lambda X: feature_sums(X, np.ones((ROWS_OF_A_BLOCK, n_weights)), COUNTED)
+
+
+def scaled_map(projected_by: FeatureMap, kind: str | None = None) -> Any:
+    feature_map = replace(projected_by, scaler=cases.scaler(kind, 6))
+    return lambda X: map_rows(X, feature_map)
+
+
+def step_map() -> FeatureMap:
+    columns = np.arange(10).reshape(5, 2) % 6
+    projection = StepProjection(columns, np.full((5, 2), 0.1), np.zeros((5, 2), np.int8), np.full(6, 2.0))
+    return FeatureMap("steps", projection, np.ones(5))
+
+
+def newton_step(loss: Any, n_models: int, columns: tuple[int, int] | None) -> Any:
+    targets = np.where(np.arange(ROWS_OF_A_BLOCK)[:, None] % 3 == np.arange(n_models), 1.0, -1.0)
+    trial = TrialSteps(*np.full((2, n_models, 17), 0.1), np.ones((1 if loss == "softmax" else n_models, 1)))
+    of = (0,) if loss == "softmax" else tuple(range(n_models))
+    options = NewtonOptions(loss, columns, of if columns else ())
+    return lambda X: newton_sums(X, targets, np.ones(len(targets)), COUNTED, trial, options)
+
+
+def corrective_step(X: Any) -> Any:
+    targets = (
+        np.sign(np.arange(ROWS_OF_A_BLOCK) % 2 - 0.5)[:, None],
+        np.ones(ROWS_OF_A_BLOCK),
+        np.zeros(ROWS_OF_A_BLOCK),
+    )
+    old, new = np.append(np.arange(12), 16), np.arange(12, 16)
+    round_ = CorrectiveRound(loss_of("squared_hinge"), np.full((1, 17), 0.1), old, new, True, None, ((0, 13),))
+    return corrective_sums(X, targets, COUNTED, round_)
+
+
+BLOCKS: dict[str, Any] = {
+    "sums of waves, 1 weight a row": sums_of_weights(1),
+    "sums of waves, 8 weights a row": sums_of_weights(8),
+    "map to waves": scaled_map(COUNTED),
+    "map to waves, scaled by quantiles": scaled_map(COUNTED, "quantile"),
+    "kernel to landmarks": scaled_map(
+        FeatureMap("nystrom", NystromProjection(Gaussian(2.0), np.arange(48.0).reshape(8, 6), np.eye(8)), np.ones(8))
+    ),
+    "steps": scaled_map(step_map()),
+    "slopes of 1 model": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((1, 16))),
+    "slopes of 10 models": lambda X: squared_slopes(X, np.ones(ROWS_OF_A_BLOCK), COUNTED, np.ones((10, 16))),
+    "gradients in frequencies, 10 weights a row": lambda X: gradient_sums(X, np.ones((ROWS_OF_A_BLOCK, 10)), COUNTED),
+    "squared error, with its Hessian": newton_step("squared_error", 1, (0, 17)),
+    "squared error, gradient": newton_step("squared_error", 1, None),
+    "squared hinge, three classes, with Hessians": newton_step("squared_hinge", 3, (0, 17)),
+    "log loss, with its Hessian": newton_step("log_loss", 1, (0, 17)),
+    "softmax, three classes": newton_step("softmax", 3, (0, 17)),
+    "corrective round": corrective_step,
+}
+
+
+def test_a_block_asks_no_more_of_a_gpu_than_the_page_says(gpu: str) -> None:
+    """Calls that start work there, waits for it, and copies to it: of the second block, whose maps are there."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    page = (Path(__file__).parents[1] / "examples" / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
+    lines = [line.split(" | ") for line in page.partition("## What the host asks for")[2].splitlines()]
+    said = {line[0].removeprefix("| "): line[-1].removesuffix(" |") for line in lines if len(line) == 3}
+    most = {name: [int(number) for number in said[name].split(", ")] for name in BLOCKS}
+    X = np.random.default_rng(0).normal(size=(ROWS_OF_A_BLOCK, 6)).astype(np.float32)
+    there, found = device.rows_on(X, "gpu"), {}
+    for name, compute in BLOCKS.items():
+        compute(there)
+        before, copies = dict(cupy.counts), len(cupy.copied)
+        compute(there)
+        calls, waits = (cupy.counts[what] - before[what] for what in ("launches", "waits"))
+        found[name] = [calls, waits, len(cupy.copied) - copies]
+    more = {name: asked for name, asked in found.items() if any(np.greater(asked, most[name]))}
+    assert more == {}
+
+
+ROUNDS: dict[str, Any] = {
+    "corrective round": lambda: MarginFeatures(n_features=12, device="gpu", random_state=0),
+    "newton step": lambda: KernelClassifier(
+        RandomFeatures(Gaussian(2.0), n_features=16),
+        loss="log_loss",
+        solver="newton",
+        alpha=1e-4,
+        calibrate=False,
+        device="gpu",
+        random_state=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_after_the_first_pass_nothing_of_a_row_is_copied_or_computed_on_the_host(
+    name: str, gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where rows and targets fit on the GPU; of those that do not fit, both are sent again."""
+    if gpu == "real":
+        pytest.skip("the copies of the real CuPy are not counted")
+    import cupy
+
+    n, passes, models = 5_000, [], []
+    X = np.random.default_rng(0).normal(size=(2 * n, 6)).astype(np.float32)
+    data = create_dataset(tmp_path / "rows.zarr", X, (X[:, 0] * X[:, 1] > 0).astype(np.int8), rows_a_block=n)
+    of_block, targets = SumReduction.of_block, NewtonTargets.__call__
+    made: list[int] = []
+
+    def counted(reduction: Any, block: Any, columns: Any) -> Any:
+        before, targets_before = len(cupy.copied), len(made)
+        found = of_block(reduction, block, columns)
+        if reduction.record.name == name:
+            passes.append((sum(cupy.copied[before:]), len(made) - targets_before))
+        assert LOADER._cache.there <= (budget or 1 << 30)
+        return found
+
+    monkeypatch.setattr(SumReduction, "of_block", counted)
+    monkeypatch.setattr(NewtonTargets, "__call__", lambda self, block: made.append(block.index) or targets(self, block))
+    for budget in (None, X.nbytes):
+        LOADER.clear()
+        passes.clear()
+        with dask.config.set({"scheduler": "synchronous", "dkl.gpu-rows-bytes": budget}):
+            learner = ROUNDS[name]().fit(data)
+        models.append(learner.linear_.coef_ if name == "newton step" else learner.transform(X[:50]))
+        first, later = passes[:2], passes[2:]
+        assert len(later) > 2
+        assert min(nbytes for nbytes, _ in first) >= n
+        assert [calls for _, calls in first] == [1, 1]
+        if budget is None:
+            # models and frequencies, of which a block of more rows has no more
+            assert max(nbytes for nbytes, _ in later) < n
+            assert {calls for _, calls in later} == {0}
+        else:
+            # one block stays with its targets, which leave no room for the other
+            assert min(nbytes for nbytes, _ in later) < n <= max(nbytes for nbytes, _ in later)
+            assert {calls for _, calls in later} == {0, 1}
+    LOADER.clear()
+    np.testing.assert_array_equal(*models)
 
 
 def test_processes_side_by_side_take_different_gpus(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
@@ -277,6 +278,26 @@ def test_a_machine_of_more_features_than_memory_holds_is_refused_before_they_are
         act(KernelClassifier("random", n_features=n_features, random_state=0), X, X[:, 0] > 0)
 
 
+@pytest.mark.parametrize("n_features", [10**5, 10**9, 10**12])
+@pytest.mark.parametrize("features", ["auto", "nystrom", "aligned", "coordinates", "random", "steps"])
+def test_a_plan_refuses_the_features_that_a_fit_in_memory_refuses_and_no_others(features: str, n_features: int) -> None:
+    """The number of features is a bound; landmarks, candidates and what an effort allows are never more than that."""
+    X = np.random.default_rng(0).normal(size=(150, 3))
+    few: Any = {
+        "aligned": dkl.AlignedFeatures(n_candidates=100),
+        "coordinates": dkl.AlignedFeatures(dkl.Coordinates(), n_candidates=None),
+    }
+    machine = KernelClassifier(few.get(features, features), n_features=n_features, effort="fast", random_state=0)
+    if features in ("random", "steps"):
+        if n_features > 10**5:
+            for act in (plan, lambda *given: given[0].fit(*given[1:])):
+                with pytest.raises(dkl.errors.MemoryLimitError, match=r"a linear model on so many features.*iB"):
+                    act(machine, X, X[:, 0] > 0)
+        return
+    assert plan(machine, X, X[:, 0] > 0).n_passes > 0
+    assert machine.fit(X, X[:, 0] > 0).feature_map_.n_features <= 200
+
+
 def test_what_no_memory_holds_is_said_by_its_sum_and_never_drawn() -> None:
     """Of every learner, with a billion features, candidates or landmarks, alone and under a machine."""
     program = [sys.executable, "-m", "tests.plan_huge", str(6 << 30)]
@@ -304,8 +325,25 @@ IN_MEMORY = [
 @pytest.mark.parametrize("learner", IN_MEMORY, ids=lambda learner: type(learner).__name__)
 def test_a_fit_of_rows_in_memory_says_the_sum_before_it_draws(learner: Any) -> None:
     X = np.random.default_rng(0).normal(size=(60, 4))
-    with pytest.raises(MemoryError, match=r"frequencies .*iB"):
+    with pytest.raises(MemoryError, match=r"(frequencies|a linear model on so many features).*iB"):
         learner.fit(X, X[:, 0] > 0.0)
+
+
+def test_a_plan_takes_no_memory_for_the_matrices_of_landmarks_that_it_counts() -> None:
+    rows = as_dataset(np.zeros((6_000, 2), np.float32), np.arange(6_000) % 2)
+    before = psutil.Process().memory_info().rss
+    maps = [dkl.NystromFeatures(n_features=6_000).planned_map(rows) for _ in range(4)]
+    assert all(one.n_features == 6_000 for one in maps)
+    assert psutil.Process().memory_info().rss - before < 100 << 20  # of 1.1 GB
+
+
+@pytest.mark.parametrize("act", [plan, lambda learner, X, y: learner.fit(X, y)], ids=["plan", "fit"])
+@pytest.mark.parametrize("name", ["learner", "machine"])
+def test_more_landmarks_than_memory_holds_the_matrices_of_are_refused_by_their_sum(name: str, act: Any) -> None:
+    X = np.arange(400_000.0, dtype=np.float32).reshape(-1, 1)
+    many: Any = dkl.NystromFeatures(n_features=len(X), random_state=0)
+    with pytest.raises(dkl.errors.MemoryLimitError, match=r"400,000 landmarks: .*iB"):
+        act(KernelClassifier(many, random_state=0) if name == "machine" else many, X, np.arange(len(X)) % 2)
 
 
 def test_a_plan_of_the_shell_says_the_sum_of_a_billion_features(tmp_path: Path) -> None:

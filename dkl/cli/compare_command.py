@@ -17,8 +17,8 @@ from dkl.cli.command import Result, Running, command, stderr
 from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
-from dkl.data.store.location import is_store
 from dkl.data.store.outputs import written_whole
+from dkl.data.store.overwriting import is_store
 
 if TYPE_CHECKING:
     from dkl.model_selection.comparison import Comparison

@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture, score_facts, scores_table, written
 from dkl.cli.output_checks import OutputFolder
-from dkl.data.store.location import is_store
+from dkl.data.store.overwriting import is_store
 
 if TYPE_CHECKING:
     from dkl.demo import Grown

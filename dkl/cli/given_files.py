@@ -55,7 +55,7 @@ def store_of(
         Of the order of the rows, and of the splits.
     task : {"auto", "classification", "regression"}
     """
-    from dkl.data.store.location import is_store
+    from dkl.data.store.overwriting import is_store
 
     if data.rstrip("/").endswith(".zarr") or is_store(data):
         if said := [*roles.given, *text.given]:

@@ -368,7 +368,7 @@ def predict(
     from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
     from dkl.data.exposure import exposure_of_fit
-    from dkl.data.store.location import is_store
+    from dkl.data.store.overwriting import is_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])

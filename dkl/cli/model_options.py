@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -28,6 +28,15 @@ FEATURES, CANDIDATES, FAMILY, MACHINE = "Features", "Candidates", "Family", "Lin
 _FEATURES = 1_000
 # Options about features that the machine has, too, whatever features it chooses.
 KNOBS = ("features", "scaling", "sigma")
+# The parameters that an option gives, where they have other names than the option.
+_PARAMETERS = {
+    "learner": ("features",),
+    "features": ("n_features", "n_landmarks"),
+    "candidates": ("n_candidates",),
+    "sigma": ("sigma", "family"),
+    "alpha": ("alpha", "lam"),
+    "seed": ("random_state",),
+} | dict.fromkeys(("nu", "order", "degree", "sampling", "pairing"), ("family",))
 # Losses that no labels have,
 # spelled out, since a typing error is answered before NumPy is loaded; a test compares them
 OF_NUMBERS = ("poisson", "gamma", "huber", "pinball", "epsilon_insensitive")
@@ -402,7 +411,9 @@ def estimator_from(
         elif parameters.get("loss") in ("pinball", "poisson", "gamma") and not is_stochastic:
             # these are fitted by Newton steps whatever the features are, unless stochastic ones are asked for
             parameters = {"alpha": "auto", **parameters}
-    parameters |= options.settings
+    settings = options.settings
+    _check_given_once(settings, features, options, compute)
+    parameters |= settings
     known = estimator.get_params(deep=True)
     for name in parameters:
         if name not in known:
@@ -410,6 +421,21 @@ def estimator_from(
                 f"{type(estimator).__name__} has no parameter {name!r}; it has {', '.join(sorted(known))}"
             )
     return estimator.set_params(**parameters)
+
+
+def _check_given_once(settings: dict[str, Any], *options: FeatureOptions | MachineOptions | Compute) -> None:
+    """Refuse --set NAME=VALUE beside the option that gives the same parameter: one of both would be ignored."""
+    for group in options:
+        # what learns the features is a parameter of the machine, with parameters of its own
+        prefixes = ("",) if isinstance(group, MachineOptions) else ("", "features__")
+        for option in fields(group):
+            if getattr(group, option.name) == option.default:
+                continue
+            for parameter in _PARAMETERS.get(option.name, (option.name,)):
+                for name in (f"{prefix}{parameter}" for prefix in prefixes):
+                    if name in settings:
+                        given = f"--{option.name.replace('_', '-')}"
+                        raise typer.BadParameter(f"{given} and --set {name}=... give the same parameter; give one")
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

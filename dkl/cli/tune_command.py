@@ -93,7 +93,9 @@ def tune(
         check_before(table, "table of trials", overwrite=overwrite, inputs=read, is_own=_is_table_of_trials)
     dataset = held.of(chosen_split(store, split, "train"))
     if features == FeatureOptions():
-        features = replace(features, learner="nystrom", features=max(1, min(_LANDMARKS, dataset.n_rows // 4)))
+        size = max(1, min(_LANDMARKS, dataset.n_rows // 4))
+        is_set = "features__n_landmarks" in machine.settings
+        features = replace(features, learner="nystrom", features=None if is_set else size)
     estimator = estimator_from(features, machine, task=dataset.task, compute=compute, running=running)
     # The estimator is made here, so that options with no meaning are refused before the search begins.
     started = time.perf_counter()

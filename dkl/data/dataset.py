@@ -15,9 +15,9 @@ import zarr
 from scipy import sparse
 
 from dkl.data.checks import whole_number
+from dkl.data.counts import warn_if_unmixed
 from dkl.data.description import Description, describe_rows
 from dkl.data.given import GivenRows, GivenValues
-from dkl.data.label_mixing import warn_if_unmixed
 from dkl.data.labels import TaskChoice
 from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task

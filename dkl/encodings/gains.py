@@ -13,7 +13,6 @@ import numpy as np
 
 from dkl.encodings.target_means import FoldTotals
 from dkl.linear.judge import is_clear
-from dkl.solvers.squared_sums import squared_losses
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
 """A mean gain over folds is clear if it exceeds this share of the squared error by this number of standard errors."""
@@ -45,22 +44,21 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     totals : FoldTotals
         Defines the folds that models for a fold are fitted to; a fold without any is left out of the result.
     """
-    gains = []
-    for fold in range(1, len(moments)):
-        others = totals.others(fold)
-        if not others or not squares[fold] > 0:
-            continue
-        A, b = moments[others].sum(axis=0), answers[others].sum(axis=0)
-        # columns of unit length, so that what counts as singular does not depend on units
-        length = np.sqrt(np.maximum(np.diagonal(A), np.finfo(np.float64).tiny))
-        errors = []
-        for k in (len(b) - 1, len(b)):
-            scaled = A[:k, :k] / np.outer(length[:k], length[:k])
-            w = np.linalg.lstsq(scaled, b[:k] / length[:k], rcond=1e-9)[0] / length[:k]
-            own = moments[fold, :k, :k], answers[fold : fold + 1, :k], squares[fold : fold + 1]
-            errors.append(float(squared_losses(*own, w[None])[0]))
-        gains.append((errors[0] - errors[1]) / max(errors[0], np.finfo(np.float64).tiny))
-    return np.array(gains)
+    folds = [fold for fold in range(1, len(moments)) if totals.others(fold) and squares[fold] > 0]
+    if not folds:
+        return np.zeros(0)
+    A, b = (np.stack([sums[totals.others(fold)].sum(axis=0) for fold in folds]) for sums in (moments, answers))
+    # columns of unit length, so that what counts as singular does not depend on units
+    length = np.sqrt(np.maximum(np.einsum("fii->fi", A), np.finfo(np.float64).tiny))
+    errors = []
+    for k in (b.shape[1] - 1, b.shape[1]):
+        unit = length[:, :k]
+        # least squares of all folds at once
+        inverses = np.linalg.pinv(A[:, :k, :k] / (unit[:, :, None] * unit[:, None]), rcond=1e-9, hermitian=True)
+        w = np.einsum("fij,fj->fi", inverses, b[:, :k] / unit) / unit
+        own = np.einsum("fi,fij,fj->f", w, moments[folds, :k, :k], w)
+        errors.append(squares[folds] - 2.0 * np.einsum("fi,fi->f", w, answers[folds, :k]) + own)
+    return (errors[0] - errors[1]) / np.maximum(errors[0], np.finfo(np.float64).tiny)
 
 
 def cross_moments(

@@ -286,9 +286,10 @@ class NumberTrial(CategoryFit):
         own = []
         for place in range(1, len(shape)):
             others = tuple(axis for axis in range(1, len(shape)) if axis != place)
-            N = np.insert(weight[:, 1:].reshape(shape).sum(axis=others), 0, 0.0, axis=1)
-            of_targets = targets[:, :, 1:].reshape(-1, *shape).sum(axis=tuple(axis + 1 for axis in others))
-            S = np.insert(of_targets, 0, 0.0, axis=2)
+            # the code 0, of missing values, is in no sum
+            N, S = (np.zeros((*sums.shape[:-1], shape[place] + 1)) for sums in (weight, targets))
+            N[:, 1:] = weight[:, 1:].reshape(shape).sum(axis=others)
+            S[:, :, 1:] = targets[:, :, 1:].reshape(-1, *shape).sum(axis=tuple(axis + 1 for axis in others))
             own.append(fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0))
         return own
 

@@ -55,9 +55,10 @@ class StepProjection:
     @property
     def factors(self) -> list[tuple[Factor, ...]]:
         """The factors of each atom, as many as it has."""
+        # lists: of single numbers they are much faster than arrays
+        parts = (self.columns.tolist(), self.thresholds.tolist(), self.kinds.tolist())
         return [
-            tuple((int(j), float(t), int(kind)) for j, t, kind in zip(*atom, strict=True) if j >= 0)
-            for atom in zip(self.columns, self.thresholds, self.kinds, strict=True)
+            tuple(factor for factor in zip(*atom, strict=True) if factor[0] >= 0) for atom in zip(*parts, strict=True)
         ]
 
     @property

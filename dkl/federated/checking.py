@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
+from dkl.data.labels import LARGEST_TARGET
 from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.federated.agreement import MOST_ROWS, Agreement, node_array
@@ -143,7 +144,8 @@ def _gram_bounds(
         yield "gram", squares[:-1] <= (1.0 + _SINGLE) * amplitudes**2 * weight
     if "cross" in sums:
         of_targets = sums["squares"].ravel()
-        yield "squares", of_targets >= 0.0
+        with np.errstate(over="ignore"):
+            yield "squares", (of_targets >= 0.0) & (of_targets <= np.float64(LARGEST_TARGET) ** 2 * weight)
         largest = (1.0 + _SINGLE) * np.outer(np.sqrt(of_targets), lengths)
         yield "cross", np.abs(sums["cross"].reshape(largest.shape)) <= largest
 

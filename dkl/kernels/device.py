@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pickle
 import shutil
 import sys
 import tempfile
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial, wraps
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -60,6 +63,10 @@ Device = Literal["cpu", "gpu", "mixed"]
 _TILE_BYTES, _LEAST_TILE_BYTES = 1 << 28, 1 << 22
 # Arrays of a tile that are alive at once: rows, scaled rows, angles, features, and for products features in float64.
 _ARRAYS_OF_A_TILE = 6
+# Bytes of a piece of pinned memory, by way of which rows come to a GPU, and how many there are at most: a thread fills
+# one in some 2 ms, at 8 GB/s, and the GPU fetches it in 0.3 ms, at 55 GB/s (measured), so that seven threads that fill
+# pieces keep up with it.
+_PIECE_BYTES, _MOST_PIECES = 1 << 24, 16
 _THREADS = 128
 # Blocks of threads that go through rows, of which each takes several where there are more: some for each processor.
 _MOST_BLOCKS = 4096
@@ -191,8 +198,61 @@ def _claim_anew() -> None:
     _claimed_gpu.cache_clear()
 
 
-def place(block: Block, device: Device) -> Block:
+@dataclass(frozen=True, eq=False)
+class PlacedBlock(Block):
+    """A block whose rows X are on a GPU, or on their way there; everything else is on the host.
+
+    Parameters
+    ----------
+    arrival : Arrival or None
+        What is waited for before the rows are used; None where the stream that computes has copied them.
+    beside : Beside or None
+        Where what is made of the block on the host may stay on the GPU for the next pass.
+    """
+
+    arrival: Arrival | None = None
+    beside: Beside | None = None
+
+
+class Beside:
+    """What is kept on a GPU beside the rows of one block for the next pass: the last of each name.
+
+    Parameters
+    ----------
+    claim : callable
+        Whether so many bytes more may be kept there; fewer than none are given back.
+    """
+
+    def __init__(self, claim: Callable[[int], bool]) -> None:
+        self._claim = claim
+        self._kept: dict[str, tuple[bytes, tuple[Any, ...], int]] = {}
+
+    def get(self, name: str, key: bytes) -> tuple[Any, ...] | None:
+        """The arrays that were kept under a name, if it was with this key."""
+        known, arrays, _ = self._kept.get(name, (b"", (), 0))
+        return arrays if known == key else None
+
+    def put(self, name: str, key: bytes, arrays: tuple[Any, ...]) -> None:
+        """Keep arrays in the place of the last ones of this name, while there is room."""
+        nbytes = sum(array.nbytes for array in arrays if array is not None)
+        before = self._kept.pop(name, (b"", (), 0))[2]
+        if self._claim(nbytes - before):
+            self._kept[name] = key, arrays, nbytes
+        else:
+            self._claim(-before)
+
+
+def place(block: Block, device: Device, *, staged: int = 0, claim: Callable[[int], bool] | None = None) -> Block:
     """The block with its rows X on `device`; everything else stays on the host.
+
+    Parameters
+    ----------
+    block : Block
+    device : {"cpu", "gpu", "mixed"}
+    staged : int
+        Bytes of pinned memory by way of which dense rows may come to a GPU; 0 leaves that to CuPy.
+    claim : callable or None
+        As of `Beside`.
 
     Raises
     ------
@@ -200,7 +260,66 @@ def place(block: Block, device: Device) -> Block:
         As `resolve_device`: a worker that came later may lack what the others have.
     """
     here = resolve_device(device)
-    return block if here == "cpu" else replace(block, X=rows_on(block.X, here))
+    if here == "cpu":
+        return block
+    arrival, X = None, block.X
+    if staged and isinstance(X, np.ndarray) and X.size and X.flags.c_contiguous:
+        X, arrival = STAGING.send(X, staged)
+    else:
+        X = rows_on(X, here)
+    parts = {part.name: getattr(block, part.name) for part in fields(Block)}
+    return PlacedBlock(**{**parts, "X": X}, arrival=arrival, beside=None if claim is None else Beside(claim))
+
+
+def wait_for_rows(block: Block) -> None:
+    """All that this thread asks of the GPU from now on comes after the rows of the block have arrived there."""
+    if isinstance(block, PlacedBlock) and block.arrival is not None:
+        block.arrival.wait()
+
+
+def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarray | None, ...]]) -> tuple[Any, ...]:
+    """What is made of a block on the host, on the GPU that has its rows; kept there for the next pass if it may be.
+
+    Parameters
+    ----------
+    block : Block
+        With its rows on a GPU.
+    name : str
+        Under which the last of these arrays are kept.
+    make : callable
+        Pure. What it makes is known again by its pickle; where it has none, it is made anew in each pass.
+
+    Returns
+    -------
+    tuple of CuPy array or None
+        Whole numbers from -128 to 127 are kept as single bytes, whatever `make` makes them in.
+    """
+    beside = block.beside if isinstance(block, PlacedBlock) else None
+    key = None if beside is None else _fingerprint(make)
+    found = None if beside is None or key is None else beside.get(name, key)
+    if found is None:
+        xp = array_module(block.X)
+        found = tuple(None if part is None else xp.asarray(_short(part)) for part in make(block))
+        if beside is not None and key is not None:
+            beside.put(name, key, found)
+    return found
+
+
+def _fingerprint(value: object) -> bytes | None:
+    """What tells an object from others, also after a journey between processes; None for one without a pickle."""
+    try:
+        return blake2b(pickle.dumps(value, protocol=5)).digest()
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+
+
+def _short(values: np.ndarray) -> np.ndarray:
+    """The numbers as single bytes, where they are whole and small enough."""
+    if values.dtype != np.float64 or not values.size or abs(values[0]).max() > 127.0:
+        return values
+    with np.errstate(invalid="ignore"):
+        short = values.astype(np.int8)
+    return short if np.array_equal(short, values) else values
 
 
 def rows_on(X: Rows, device: Device) -> Any:
@@ -223,6 +342,150 @@ def rows_on(X: Rows, device: Device) -> Any:
         # cupyx knows no sparse matrices of integers
         return csr_matrix(X if X.dtype.kind == "f" else X.astype(np.float64))
     return cupy.asarray(X)
+
+
+class Arrival:
+    """Rows on their way to a GPU: an array there, whose numbers may be used once `wait` was called.
+
+    Parameters
+    ----------
+    rows : CuPy array
+    """
+
+    def __init__(self, rows: Any) -> None:
+        # Kept until work waits for the copies: memory that is free sooner could be given out while they write to it.
+        self._rows: Any = rows
+        self._event: Any = None
+
+    def begun(self, event: Any) -> None:
+        """All copies have been asked for, and `event` comes after the last one."""
+        self._event = event
+
+    def wait(self) -> None:
+        """All that this thread asks of the GPU from now on comes after the copies; the host goes on meanwhile."""
+        import cupy
+
+        if self._event is not None:
+            cupy.cuda.get_current_stream().wait_event(self._event)
+        self._rows = None
+
+
+class Staging:
+    """Pinned memory, piece by piece, by way of which dense rows come to a GPU on a stream beside its arithmetic.
+
+    Whoever has rows copies them into a free piece, which the GPU fetches by itself. A piece is free again when the
+    event behind its copy says that the GPU has fetched it. A thread fills one piece at a time, so that who waits for
+    one waits for the GPU alone, or for a thread that waits for nobody.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._free: list[np.ndarray] = []
+        # Pieces that the GPU has been told to fetch, with the event behind each copy and what it is a part of.
+        self._fetched: deque[tuple[Any, np.ndarray, Arrival]] = deque()
+        self._n_pieces = 0
+        # As many as the machine pins, once it has refused another.
+        self._most_pieces = _MOST_PIECES
+        self._stream: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces."""
+        return self._n_pieces * _PIECE_BYTES
+
+    def send(self, X: np.ndarray, most_bytes: int) -> tuple[Any, Arrival]:
+        """Begin to copy rows to the GPU of this process.
+
+        Parameters
+        ----------
+        X : ndarray
+            C-contiguous. It may change, or be forgotten, when this returns.
+        most_bytes : int
+            Of pinned memory that this process may hold; one piece at least is needed.
+
+        Returns
+        -------
+        rows : CuPy array
+        arrival : Arrival
+        """
+        import cupy
+
+        cupy.cuda.Device(own_gpu()).use()
+        stream, computing = self._copying_stream(), cupy.cuda.get_current_stream()
+        rows = cupy.empty(X.shape, X.dtype)
+        arrival, given_out = Arrival(rows), cupy.cuda.Event(disable_timing=True)
+        # CuPy hands out memory that work asked for earlier may still use: the copies come after that work.
+        given_out.record(computing)
+        stream.wait_event(given_out)
+        source, target, done = X.reshape(-1), rows.reshape(-1), None
+        for part in spans(X.size, _PIECE_BYTES // X.itemsize):
+            piece = self._piece(most_bytes)
+            done = cupy.cuda.Event(disable_timing=True)
+            try:
+                filled = piece[: (part.stop - part.start) * X.itemsize].view(X.dtype)
+                np.copyto(filled, source[part])
+                target[part].set(filled, stream)
+            finally:
+                # Whatever was asked for before an error comes before this event too.
+                done.record(stream)
+                with self._changed:
+                    self._fetched.append((done, piece, arrival))
+                    self._changed.notify()
+        arrival.begun(done)
+        return rows, arrival
+
+    def _copying_stream(self) -> Any:
+        """The stream that copies, which does not wait for the one that computes unless it is told to."""
+        import cupy
+
+        with self._changed:
+            if self._stream is None:
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+            return self._stream
+
+    def _piece(self, most_bytes: int) -> np.ndarray:
+        """A free piece of pinned memory, new where there may be more; otherwise the first that becomes free."""
+        import cupyx
+
+        with self._changed:
+            while True:
+                while self._fetched and self._fetched[0][0].done:
+                    self._free.append(self._fetched.popleft()[1])
+                if self._free:
+                    return self._free.pop()
+                if self._n_pieces < min(max(most_bytes // _PIECE_BYTES, 1), self._most_pieces):
+                    try:
+                        piece: np.ndarray = cupyx.empty_pinned(_PIECE_BYTES, np.uint8)
+                    except RuntimeError:
+                        if not self._n_pieces:
+                            raise
+                        self._most_pieces = self._n_pieces
+                        continue
+                    self._n_pieces += 1
+                    return piece
+                if self._fetched:
+                    # Others who need a piece would wait for the same event.
+                    self._fetched[0][0].synchronize()
+                else:
+                    self._changed.wait()
+
+    def clear(self) -> None:
+        """Give up the pieces that are free."""
+        with self._changed:
+            while self._fetched and self._fetched[0][0].done:
+                self._free.append(self._fetched.popleft()[1])
+            self._n_pieces -= len(self._free)
+            self._free.clear()
+
+
+STAGING = Staging()
+# What a GPU fetches for the parent never comes to its child.
+after_fork(STAGING.__init__)  # type: ignore[misc]
+
+
+def staging_bytes(n_tasks: int, room: int) -> int:
+    """Bytes of pinned memory, within the room, for so many tasks: each fills a piece while another is fetched."""
+    return min(2 * n_tasks, _MOST_PIECES, room // _PIECE_BYTES) * _PIECE_BYTES
 
 
 def is_on_gpu(x: object) -> bool:
@@ -339,14 +602,17 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
     # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
     total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
-    for rows, tile in _tiles(X, feature_map, dtype):
+    together = _at_once(feature_map.n_columns, S.shape[1], dtype)
+    for rows, tile in _tiles(X, feature_map, dtype, width=together * feature_map.n_columns):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
         z = generic.angles(xp, scaled, feature_map, dtype)
-        # U and V column by column of the weights, so that no array is larger than a tile.
-        for k in range(S.shape[1]):
-            weights = xp.asarray(S[rows, k, None], dtype=dtype)
-            total[0, :, k] += xp.matmul((xp.cos(z) * weights).T, scaled)
-            total[1, :, k] += xp.matmul((xp.sin(z) * weights).T, scaled)
+        waves = xp.cos(z).T, xp.sin(z).T
+        for some in spans(S.shape[1], together):
+            # The columns of weights of a product are beside each other in rows s_ik x_i, (n, K d).
+            weights = xp.asarray(S[rows, some], dtype=dtype)
+            weighted = xp.reshape(weights[:, :, None] * scaled[:, None, :], (len(z), -1))
+            for part, wave in enumerate(waves):
+                total[part, :, some] += xp.reshape(xp.matmul(wave, weighted), total[part, :, some].shape)
     return _host(total) * feature_map.amplitudes[:, None, None]
 
 
@@ -355,16 +621,19 @@ def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.nda
     """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W = generic.placed_matrix(xp, feature_map.projection, dtype)
-    outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, feature_map.n_frequencies))
-    outer = xp.asarray(outer * feature_map.amplitudes, dtype=dtype)
-    total = xp.zeros((feature_map.n_columns, len(coef)), dtype=xp.float64)
-    for rows, tile in _tiles(X, feature_map, dtype):
+    outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, 1, feature_map.n_frequencies))
+    # (parts, K, 1, m): the slopes of several models at the same rows are made at once.
+    outer = xp.asarray(np.moveaxis(outer * feature_map.amplitudes, 1, 0), dtype=dtype)
+    total, widest = xp.zeros((len(coef), feature_map.n_columns), dtype=xp.float64), max(W.shape)
+    together = _at_once(widest, len(coef), dtype)
+    for rows, tile in _tiles(X, feature_map, dtype, width=together * widest):
         z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
         weights = xp.asarray(S[rows, 0], dtype=dtype)
-        for k in range(len(coef)):
-            gradients = xp.matmul(generic.slopes(xp, z, feature_map, outer[k]), W)
-            total[:, k] += xp.matmul(weights, xp.square(gradients))
-    return _host(total)
+        for some in spans(len(coef), together):
+            slopes = generic.slopes(xp, z, feature_map, outer[:, some])
+            gradients = xp.matmul(xp.reshape(slopes, (-1, slopes.shape[-1])), W)
+            total[some] += xp.matmul(weights, xp.square(xp.reshape(gradients, (*slopes.shape[:2], -1))))
+    return _host(total).T
 
 
 @in_smaller_tiles
@@ -612,11 +881,20 @@ def _sgd_row_by_row(
     return SGDModels(on_host(coef), on_host(b), mean, models.average_intercept, models.clock + n)
 
 
-def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype) -> Iterator[tuple[slice, Any]]:
-    """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time."""
+def _at_once(width: int, number: int, dtype: np.dtype) -> int:
+    """How many of a number of models, or columns of weights, one product takes: those that fit into the least tile."""
+    return max(1, min(number, _tile_bytes.get() // (PARTIAL_ROWS * width * dtype.itemsize)))
+
+
+def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
+    """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time.
+
+    A tile has as few rows as leave room for the widest array that is made of it, whose columns `width` may raise.
+    """
     if X.shape[1] != feature_map.n_columns:
         raise ValueError(f"rows have {X.shape[1]} columns, but the feature map takes {feature_map.n_columns}")
-    for rows in spans(X.shape[0], tile_rows(max(feature_map.n_columns, _width(feature_map)), dtype.itemsize)):
+    widest = max(feature_map.n_columns, _width(feature_map), width)
+    for rows in spans(X.shape[0], tile_rows(widest, dtype.itemsize)):
         part = X[rows]
         yield rows, part.toarray() if hasattr(part, "toarray") else part
 

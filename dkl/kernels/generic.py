@@ -191,7 +191,10 @@ def step_values(xp: ModuleType, rows: Array, projection: StepProjection) -> Any:
 
 
 def slopes(xp: ModuleType, z: Array, feature_map: FeatureMap, outer: Array) -> Any:
-    """The derivative of outer . phi in each angle or form z (n, m), for coefficients outer (parts, m): (n, m)."""
+    """The derivative of outer . phi in each angle or form z (n, m), for coefficients outer (parts, m): (n, m).
+
+    Of several models, outer (parts, K, 1, m), it is (K, n, m).
+    """
     if feature_map.activation == "arc-cosine":
         return xp.asarray(ramp(xp, z, feature_map.order - 1), dtype=z.dtype) * (feature_map.order * outer[0])
     # Of a cos z + b sin z the derivative is b cos z - a sin z; a map of cosines alone has no b.

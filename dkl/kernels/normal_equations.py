@@ -16,6 +16,7 @@ from dkl.features.projections import ColumnProjection
 from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
+    beside_rows,
     is_on_gpu,
     line_losses_on_gpu,
     on_host,
@@ -443,8 +444,8 @@ _LINE = TwoForms(_few_line_losses, _many_line_losses, 5_000_000)
 
 def newton_sums(
     X: Rows,
-    targets: np.ndarray,
-    weight: np.ndarray,
+    targets: Any,
+    weight: Any,
     feature_map: FeatureMap,
     trial: TrialSteps,
     options: NewtonOptions,
@@ -455,8 +456,10 @@ def newton_sums(
     Parameters
     ----------
     X : array of shape (n, d)
-    targets : ndarray of shape (n, g)
-    weight : ndarray of shape (n,) or (n, g)
+    targets : array of shape (n, g)
+        Of rows on a GPU it may be there too, in any dtype, and so may the weights be.
+    weight : array of shape (n,) or (n, g)
+        None for rows on a GPU that all weigh 1.
     feature_map : FeatureMap
     trial : TrialSteps
     options : NewtonOptions
@@ -507,8 +510,8 @@ def newton_sums(
 
 def _newton_sums_on_gpu(
     X: Any,
-    targets: np.ndarray,
-    weight: np.ndarray,
+    targets: Any,
+    weight: Any,
     feature_map: FeatureMap,
     trial: TrialSteps,
     options: NewtonOptions,
@@ -521,8 +524,10 @@ def _newton_sums_on_gpu(
     models = np.vstack([trial.coefficients, trial.directions])
     # sent once, not with every tile
     sent, y = xp.asarray(models), xp.asarray(targets, dtype=np.float64)
-    ones = bool(np.all(weight == 1.0))
-    counts = xp.ones((len(targets), 1)) if ones else xp.asarray(weight.reshape(len(targets), -1), dtype=np.float64)
+    ones = weight is None or (isinstance(weight, np.ndarray) and bool(np.all(weight == 1.0)))
+    counts = xp.ones((len(targets), 1))
+    if weight is not None and not ones:
+        counts = xp.asarray(weight.reshape(len(targets), -1), dtype=np.float64)
     size = 0 if options.columns is None else packed_size(*options.columns)
     found = np.zeros((0 if options.columns is None else len(options.hessian_of), size))
     grams = [GramSum(options.columns, out, rounded=options.rounded) for out in found if options.columns is not None]
@@ -567,17 +572,15 @@ def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "feature_map", "trial", "options", "targets" (a `NewtonTargets`); "kept" where mapped rows may be kept.
     """
     targets: NewtonTargets = operands["targets"]
-    sampled = getattr(targets.folds, "samples", False)
-    seen, kept = targets.seen(block.row_id if sampled else block.held_with), operands.get("kept")
-    if seen is not None:
-        # Rows that no model sees are left out before they are mapped.
-        some = np.flatnonzero(seen.any(axis=1))
-        if len(some) < block.n_rows:
-            block, seen = block.rows(some), seen[some]
-            kept = None if kept is None else kept.at(blake2b(some.tobytes()).digest())
-    values, weight = targets(block)
-    weight = weight if seen is None or seen.all() else weight[:, None] * seen
-    return newton_sums(block.X, values, weight, operands["feature_map"], operands["trial"], operands["options"], kept)
+    X, asked = block.X, (operands["feature_map"], operands["trial"], operands["options"])
+    if is_on_gpu(X):
+        some, values, weight = beside_rows(block, "newton step", targets.of_seen_rows)
+        return newton_sums(X if some is None else X[some], values, weight, *asked)
+    some, values, weight = targets.of_seen_rows(block)
+    kept = operands.get("kept")
+    if some is not None:
+        X, kept = X[some], None if kept is None else kept.at(blake2b(some.tobytes()).digest())
+    return newton_sums(X, values, np.ones(len(values)) if weight is None else weight, *asked, kept)
 
 
 def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -653,6 +656,30 @@ class NewtonTargets:
         center = 0.0 if self.center is None else self.center
         scale = 1.0 if self.scale is None else self.scale
         return ((targets - center) / scale)[:, self.models], weight
+
+    def of_seen_rows(self, block: Block) -> tuple[np.ndarray | None, np.ndarray, np.ndarray | None]:
+        """The rows that some model sees, with their targets and weights.
+
+        Returns
+        -------
+        some : ndarray of shape (k,), int64, or None
+            The positions of these rows; None for all.
+        targets : ndarray of shape (k, g)
+        weight : ndarray of shape (k,), or (k, g) where models see other rows, or None
+            None where all are 1.
+        """
+        sampled, some = getattr(self.folds, "samples", False), None
+        seen = self.seen(block.row_id if sampled else block.held_with)
+        if seen is not None:
+            # Rows that no model sees are left out before they are mapped.
+            some = np.flatnonzero(seen.any(axis=1))
+            if len(some) < block.n_rows:
+                block, seen = replace(block, X=np.empty((block.n_rows, 0))).rows(some), seen[some]
+            else:
+                some = None
+        values, weight = self(block)
+        weight = weight if seen is None or seen.all() else weight[:, None] * seen
+        return some, values, None if np.all(weight == 1.0) else weight
 
     def seen(self, held_with: np.ndarray) -> np.ndarray | None:
         """Which rows each model sees, (n_b, g), or None where all see all."""

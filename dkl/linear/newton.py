@@ -91,14 +91,16 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
     """
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
-        summary, choice = _target_moments(problem, source, run), None
+        summary, choice = target_moments(problem, source, run), None
         task = newton_problem(problem, summary)
         if problem.alpha == "auto":
             choice = problem.choice
             if choice is None:
                 # rows that are held out by time are held out in one way alone: the newest of them judge
                 single = source.most_folds == 1
-                candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=single)
+                candidates = penalty_problem(
+                    problem, task, summary, mean_square_length(problem, source, run), single=single
+                )
                 choice = _penalty(candidates, source, run)
             # the best candidate is a start where it was fitted here, on all features
             is_start = problem.choice is None and choice.start.shape[1] == task.width
@@ -173,12 +175,24 @@ def _after_wider_stages(task: NewtonProblem, source: BlockSource, run: Run) -> N
     return task
 
 
-def chosen_penalty(problem: LinearProblem, source: BlockSource, run: Run) -> PenaltyChoice:
-    """The penalty that one share of the rows, `validation`, prefers for these features."""
+def chosen_penalty(
+    problem: LinearProblem, source: BlockSource, run: Run, summary: TargetMoments, square_length: float
+) -> PenaltyChoice:
+    """The penalty that one share of the rows, `validation`, prefers for these features.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+    source : BlockSource
+    run : Run
+    summary : TargetMoments
+        As of `target_moments`.
+    square_length : float
+        As of `mean_square_length`.
+    """
     with one_blas_thread():
-        summary = _target_moments(problem, source, run)
         task = newton_problem(problem, summary)
-        candidates = penalty_problem(problem, task, summary, _mean_square(problem, source, run), single=True)
+        candidates = penalty_problem(problem, task, summary, square_length, single=True)
         return _penalty(candidates, source, run)
 
 
@@ -191,7 +205,7 @@ def _penalty(candidates: Candidates, source: BlockSource, run: Run) -> PenaltyCh
     )
 
 
-def _target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
+def target_moments(problem: LinearProblem, source: BlockSource, run: Run) -> TargetMoments:
     """The moments of the targets, from a pass that reads no X."""
     sums = _pass_result(newton_target_record(problem), source, run)
     return summarise_targets(sums, log_link=problem.loss in LOG_LINK)
@@ -299,7 +313,7 @@ def length_record(problem: LinearProblem) -> Record | None:
     return None if problem.feature_map.activation == "cos-sin" else RowSample("sample", _SAMPLE_ROWS, problem.seed)
 
 
-def _mean_square(problem: LinearProblem, source: BlockSource, run: Run) -> float:
+def mean_square_length(problem: LinearProblem, source: BlockSource, run: Run) -> float:
     """The mean squared length of mapped rows, of which cos^2 + sin^2 = 1 needs no row."""
     record = length_record(problem)
     if record is None:

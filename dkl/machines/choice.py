@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import dask
@@ -21,6 +22,7 @@ from dkl.data.dataset import Dataset
 from dkl.encodings.suspects import planned_suspects, suspect_memory
 from dkl.errors import gives_hints
 from dkl.events import Event, StopRequested
+from dkl.kernels.blas import one_blas_thread
 from dkl.linear import head
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.judge import PenaltyChoice, agreed, gains
@@ -132,7 +134,9 @@ def choose(terms: Terms, dataset: Dataset, weights: np.ndarray | None, run: Run,
         For fewer rows than folds, and where no candidate can be fitted.
     """
     bench = Bench(terms, weights, run)
-    return Choice(bench, ColumnChoice(bench).chosen(dataset)).chosen(clock)
+    # Trials are on few rows: of several BLAS threads most would spin at small products, and round by their number.
+    with one_blas_thread():
+        return Choice(bench, ColumnChoice(bench).chosen(dataset)).chosen(clock)
 
 
 class Choice:
@@ -274,9 +278,10 @@ def _race(
         list(first),
         len(sample.folds),
         terms.allowed(columns.dataset, columns.own_columns),
-        judging=lambda contender: judged.judging(contender.learner),
-        joining=lambda contender: judged.telling(contender.learner),
-        fitting=lambda contender: whole.fitting(contender.learner),
+        # the race asks for the work of every candidate before each trial
+        judging=cache(lambda contender: judged.judging(contender.learner)),
+        joining=cache(lambda contender: judged.telling(contender.learner)),
+        fitting=cache(lambda contender: whole.fitting(contender.learner)),
         vary=lambda contender, is_best: variants(
             contender, terms.budget, terms.knobs, rows.n_rows, is_best=is_best, scales=scales
         ),
@@ -366,10 +371,19 @@ class Trials:
         try:
             parts = [pilots[part, fold][0] for part in race.joined_of(number, fold)]
             known = None if (same := race.metric_of(number, fold)) is None else pilots[same, fold][0]
+            fitted = (pilot for (one, _), (pilot, _) in pilots.items() if one == number)
+            drawn = None if contender.learner._supervised else next(fitted, None)
             many = self._terms.shape(self._sample.rows).features_of(contender.learner) > MANY_FEATURES
             near = race.preferred(number) if many else None
             judged = self._bench.trial(
-                contender.learner, self._sample, fold, f"{number}-{fold}", near=near, parts=parts, known=known
+                contender.learner,
+                self._sample,
+                fold,
+                f"{number}-{fold}",
+                near=near,
+                parts=parts,
+                known=known,
+                drawn=drawn,
             )
         except ValueError as error:
             LOG.info("%s are left out of the choice: %s", contender.name, error)

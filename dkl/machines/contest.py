@@ -334,12 +334,18 @@ class Race:
 
     def reachable(self) -> list[Contender]:
         """Every candidate that trials may come to, whatever the losses, within the budget: a plan counts them."""
-        known = {contender.key: contender for contender in self.contenders}
+
+        def affordable(contender: Contender) -> bool:
+            return self.judging(contender) + self.fitting(contender) <= self.allowed
+
+        # the first kind is tried whatever it costs
+        first, *others = self.contenders
+        known = {contender.key: contender for contender in (first, *filter(affordable, others))}
         waiting = list(known.values())
         while waiting:
             for contender in self.vary(waiting.pop(), True):
                 factor = contender.learner.get_params(deep=False).get("sigma_factor", 1.0)
-                fits = self.judging(contender) + self.fitting(contender) <= self.allowed and 0.1 < factor < 10.0
+                fits = affordable(contender) and 0.1 < factor < 10.0
                 if fits and contender.key not in known:
                     known[contender.key] = contender
                     waiting.append(contender)
@@ -348,8 +354,7 @@ class Race:
         # the costliest pairs stand for all
         costliest = sorted(known.values(), key=lambda contender: self.fitting(contender))[::-1]
         pairs = (self.join(first, second) for second in costliest for first in costliest)
-        several = (pair for pair in pairs if self.judging(pair) + self.fitting(pair) <= self.allowed)
-        return [*known.values(), *islice(several, MOST_JOINED)]
+        return [*known.values(), *islice(filter(affordable, pairs), MOST_JOINED)]
 
     def grown(self, contenders: Sequence[Contender]) -> list[Contender]:
         """Those of some candidates that have kernels, with all landmarks that the last fit may give them."""

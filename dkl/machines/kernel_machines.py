@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +29,7 @@ from dkl.methods.parameters import (
     StorePath,
     check_quantiles,
     class_weights,
+    estimator,
 )
 from dkl.methods.predicting import ClassPredictions, output_names
 from dkl.methods.prediction import blockwise, with_row_id
@@ -38,6 +40,7 @@ from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_prob
 from dkl.uncertainty.deviations import DeviatingPredictions
 
 
+@estimator
 class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     """A classifier on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
@@ -178,64 +181,34 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     _parameter_constraints: ClassVar[Constraints] = CLASSIFIER
     _task: ClassVar[Any] = "classification"
 
-    def __init__(
-        self,
-        features: FeatureLearner | str | None = "auto",
-        *,
-        linear: Any = None,
-        n_features: int | str = "auto",
-        scaling: str | None = "auto",
-        sigma: float | str = "auto",
-        effort: str = "balanced",
-        time_limit: float | None = None,
-        trials: Sequence[int] | None = None,
-        loss: str | None = None,
-        alpha: float | str | None = None,
-        epochs: int | None = None,
-        solver: str | None = None,
-        class_weight: ClassWeight = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 3,
-        conformal_fraction: float | None = None,
-        calibrate: bool | None = None,
-        by_group: str | None = None,
-        by_time: str | Literal[False] | None = None,
-        categorical: Sequence[str] | None = None,
-        drop_missing_target: bool = False,
-        device: str = "auto",
-        random_state: RandomState = None,
-        checkpoint: StorePath = None,
-        progress: Progress = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.features = features
-        self.linear = linear
-        self.n_features = n_features
-        self.scaling = scaling
-        self.sigma = sigma
-        self.effort = effort
-        self.time_limit = time_limit
-        self.trials = trials
-        self.loss = loss
-        self.alpha = alpha
-        self.epochs = epochs
-        self.solver = solver
-        self.class_weight = class_weight
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.conformal_fraction = conformal_fraction
-        self.calibrate = calibrate
-        self.by_group = by_group
-        self.by_time = by_time
-        self.categorical = categorical
-        self.drop_missing_target = drop_missing_target
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    features: FeatureLearner | str | None = "auto"
+    _: KW_ONLY
+    linear: Any = None
+    n_features: int | str = "auto"
+    scaling: str | None = "auto"
+    sigma: float | str = "auto"
+    effort: str = "balanced"
+    time_limit: float | None = None
+    trials: Sequence[int] | None = None
+    loss: str | None = None
+    alpha: float | str | None = None
+    epochs: int | None = None
+    solver: str | None = None
+    class_weight: ClassWeight = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 3
+    conformal_fraction: float | None = None
+    calibrate: bool | None = None
+    by_group: str | None = None
+    by_time: str | Literal[False] | None = None
+    categorical: Sequence[str] | None = None
+    drop_missing_target: bool = False
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
 
     @offered_unless(no_probabilities)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
@@ -290,6 +263,7 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
             self.temperature_ = 1.0 / calibrate(problem, self.linear_, dataset.source, run)
 
 
+@estimator
 class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     """A regressor on learned features: any feature learner, and a linear model by stochastic or Newton steps.
 
@@ -383,64 +357,34 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     _parameter_constraints: ClassVar[Constraints] = REGRESSOR
     _task: ClassVar[Any] = "regression"
 
-    def __init__(
-        self,
-        features: FeatureLearner | str | None = "auto",
-        *,
-        linear: Any = None,
-        n_features: int | str = "auto",
-        scaling: str | None = "auto",
-        sigma: float | str = "auto",
-        effort: str = "balanced",
-        time_limit: float | None = None,
-        trials: Sequence[int] | None = None,
-        loss: str | None = None,
-        alpha: float | str | None = None,
-        epsilon: float = 0.1,
-        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
-        epochs: int | None = None,
-        solver: str | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 3,
-        conformal_fraction: float | None = None,
-        by_group: str | None = None,
-        by_time: str | Literal[False] | None = None,
-        categorical: Sequence[str] | None = None,
-        drop_missing_target: bool = False,
-        device: str = "auto",
-        random_state: RandomState = None,
-        checkpoint: StorePath = None,
-        progress: Progress = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.features = features
-        self.linear = linear
-        self.n_features = n_features
-        self.scaling = scaling
-        self.sigma = sigma
-        self.effort = effort
-        self.time_limit = time_limit
-        self.trials = trials
-        self.loss = loss
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.quantiles = quantiles
-        self.epochs = epochs
-        self.solver = solver
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.conformal_fraction = conformal_fraction
-        self.by_group = by_group
-        self.by_time = by_time
-        self.categorical = categorical
-        self.drop_missing_target = drop_missing_target
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    features: FeatureLearner | str | None = "auto"
+    _: KW_ONLY
+    linear: Any = None
+    n_features: int | str = "auto"
+    scaling: str | None = "auto"
+    sigma: float | str = "auto"
+    effort: str = "balanced"
+    time_limit: float | None = None
+    trials: Sequence[int] | None = None
+    loss: str | None = None
+    alpha: float | str | None = None
+    epsilon: float = 0.1
+    quantiles: Sequence[float] = (0.1, 0.5, 0.9)
+    epochs: int | None = None
+    solver: str | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 3
+    conformal_fraction: float | None = None
+    by_group: str | None = None
+    by_time: str | Literal[False] | None = None
+    categorical: Sequence[str] | None = None
+    drop_missing_target: bool = False
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -29,6 +29,7 @@ from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
+from dkl.linear.head import MOST_FEATURES
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import (
@@ -37,7 +38,9 @@ from dkl.linear.newton import (
     chosen_penalty_passes,
     fit_by_newton,
     head_memory,
+    mean_square_length,
     newton_passes,
+    target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
@@ -444,9 +447,11 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         if self._chooses and dataset.total_weight >= FEWEST_ROWS:
             # the choice settles the penalty; for a plan any will do
             problem = replace(problem, choice=PenaltyChoice(np.ones(1), np.ones(1), np.zeros((0, 0))))
+            if problem.feature_map.n_features > MOST_FEATURES:
+                # the log loss is taken for features only that have room for its Hessians
+                problem = replace(problem, loss=loss)
         # features and linear models are fitted one after the other
         linear = unfitted._planned_linear(problem, dataset)
-        # the log loss, of which there are most passes, is taken for features only that have room for its Hessians
         is_exact = unfitted._settings.solver == "newton"
         memory = head_memory(replace(problem, loss=loss), dataset.n_rows) if is_exact else {}
         return [*stages, (passes, held), (linear, {**memory, **rows})]
@@ -467,6 +472,17 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""
         return [planned for passes, _ in self.planned_stages(dataset) for planned in passes if planned[1]]
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features that a fit comes to at most; 0 where the machine chooses them, within what its effort allows."""
+        if self._chooses or self.features is None:
+            return 0
+        settled = self
+        if not hasattr(self, "loss_"):
+            # a plan; a fit has settled its parameters, and copies nothing of the user's
+            settled = self._unfitted()
+            settled._settle(dataset)
+        return settled._template().planned_features(dataset)
 
     def planned_driving(self, dataset: Dataset) -> float:
         """Work of the driver between the passes of its features, in operations of a matrix product."""
@@ -628,7 +644,9 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
         problem = self._problem_on(pilot, dataset, weights)
         own = replace(run, checkpoint=stage_checkpoint(self.checkpoint, f"linear-{stage}"))
         problem = replace(problem, validation=fold, loss=self._terms.judging_loss, alpha="auto")
-        return chosen_penalty(problem, dataset.source, own)
+        source = dataset.source
+        summary, square_length = target_moments(problem, source, own), mean_square_length(problem, source, own)
+        return chosen_penalty(problem, source, own, summary, square_length)
 
     def _rivals(self, template: FeatureLearner) -> list[dict[str, Any]]:
         """Changes of parameters that are compared: none, and all features drawn, where a search draws some.

@@ -21,7 +21,8 @@ from dkl.data.store.blocking import memory_block_rows, row_bytes
 from dkl.linear.fitting import LinearProblem, Run, calibrate, calibrate_by_class, calibration_sums
 from dkl.linear.judge import PenaltyChoice, judging_folds
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty
+from dkl.linear.newton import NEWTON_LOSSES, chosen_penalty, mean_square_length, target_moments
+from dkl.linear.summary import TargetMoments
 from dkl.linear.temperature import least_log_loss
 from dkl.machines.contenders import contenders, is_learned, usual_advice
 from dkl.machines.contest import ENOUGH_ROWS, JUDGING_SHARE
@@ -33,6 +34,7 @@ from dkl.methods.fit_context import FitContext
 from dkl.passes.engine import run_pass
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
+from dkl.solvers.losses import LOG_LINK
 
 # Bytes of sampled rows up to which one pass reads them into memory; larger and sparse samples are read where they are.
 _MOST_BYTES = 1 << 26
@@ -162,6 +164,11 @@ class Bench:
 
     def __init__(self, terms: Terms, weights: np.ndarray | None, run: Run) -> None:
         self.terms, self.weights, self.run = terms, weights, run
+        # What trials find of the same rows: scalers and bandwidths; by source and loss the targets' moments; by source
+        # and feature map the length of mapped rows.
+        self._prepared: dict[Any, Any] = {}
+        self._moments: dict[Any, TargetMoments] = {}
+        self._lengths: dict[Any, float] = {}
 
     def sample(
         self,
@@ -188,6 +195,7 @@ class Bench:
         near: PenaltyChoice | None = None,
         parts: Sequence[FeatureLearner] = (),
         known: FeatureLearner | None = None,
+        drawn: FeatureLearner | None = None,
     ) -> Judged:
         """Learn features without the rows of a fold, and compare penalties on these rows.
 
@@ -205,13 +213,20 @@ class Bench:
             Fitted features of this fold that are set side by side in place of learning them again.
         known : FeatureLearner or None
             Fitted features of this fold whose learned metric is used again.
+        drawn : FeatureLearner or None
+            The same features, fitted for another fold: without targets they are drawn alike for all folds.
         """
-        pilot = self.terms.new_learner(learner, f"pilot-{stage}")
+        pilot = drawn or self.terms.new_learner(learner, f"pilot-{stage}")
         if parts:
             pilot.put_together(parts)
-        else:
+        elif drawn is None:
             context = FitContext(
-                sample.folds[fold], for_machine=True, is_pilot=True, hints=False, judging_seed=sample.judging_seed
+                sample.folds[fold],
+                for_machine=True,
+                is_pilot=True,
+                hints=False,
+                judging_seed=sample.judging_seed,
+                prepared=self._prepared,
             )
             if known is not None and known.metric_ is not None:
                 context = replace(context, metric=(known.metric_, known.family_.sigma / known.sigma_factor))
@@ -231,7 +246,13 @@ class Bench:
         problem = self.terms.new_problem(pilot, sample.rows, self.weights)
         problem = replace(problem, validation=sample.folds[fold], choice=near, loss=loss, alpha="auto")
         own = replace(self.run, checkpoint=stage_checkpoint(self.terms.checkpoint, f"linear-{stage}"))
-        return chosen_penalty(problem, sample.rows.source, own)
+        source = sample.rows.source
+        targets, mapped = (source, loss in LOG_LINK), (source, problem.feature_map)
+        if targets not in self._moments:
+            self._moments[targets] = target_moments(problem, source, self.run)
+        if mapped not in self._lengths:
+            self._lengths[mapped] = mean_square_length(problem, source, self.run)
+        return chosen_penalty(problem, source, own, self._moments[targets], self._lengths[mapped])
 
     def log_loss(self, judged: Sequence[Judged], sample: Sample) -> float:
         """The log loss of calibrated probabilities on held-out rows, the mean of the first folds.

@@ -20,7 +20,7 @@ from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures
 from dkl.documented import DocumentedMixin
 from dkl.errors import refuse_non_finite
-from dkl.features.families import Family
+from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
@@ -229,6 +229,11 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
         return {}
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features that a fit to these rows comes to at most; 0 where they are not given by a number."""
+        size: Any = getattr(self, "n_features", None)
+        return int(size) if is_count(size) else 0
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, with other frequencies, for plans of later passes."""
         family = self._planned_family()
@@ -347,7 +352,10 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
         """Find the scaler, which is returned, and the bandwidth of `family_`, in one pass if either needs it."""
         family = self._prior()
         problem = self._preparation(dataset, family, self.seed_)
-        state = self._run(PreparationDriver(), problem, dataset, "preparation")
+        known = {} if self._context.prepared is None else self._context.prepared
+        if (key := (dataset.source, problem.key)) not in known:
+            known[key] = self._run(PreparationDriver(), problem, dataset, "preparation")
+        state = known[key]
         self.family_ = copy.copy(family) if state.sigma is None else family.with_bandwidth(state.sigma)
         if state.heavy is not None and self._context.hints and not self._context.is_pilot:
             tell_of_heavy_tails(state.heavy, dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,9 @@ class FitContext:
     metric : (ndarray, float) or None
         A metric that was learned from the same rows in the same scaling, by rounds that the learner's kernel has no
         part in, and the bandwidth in it at `sigma_factor` 1: it is not learned again.
+    prepared : dict or None
+        By source of rows and preparation, the scalers and bandwidths that earlier fits to the same rows have found;
+        each fit adds its own. None where no other fit is to these rows.
     """
 
     withheld: HeldOut | None = None
@@ -44,6 +48,7 @@ class FitContext:
     weighs: bool = True
     judging_seed: int | None = None
     metric: tuple[np.ndarray, float] | None = None
+    prepared: dict[Any, Any] | None = None
 
     def held_out(self, share: float, seed: int) -> HeldOut:
         """A share of the rows to hold out, by a learner's seed, or by a machine's whose codes exclude these rows."""

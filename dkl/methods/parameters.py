@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -29,6 +29,8 @@ from dkl.passes.room import checked_limit
 from dkl.protocols.estimators import Estimator
 from dkl.registry import learner_keys
 from dkl.solvers.round_losses import ROUND_LOSSES
+
+E = TypeVar("E")
 
 Constraints = dict[str, list[Any]]
 # What users may give for parameters that many estimators have.
@@ -54,6 +56,18 @@ class OnFamily(Constrained, Protocol):
     """A learner whose frequencies come from a family, None being the default one."""
 
     family: Family | None
+
+
+@dataclass_transform(eq_default=False)
+def estimator(cls: type[E]) -> type[E]:
+    """Give an estimator the `__init__` of its annotated parameters, which it keeps under their names.
+
+    It is no dataclass afterwards: what a fit has learned counts, too, where models are saved, compared or hashed.
+    """
+    made = dataclasses.dataclass(eq=False, repr=False)(cls)
+    for name in ("__dataclass_fields__", "__dataclass_params__", "__match_args__"):
+        delattr(made, name)
+    return made
 
 
 def _count(least: int) -> Interval:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,12 +21,14 @@ from dkl.methods.parameters import (
     Progress,
     RandomState,
     StorePath,
+    estimator,
     family_of,
     kept_frequencies,
 )
 from dkl.methods.room import check_room
 
 
+@estimator
 class RandomFeatures(LearnedMetricMixin):
     """Features drawn from the law of a family, without a look at the targets; or in a metric that is learned from them.
 
@@ -89,36 +91,19 @@ class RandomFeatures(LearnedMetricMixin):
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **METRIC}
 
-    n_features: int
-
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_features: int = 1_000,
-        *,
-        metric: MetricKind | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: ClassWeight = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: RandomState = None,
-        checkpoint: StorePath = None,
-        progress: Progress = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_features = n_features
-        self.metric = metric
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_features: int = 1_000
+    _: KW_ONLY
+    metric: MetricKind | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: ClassWeight = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The passes of a metric, if one is learned; frequencies are drawn without reading rows."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import dask
 import numpy as np
 from dask.utils import format_bytes
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from dkl.data.dataset import Dataset
 from dkl.encodings.categories import planned_categories
@@ -27,7 +27,7 @@ from dkl.methods.parameters import columns_a_frequency
 from dkl.methods.validation import without_splits
 from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
-from dkl.passes.room import Room, load, modules_of, own_room, room_of, room_to_grow
+from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
 from dkl.protocols.driver import bytes_beside, with_passes
 from dkl.protocols.records import BlockSum, Record
@@ -35,6 +35,8 @@ from dkl.protocols.records import BlockSum, Record
 _NUMBER = 8
 # Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
 _COEFFICIENTS = 5
+# Square matrices of the landmarks in memory while they are factored, at most.
+_MATRICES = 4
 # Candidates and coefficients of at most these bytes are never refused, so that a plan can list the sums of each pass.
 _DRAWN = 128 << 20
 # Bytes of a structured frequency for each column, which is kept as signs and a length.
@@ -80,7 +82,10 @@ def check_room(
     if hasattr(family, "share"):
         # sparse frequencies: each of their entries is kept with the number of its column
         each = 2 * round(entries * family.share)
-    drawn = 0 if n_frequencies is None or isinstance(family, FiniteFamily) else int(n_frequencies)
+    if isinstance(family, FiniteFamily):
+        # the number of one of its features
+        each = _NUMBER
+    drawn = 0 if n_frequencies is None else int(n_frequencies)
     # the bytes of a frequency, its amplitude, and a coefficient of each of its features
     frequencies = drawn * (each + _NUMBER + _NUMBER * columns_a_frequency(family))
     n_features = drawn * columns_a_frequency(family)
@@ -97,12 +102,23 @@ def check_room(
         )
 
 
+def check_matrices(learner: object, n_landmarks: int) -> None:
+    """Raise MemoryLimitError for more landmarks than this machine holds the matrices of, before one is made."""
+    needed, room = _MATRICES * _NUMBER * n_landmarks**2, own_room(None)
+    if needed > room.nbytes:
+        raise MemoryLimitError(
+            f"{type(learner).__name__} would hold {_MATRICES} matrices of {n_landmarks:,} landmarks: {needed:,} bytes "
+            f"({format_bytes(needed)}) in one process: {room.refusal(needed)}. Ask for fewer features"
+        )
+
+
 class PlannedLearner(Protocol):
     """A learner that can be planned.
 
     A learner whose driver holds much memory also has ``planned_memory(dataset) -> dict of int``: the bytes at most,
     item by item. One that fits in stages, of which none holds what another does, has
-    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One whose driver takes long has
+    ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One that makes features has
+    ``planned_features(dataset) -> int``: their number at most. One whose driver takes long has
     ``planned_driving(dataset) -> float``: its work, in operations of a matrix product on one thread that take as long.
     """
 
@@ -196,7 +212,7 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
         kinds = [PlannedKind([record], 1, tables) for record in sums]
         return whole, [*kinds, *planned_kinds(learner, whole, tables)], in_files
 
-    _check_coefficients(learner)
+    _check_coefficients(learner, rows)
     whole, kinds, in_files = of_process(sys.maxsize)
     has_codes = rows.schema.has_codes
     backend = backend_for(whole.source, [kind.records for kind in kinds], device, learner.memory_limit)
@@ -224,15 +240,18 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     if error is not None:
         most = _features_that_fit(learner, whole, room, own, in_driver=in_driver)
         raise error if most is None else MemoryLimitError(f"n_features={most:,} would do. {error}")
+    n_threads = max(slots.values())
+    ahead = blocks_ahead(device, is_inline=backend.is_inline, cores=own_cores(processes), n_threads=n_threads)
     memories = [
         fit_limits(
             source_of(whole.source, kind.records),
             kind.records,
-            n_threads=max(slots.values()),
+            n_threads=n_threads,
             room=room.beside(bytes_beside(kind.held)) if in_driver else room,
             cached=bool(whole.source.stored_nbytes),
             in_driver=in_driver,
-            ahead=blocks_ahead(device, is_inline=backend.is_inline),
+            ahead=ahead,
+            device=device,
         )
         for kind in kinds
     ]
@@ -241,12 +260,9 @@ def planned_work(learner: PlannedLearner, rows: Dataset, device: Device) -> Plan
     return PlannedWork(whole, kinds, memories, room, slots, cores, in_files, backend.is_cluster)
 
 
-def _check_coefficients(learner: PlannedLearner) -> None:
-    """Raise an error if the coefficients of a linear model on `n_features` columns do not fit into memory."""
-    given: Any = learner.get_params(deep=False) if isinstance(learner, BaseEstimator) else {}
-    inner = given.get("features")
-    inner = inner.get_params(deep=False) if isinstance(inner, BaseEstimator) else {}
-    asked = max((int(size["n_features"]) for size in (given, inner) if _is_count(size.get("n_features"))), default=0)
+def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
+    """Raise an error if the coefficients of a linear model on all features of a fit do not fit into memory."""
+    asked = learner.planned_features(rows) if hasattr(learner, "planned_features") else 0
     needed, room = _COEFFICIENTS * _NUMBER * asked, own_room(learner.memory_limit)
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
@@ -255,19 +271,17 @@ def _check_coefficients(learner: PlannedLearner) -> None:
         )
 
 
-def _is_count(size: object) -> bool:
-    return isinstance(size, Integral) and not isinstance(size, bool)
-
-
 def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publish: Subscriber) -> None:
     """Raise an error for a fit that exceeds memory, before it reads a row; else publish its memory and passes.
 
-    Rows in the memory of this process are not checked: passes over them take little further memory.
+    Of rows in the memory of this process only the number of features is checked: passes over them take little further
+    memory.
 
     Raises
     ------
     MemoryLimitError
     """
+    _check_coefficients(learner, dataset)
     source = dataset.source
     if not source.stored_nbytes and not dask.is_dask_collection(source.ticket(0)):
         return

@@ -127,8 +127,8 @@ class Checkpoint:
     def _check_owner(self, header: Mapping[str, Any], fingerprint: str) -> None:
         if header["fingerprint"] != fingerprint:
             raise StoreError(
-                f"the checkpoint {self.store!r} belongs to another run (its data, parameters or version differ: "
-                f"{header['fingerprint']!r} instead of {fingerprint!r}); choose another place or remove it"
+                f"the checkpoint {self.store!r} belongs to another run (its estimator, data, parameters or version "
+                f"differ: {header['fingerprint']!r} instead of {fingerprint!r}); choose another place or remove it"
             )
 
     def _path(self, slot: int) -> str:

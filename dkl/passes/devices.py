@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import dask
 
 from dkl.kernels.device import NO_CUPY, Device, own_gpu, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
+from dkl.passes.hung_workers import hung_workers_restarted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -148,13 +149,15 @@ def _answers(client: Client) -> tuple[dict[str, str | None], list[str]]:
         for worker in sorted(set(backend.slots()) - _known.keys())
     }
     deadline = time.monotonic() + _timeout()
-    while True:
-        present = set(backend.slots())
-        waiting = [worker for worker, task in asked.items() if task.status == "pending" and worker in present]
-        if not waiting or time.monotonic() >= deadline:
-            break
-        with suppress(TimeoutError):
-            wait([asked[worker] for worker in waiting], timeout=_POLL_S)
+    # one that hangs would be waited for as long as the first import of CuPy may take
+    with hung_workers_restarted(client) if asked else nullcontext():
+        while True:
+            present = set(backend.slots())
+            waiting = [worker for worker, task in asked.items() if task.status == "pending" and worker in present]
+            if not waiting or time.monotonic() >= deadline:
+                break
+            with suppress(TimeoutError):
+                wait([asked[worker] for worker in waiting], timeout=_POLL_S)
     # What workers have does not change while they live, so that each is asked once a process.
     _known.update({worker: task.result() for worker, task in asked.items() if task.status == "finished"})
     client.cancel([task for task in asked.values() if task.status != "finished"])

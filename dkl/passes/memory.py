@@ -17,7 +17,7 @@ import numpy as np
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.errors import MemoryLimitError
-from dkl.kernels.device import Device, gpu_bytes, why_no_gpu
+from dkl.kernels.device import Device, gpu_bytes, staging_bytes, why_no_gpu
 from dkl.passes.reading import OBJECT_BYTES, gpu_row_bytes
 from dkl.passes.reductions import narrowed
 from dkl.passes.room import Room
@@ -109,13 +109,18 @@ def memory_within(
     if kept or fold is not None:
         items["cache of mapped pieces"] = min(limits.piece_bytes, kept)
     items["cache of blocks"] = min(limits.cache_bytes, whole_bytes(source))
+    if limits.staged:
+        items["pinned memory on the way to a GPU"] = limits.staged
     items["gaps that the allocator leaves"] = math.floor(ALLOCATOR_GAPS * sum(items.values()))
     return MemoryProjection(items, room, limits)
 
 
-def blocks_ahead(device: Device, *, is_inline: bool) -> int:
-    """Blocks that are read ahead of each that is worked on: a GPU is through with one before the next is decoded."""
-    return 0 if is_inline else 1 if device == "cpu" else 2
+def blocks_ahead(device: Device, *, is_inline: bool, cores: int, n_threads: int) -> int:
+    """Blocks that are read ahead of each that is worked on in a process with so many cores and threads that work.
+
+    A GPU is through with one block before the next is decoded, so that all cores decode.
+    """
+    return 0 if is_inline else 1 if device == "cpu" else max(2, -(-cores // n_threads) - 1)
 
 
 def device_items(source: BlockSource, records: Sequence[Record], limits: Limits) -> dict[str, int]:
@@ -131,7 +136,8 @@ def device_items(source: BlockSource, records: Sequence[Record], limits: Limits)
     }
     if moved and source.stored_nbytes:
         # A driver without a GPU does not know what those of its workers have left: they keep all rows at most.
-        kept, there = whole_bytes(source), replace(limits, gpu_rows=gpu_rows_setting())
+        # Beside rows their targets stay, which take as many bytes at most.
+        kept, there = 2 * whole_bytes(source), replace(limits, gpu_rows=gpu_rows_setting())
         items["rows kept for the next pass"] = kept if why_no_gpu() else min(kept, gpu_row_bytes(there))
     if records and isinstance(records[0], Fold):
         items["pieces"] = 3 * limits.tasks * records[0].piece_bytes
@@ -200,6 +206,7 @@ def fit_limits(
     cached: bool = True,
     ahead: int = 1,
     in_driver: bool = True,
+    device: Device = "cpu",
 ) -> MemoryProjection:
     """The projection with the most blocks in flight, at most `ahead` read ahead of each, that fits into the room.
 
@@ -218,6 +225,11 @@ def fit_limits(
     for tasks, waiting in choices:
         bare = memory_within(source, records, Limits(tasks, waiting, 0), in_driver=in_driver, room=room)
         if bare.fits:
+            if device != "cpu":
+                # As much as has room: without any CuPy copies rows block by block on the stream that computes.
+                staged = staging_bytes(tasks, int((room.nbytes - bare.total) / (1.0 + ALLOCATOR_GAPS)))
+                limits = Limits(tasks, waiting, 0, staged=staged)
+                bare = memory_within(source, records, limits, in_driver=in_driver, room=room)
             if not cache:
                 return bare
             # What is left goes to the cache, less the gaps that the allocator leaves between its blocks.
@@ -225,7 +237,7 @@ def fit_limits(
             # Blocks first: a byte of them saves as much time as many bytes of mapped rows.
             whole = min(cache, left)
             blocks = min(whole, whole_bytes(source) if pieces else whole) if cached else 0
-            limits = Limits(tasks, waiting, blocks, whole - blocks if pieces else 0)
+            limits = replace(bare.limits, cache_bytes=blocks, piece_bytes=whole - blocks if pieces else 0)
             return memory_within(source, records, limits, in_driver=in_driver, room=room)
     raise refusal(source, records, least_memory(source, records, room, in_driver=in_driver))
 

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +21,7 @@ from scipy import sparse
 
 from dkl.data.store.foreign import SHARED
 from dkl.errors import located
-from dkl.kernels.device import free_gpu_memory, givers, is_on_gpu, place, rows_on
+from dkl.kernels.device import free_gpu_memory, givers, is_on_gpu, place, rows_on, wait_for_rows
 from dkl.passes.transport import aligned, unpacked
 from dkl.passes.work import Limits, ReadCounts, Ticket, Work
 from dkl.process import after_fork
@@ -131,6 +132,16 @@ class BlockCache:
             self._kept[key] = CachedBlock(block, nbytes, self._pass, there)
             self.nbytes, self.there = self.nbytes + nbytes, self.there + there
 
+    def claim_there(self, key: Key, nbytes: int, there_at_most: int) -> bool:
+        """Whether so many bytes more are kept on the GPU beside the rows of a block, at most as many as these have."""
+        kept = self._kept.get(key)
+        if kept is None or not kept.there:
+            return False
+        if nbytes > 0 and (self.there + nbytes > there_at_most or kept.there + nbytes > 2 * kept.block.X.nbytes):
+            return False
+        kept.there, self.there = kept.there + nbytes, self.there + nbytes
+        return True
+
     def shrink_there(self, capacity: int) -> None:
         """Let go of blocks whose rows are on the GPU, those used longest ago first, until the others fit."""
         for key in [key for key, kept in self._kept.items() if kept.there]:
@@ -190,6 +201,7 @@ class BlockLoader:
             pending = self._pending.pop(key, None)
         if block is not None:
             if is_on_gpu(block.X) and not as_kept:
+                wait_for_rows(block)
                 block = replace(block, X=rows_on(block.X, "cpu"))
             return block, ReadCounts(1, block.n_rows, cache_hits=1)
         # Outside of the lock: a read may take seconds, and other threads have blocks of their own.
@@ -207,13 +219,18 @@ class BlockLoader:
         """
         if work.device == "cpu" or is_on_gpu(block.X):
             return block
-        there = place(block, work.device)
-        if work.is_read and isinstance(block.X, np.ndarray) and is_on_gpu(there.X):
+        key, stays = (work.fingerprint, block.index), work.is_read and isinstance(block.X, np.ndarray)
+        claim = partial(self._claim_there, key) if stays else None
+        there = place(block, work.device, staged=work.limits.staged, claim=claim)
+        if stays and is_on_gpu(there.X):
             with self._lock:
-                self._cache.put_there(
-                    (work.fingerprint, block.index), there, work.limits.cache_bytes, self._most_there(work)
-                )
+                self._cache.put_there(key, there, work.limits.cache_bytes, self._most_there(work))
         return there
+
+    def _claim_there(self, key: Key, nbytes: int) -> bool:
+        """Whether so many bytes more may be kept on the GPU beside the rows of a block, which are then counted."""
+        with self._lock:
+            return self._cache.claim_there(key, nbytes, self._there_at_most or 0)
 
     def _most_there(self, work: Work) -> int:
         """Bytes of rows that the GPU may keep in this pass."""

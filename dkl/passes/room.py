@@ -19,8 +19,9 @@ import psutil
 from dask.utils import format_bytes, parse_bytes
 
 from dkl.data.store.foreign import SHARED
+from dkl.kernels.device import STAGING
 from dkl.passes.reading import LOADER, PIECES
-from dkl.process import free_memory, give_back_memory, mapped_later
+from dkl.process import free_memory, give_back_memory, mapped_later, usable_cores
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockReader
 
@@ -55,6 +56,8 @@ class ProcessMemory:
     most_results : int or None
         Bytes of results from which on Dask moves some to disk, however little the process holds beside them.
     is_paused : bool
+    cores : int
+        That it may use, with the other processes of its machine.
     """
 
     name: str
@@ -67,6 +70,7 @@ class ProcessMemory:
     ends_at: int | None = None
     most_results: int | None = None
     is_paused: bool = False
+    cores: int = 1
 
 
 @dataclass(frozen=True)
@@ -238,9 +242,15 @@ def checked_limit(memory_limit: int | str | None) -> int | None:
 def own_memory(name: str = "this process") -> ProcessMemory:
     """The memory of this process, what a pass maps again of libraries included."""
     # What is kept for the next pass goes as soon as a pass has need of the room; what was given back comes again.
-    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes
+    kept = LOADER.nbytes + PIECES.nbytes + SHARED.nbytes + STAGING.nbytes
     held = psutil.Process().memory_info().rss - kept + mapped_later()
-    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory())
+    return ProcessMemory(name, max(0, held), socket.gethostname(), free_memory(), cores=usable_cores())
+
+
+def own_cores(memories: Sequence[ProcessMemory]) -> int:
+    """Cores that a process has for itself, where those of its machine share them; of the process that has fewest."""
+    sharing = Counter(memory.host for memory in memories)
+    return min(max(1, memory.cores // sharing[memory.host]) for memory in memories)
 
 
 def own_room(memory_limit: int | str | None) -> Room:
@@ -292,6 +302,7 @@ def give_up_kept() -> None:
     LOADER.clear()
     PIECES.clear()
     SHARED.clear()
+    STAGING.clear()
     gc.collect()
     give_back_memory()
 

@@ -32,7 +32,7 @@ from dkl.passes.memory import (
     least_memory,
     whole_bytes,
 )
-from dkl.passes.room import modules_of, own_room, room_of
+from dkl.passes.room import modules_of, own_cores, own_room, room_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import Carried
 from dkl.passes.tree_sum import Node
@@ -125,7 +125,10 @@ class Session:
                 room=room_of(memories, memory_limit),
                 cached=self.is_read and is_read_again,
                 in_driver=not self.backend.is_cluster,
-                ahead=blocks_ahead(device, is_inline=self.backend.is_inline),
+                ahead=blocks_ahead(
+                    device, is_inline=self.backend.is_inline, cores=own_cores(memories), n_threads=n_threads
+                ),
+                device=device,
             )
 
         try:

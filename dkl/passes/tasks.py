@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import in_smaller_tiles, is_on_gpu
+from dkl.kernels.device import in_smaller_tiles, is_on_gpu, wait_for_rows
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
@@ -83,9 +83,12 @@ after_fork(GATE.__init__)  # type: ignore[misc]
 after_fork(ON_GPU.__init__)  # type: ignore[misc]
 
 
-def computing(block: Block) -> AbstractContextManager[None]:
-    """What holds while a task computes on a block where its rows are."""
-    return ON_GPU.entered(_AT_ONCE) if is_on_gpu(block.X) else nullcontext()
+@contextmanager
+def computing(block: Block) -> Iterator[None]:
+    """What holds while a task computes on a block where its rows are: those on their way to a GPU are waited for."""
+    with ON_GPU.entered(_AT_ONCE) if is_on_gpu(block.X) else nullcontext():
+        wait_for_rows(block)
+        yield
 
 
 @contextmanager

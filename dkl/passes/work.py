@@ -27,6 +27,8 @@ class Limits:
         Blocks kept for the next pass.
     piece_bytes : int
         Pieces of a fold kept for the next one that shares them.
+    staged : int
+        Pinned memory by way of which rows come to the GPU; 0 leaves that to CuPy.
     gpu_rows : int or None
         Bytes of rows that each GPU keeps for the next pass; None for a share of what it has left.
     sharing : int
@@ -40,6 +42,7 @@ class Limits:
     ahead: int = 1
     cache_bytes: int = 0
     piece_bytes: int = 0
+    staged: int = 0
     gpu_rows: int | None = None
     sharing: int = 1
     processes: int = 1

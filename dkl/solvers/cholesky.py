@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from itertools import combinations_with_replacement
+from typing import Any
 
 import numpy as np
 from numba.extending import get_cython_function_address
@@ -143,11 +145,14 @@ def _leading(A: np.ndarray) -> int:
 def _lapack(name: str, *arguments: bytes | int | np.ndarray) -> int:
     """Call a routine of SciPy's LAPACK without the interpreter's lock, which `scipy.linalg` would hold; its info."""
     info = ctypes.c_int()
-    # SciPy hands out the addresses of the LAPACK routines that it is linked with, for Cython; ctypes calls them too,
-    # and releases the lock meanwhile.
-    routine = ctypes.CFUNCTYPE(None)(get_cython_function_address("scipy.linalg.cython_lapack", name))
-    routine(*map(_reference, arguments), ctypes.byref(info))
+    _routine(name)(*map(_reference, arguments), ctypes.byref(info))
     return info.value
+
+
+@cache
+def _routine(name: str) -> Any:
+    """A routine of LAPACK, of which SciPy hands out the address for Cython; ctypes calls it without the lock."""
+    return ctypes.CFUNCTYPE(None)(get_cython_function_address("scipy.linalg.cython_lapack", name))
 
 
 def _reference(argument: bytes | int | np.ndarray) -> object:

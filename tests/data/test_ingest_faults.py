@@ -116,6 +116,17 @@ def test_a_flipped_byte_in_the_footer_of_a_parquet_file_is_said_with_its_name(tm
     assert all("rows.parquet' is not a whole Parquet file" in message for message in said)
 
 
+def test_a_flipped_bit_of_a_parquet_file_is_said_where_its_pages_have_checksums(tmp_path):
+    path = tmp_path / "rows.parquet"
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=500), "y": [0, 1] * 250})
+    frame.to_parquet(path, compression=None, write_page_checksum=True)
+    whole = path.read_bytes()
+    value = whole.index(frame["x"].to_numpy()[400:401].tobytes())
+    path.write_bytes(whole[:value] + bytes([whole[value] ^ 4]) + whole[value + 1 :])
+    with pytest.raises(ValueError, match=r"rows.parquet' is not a whole Parquet file: .*checksum"):
+        dkl.ingest(path, tmp_path / "rows.zarr", target="y", progress=False)
+
+
 def test_half_of_a_pair_of_surrogates_is_said_with_its_row():
     # the texts of pandas 3 cannot hold it, objects can
     frame = pd.DataFrame({"x": range(6), "c": np.array(["a", "b\ud800", *"abab"], object)}, dtype=object)

@@ -20,7 +20,7 @@ from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, from_zarr, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.store.blocking import MAX_BLOCK_ROWS, block_bounds, block_rows, row_bytes
-from dkl.data.store.location import is_store
+from dkl.data.store.overwriting import is_store
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import StoreError
 from dkl.testing.sources import check_source

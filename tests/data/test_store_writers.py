@@ -6,6 +6,8 @@ import errno
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -24,10 +26,12 @@ from dkl.data.dataset import Dataset, open_dataset
 from dkl.data.schema import Schema
 from dkl.data.store import commit
 from dkl.data.store.location import Location
+from dkl.data.store.overwriting import check_output
 from dkl.data.store.writer import DatasetWriter
 from dkl.errors import CorruptChunkError, DklHint, StoreError, StoreReplacedError
 from dkl.federated.agreement import Agreement
 from dkl.model_io import content_hash
+from tests.commands import dkl_command
 
 X = (np.arange(75.0).reshape(25, 3) % 7).astype(np.float32)
 OTHER = X[:17] + 100
@@ -475,18 +479,21 @@ def _all_stores(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("change", "number", "can_exchange"),
-    [
-        (change, number, (place + row) % 2 == 0)
-        for place, change in enumerate(CHANGES)
-        for row, number in enumerate((errno.EIO, errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY))
-    ],
-)
-def test_a_rename_that_is_made_and_reported_as_failed_is_made(
-    change: str, number: int, can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rename_that_is_made_and_reported_as_failed_is_made(change: str, tmp_path: Path) -> None:
     rename, exchange = os.rename, commit.exchanged
+
+    def made_in(place: str) -> dict[str, Any]:
+        """All stores of a folder after the change."""
+        (tmp_path / place).mkdir()
+        store = tmp_path / place / "rows.zarr"
+        make(store)
+        with pytest.MonkeyPatch.context() as patched:
+            if place != "plain":
+                patched.setattr(commit.os, "rename", lost_answer)
+                patched.setattr(commit, "exchanged", lost_exchange if can_exchange else lambda *given: False)
+            CHANGES[change](str(store))
+        return _all_stores(tmp_path / place)
 
     def lost_answer(*names: Any, **folders: Any) -> None:
         rename(*names, **folders)
@@ -495,17 +502,11 @@ def test_a_rename_that_is_made_and_reported_as_failed_is_made(
     def lost_exchange(*given: Any) -> bool:
         return exchange(*given) and False
 
-    found = []
-    for place in ("plain", "network"):
-        (tmp_path / place).mkdir()
-        store = tmp_path / place / "rows.zarr"
-        make(store)
-        if place == "network":
-            monkeypatch.setattr(commit.os, "rename", lost_answer)
-            monkeypatch.setattr(commit, "exchanged", lost_exchange if can_exchange else lambda *given: False)
-        CHANGES[change](str(store))
-        found.append(_all_stores(tmp_path / place))
-    assert found[0] == found[1]
+    number, can_exchange = 0, False
+    expected = made_in("plain")
+    for row, number in enumerate((errno.EIO, errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)):
+        can_exchange = (list(CHANGES).index(change) + row) % 2 == 0
+        assert made_in(f"network {number}") == expected
 
 
 def test_rows_whose_folder_cannot_be_forced_to_the_disk_are_there_and_not_said_to_be_lost(
@@ -604,12 +605,14 @@ def fail_from(patched: pytest.MonkeyPatch, moment: int, *, lasting: bool) -> lis
 
 FAULTY = ["create", "overwrite", "append", "drop", "split", "split again"]
 FAULTY += ["model", "model again", "agreement", "agreement in words"]
+# some hundred moments, each on a folder of its own
+EVERY_MOMENT = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 
 @pytest.mark.filterwarnings("ignore::dkl.errors.DklHint", "ignore:the splits:UserWarning")
 @pytest.mark.parametrize(
     ("moments", "lasting"),
-    [("some", False), *(pytest.param("all", lasting, marks=pytest.mark.slow) for lasting in (False, True))],
+    [("some", False), *(pytest.param("all", each, marks=EVERY_MOMENT) for each in (False, True))],
 )
 @pytest.mark.parametrize("change", FAULTY)
 def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
@@ -639,3 +642,54 @@ def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
         if not is_made:
             changes[change](folder)
             assert _everything(folder) == new, moment
+
+
+BETWEEN_TWO_RENAMES = """
+import os, sys
+import dkl
+from dkl.data.store import commit
+from dkl.data.store.location import Location
+
+store = sys.argv[1]
+rename, commit.exchanged = commit.rename, lambda *given: False
+
+def last_rename(*given, **named):
+    rename(*given, **named)
+    os._exit(0)
+
+with commit.staged(Location.of(store), sys.argv[2], overwrite=True) as staging:
+    staging.group.create_array("0", shape=(3,), dtype="f4")
+    commit.rename = last_rename
+    staging.commit({"kind": sys.argv[2]})
+"""
+
+
+@pytest.mark.parametrize("reader", ["open_dataset", "load_model", "info", "fit"])
+def test_a_writer_killed_between_its_two_renames_hides_no_store(reader: str, tmp_path: Path) -> None:
+    kind = "model" if reader in ("load_model", "fit") else "dataset"
+    place = tmp_path / kind
+    if kind == "model":
+        model = dkl.RandomFeatures(n_features=4, random_state=0).fit(X)
+        model.save(place)
+    else:
+        make(place)
+    before = content_hash(dkl.load_model(place)) if kind == "model" else open_dataset(place).X.compute().tolist()
+    subprocess.run([sys.executable, "-c", BETWEEN_TWO_RENAMES, str(place), kind], check=True)
+    assert not place.exists()
+    with pytest.MonkeyPatch.context() as patched:
+
+        def refuse(*given: Any) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        patched.setattr("dkl.data.store.abandoned.os.rename", refuse)
+        with pytest.raises(FileNotFoundError, match=f"the old one lies in .*replaced' .*Read-only .*to '{kind}'"):
+            dkl.load_model(place) if kind == "model" else open_dataset(place)
+    if reader == "info":
+        assert dkl_command("info", place).exit_code == 0
+    if reader == "fit":  # before any work
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            check_output(place, "model", overwrite=False)
+    after = content_hash(dkl.load_model(place)) if kind == "model" else open_dataset(place).X.compute().tolist()
+    assert after == before
+    replace_store(place) if kind == "dataset" else model.save(place, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [kind]

@@ -96,14 +96,16 @@ def _argument(value: Any) -> Any:
 
 
 def compiled(source: str, folder: Path) -> str:
-    """PTX by nvcc, or by NVRTC, which need no GPU; a machine without either skips."""
+    """PTX for an H100, by nvcc, or by NVRTC, which need no GPU; a machine without either skips."""
     compiler = shutil.which("nvcc")
     if compiler is None:
         nvrtc = pytest.importorskip("cupy.cuda.compiler", reason="neither nvcc nor NVRTC is here")
-        return str(nvrtc.compile_using_nvrtc(source, arch="80")[0])
+        return str(nvrtc.compile_using_nvrtc(source, arch="90")[0])
     path = folder / "kernel.cu"
     path.write_text(source)
-    command = [compiler, "-ptx", "-o", str(folder / "kernel.ptx"), str(path)]
+    command = [compiler, "-ptx", "-arch=sm_90", "-o", str(folder / "kernel.ptx"), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return (folder / "kernel.ptx").read_text()
+    ptx = (folder / "kernel.ptx").read_text()
+    assert ".target sm_90" in ptx
+    return ptx

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +136,13 @@ def test_the_compiled_form_takes_over_after_so_many_numbers() -> None:
     assert taken == ["compiled", "plain", "compiled", "plain", "compiled", "plain"]
 
 
+def test_what_an_earlier_process_has_compiled_serves_from_the_first_number_on() -> None:
+    arguments = np.ones((2, 4)), np.ones((4, 3)), False, np.zeros((2, 3))
+    landmark_tiles._many_distances(*arguments)
+    kernel = TwoForms(lambda *given: pytest.fail("it is compiled on disk"), landmark_tiles._many_distances, 10**9)
+    kernel(6, *arguments)
+
+
 # Each kernel that a process asks for is compiled where Numba's cache does not have it: both are calls of `compile`,
 # and those inside another are of kernels that the outer one calls.
 FIRST = """
@@ -157,8 +167,9 @@ print("\\n".join(name for name in names if name.startswith("dkl.")))
 
 
 @pytest.mark.timeout(120)
-def test_a_first_fit_of_few_rows_compiles_few_kernels() -> None:
-    run = subprocess.run([sys.executable, "-c", FIRST], check=True, text=True, capture_output=True)
+def test_a_first_fit_of_few_rows_compiles_few_kernels(tmp_path: Path) -> None:
+    in_folder: dict[str, Any] = {"env": {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, "check": True, "text": True}
+    run = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, **in_folder)
     names = run.stdout.split()
     assert names
     # kernels for more rows than these are left alone, and no kernel is compiled for two layouts of the same numbers

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask_ml.wrappers import Incremental
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine, make_friedman1, make_gaussian_quantiles
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
@@ -24,6 +25,7 @@ import dkl
 from dkl.data.coerce import as_dataset
 from dkl.errors import without_hints
 from dkl.events import Event
+from dkl.kernels.blas import threads_at_work
 from dkl.linear.incremental import BlockIncremental
 from dkl.machines import effort as counting
 from dkl.machines.choice import LogLoss
@@ -462,6 +464,11 @@ def test_two_classes_are_fitted_by_the_log_loss_where_held_out_probabilities_are
     assert log_loss(new_y, model.predict_proba(new_X)) < 1.05 * log_loss(new_y, given.predict_proba(new_X))
 
 
+def by_squares(model: dkl.KernelClassifier) -> dkl.KernelClassifier:
+    """A machine on the same features, by the squared error."""
+    return dkl.KernelClassifier(clone(model.features_), loss="squared_error", solver="newton", alpha="auto")
+
+
 def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are_best() -> None:
     generator = np.random.default_rng(0)
     X = generator.normal(size=(3_000, 3))
@@ -474,7 +481,7 @@ def test_several_classes_are_fitted_by_the_loss_whose_held_out_probabilities_are
     least, squared = (float(figure) for figure in re.findall(r"\d\.\d+", told))
     assert model.loss_ == "log_loss"
     assert least < squared
-    squares = dkl.KernelClassifier(loss="squared_error", random_state=0).fit(X, y)
+    squares = by_squares(model).fit(X, y)
     losses = [log_loss(new_y, each.predict_proba(new_X)) for each in (model, squares, LogisticRegression().fit(X, y))]
     assert losses[0] < losses[1]
     assert losses[0] < 1.05 * losses[2]
@@ -484,7 +491,7 @@ def test_classes_that_lie_between_others_are_fitted_by_another_loss() -> None:
     X, y = make_gaussian_quantiles(n_samples=2_600, n_features=6, n_classes=3, random_state=0)
     X, y, new_X, new_y = X[:600], y[:600], X[600:], y[600:]
     model = dkl.KernelClassifier(random_state=0).fit(X, y)
-    squares = dkl.KernelClassifier(loss="squared_error", random_state=0).fit(X, y)
+    squares = by_squares(model).fit(X, y)
     # the shell in the middle is hardly ever ahead of both others by the squared error
     assert model.loss_ == "log_loss"
     # candidates are compared by squares, whatever the loss of the last fit is
@@ -555,3 +562,28 @@ def test_trials_of_categories_stand_in_the_plan_and_count_as_work_but_their_colu
     )
     quick = dkl.KernelRegressor(effort="fast", random_state=0)
     assert "rows to look for names in" not in [one.name for one in plan(quick, frame, y).passes]
+
+
+def test_trials_share_what_they_find_of_the_same_rows_and_keep_blas_to_one_thread() -> None:
+    """Targets are summed once, rows scaled once a scaling, and features that see no target drawn once for all folds."""
+    passes: list[str] = []
+    kernels: list[str] = []
+
+    def hear(event: Event) -> None:
+        if event.kind == "started":
+            passes.append(event.name)
+        if event.kind == "advanced" and event.name == "choice":
+            # the threads of BLAS would spin between small products
+            assert threads_at_work() == 1
+            kernels.extend([event.detail["kind"]] if "at landmarks" in event.detail["kind"] else [])
+
+    generator = np.random.default_rng(0)
+    X = generator.uniform(size=(100, 2))
+    y = np.sin(6 * X[:, 0]) + np.cos(6 * X[:, 1]) + 0.5 * generator.normal(size=100)
+    dkl.KernelRegressor(random_state=0, progress=hear).fit(X, y)
+    assert len(kernels) > 2 * len(set(kernels))
+    # and once more in the last fit, to all rows
+    assert passes.count("rows to choose landmarks from") <= len(set(kernels)) + 1
+    assert passes.count("targets") == 2
+    # in two scalings, for waves and two kernels, and in the last fit
+    assert passes.count("row sample") + passes.count("row sample + moments") <= 2 * 3 + 1

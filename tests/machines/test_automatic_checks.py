@@ -19,7 +19,7 @@ DECLARED = dict.fromkeys(
 @pytest.mark.parametrize(
     ("machine", "trials"),
     [
-        (dkl.KernelClassifier, [0, 1]),
+        (dkl.KernelClassifier, [0]),
         pytest.param(dkl.KernelClassifier, None, marks=pytest.mark.slow),
         pytest.param(dkl.KernelRegressor, None, marks=pytest.mark.slow),
     ],

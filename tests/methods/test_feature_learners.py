@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask.tokenize import tokenize
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
@@ -496,3 +497,11 @@ def test_targets_of_the_wrong_kind_are_refused(rows: Any) -> None:
         AlignedFeatures(class_weight="balanced").fit(X, X[:, 0] + 0.5)
     with pytest.raises(ValueError, match=r"30 features|30 columns"):
         RandomFeatures(n_features=4, random_state=0).fit(X).transform(da.from_array(X[:, :5]))
+
+
+def test_what_was_learned_counts_where_models_are_told_apart(rows: Any) -> None:
+    """Parameters are declared as those of dataclasses, which Dask and others know by their parameters alone."""
+    fitted, others = (RandomFeatures(n_features=4, random_state=0).fit(X) for X in (rows[0], 2.0 * rows[0]))
+    assert fitted.get_params() == others.get_params()
+    assert tokenize(fitted) != tokenize(others)
+    assert fitted != others

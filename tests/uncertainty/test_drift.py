@@ -230,10 +230,10 @@ CASES = [(kind, "frames") for kind in ("60", "400", "1000", "3000", "dates", "te
 CASES += [("400", "store"), ("1000", "store"), ("400", "appended"), ("3000", "appended")]
 
 
-@pytest.mark.parametrize(("kind", "held"), [("1000", "frames"), ("1000", "store"), ("400", "appended")])
+@pytest.mark.parametrize(("kind", "held"), [("1000", "store"), ("400", "appended")])
 def test_names_of_one_law_are_no_alarm(kind: str, held: str) -> None:
-    # of 12 tries of probability 0.05, five or more come once in 5,000 times
-    assert max(alarms(kind, held, 12)) < 5
+    # of 8 tries of probability 0.05, four or more come once in 2,700 times
+    assert max(alarms(kind, held, 8)) < 4
 
 
 @pytest.mark.slow

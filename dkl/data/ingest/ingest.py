@@ -29,8 +29,8 @@ from dkl.data.ingest.table_rows import TableChoices, TableRows
 from dkl.data.ingest.tables import Retyped, common_schema, file_tables, probed
 from dkl.data.schema import HeldBy, Schema, Task
 from dkl.data.splits import by_fractions
-from dkl.data.store.location import Location, is_store
-from dkl.data.store.overwriting import check_output
+from dkl.data.store.location import Location
+from dkl.data.store.overwriting import check_output, is_store
 from dkl.data.store.writer import DatasetWriter
 from dkl.data.table_input import GivenTable, given_table, is_table
 from dkl.data.together.choosing import check_one_kind

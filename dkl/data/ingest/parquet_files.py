@@ -46,6 +46,9 @@ class ParquetFormat:
                     columns = [plain(_column(table, field.name), field, row) for field in schema]
                 row += batch.num_rows
                 yield pa.table(columns, schema=schema), int(share * batch.num_rows)
+            with _damage(file):
+                if row != parquet.metadata.num_rows:
+                    raise ValueError(f"it has {row:,} rows, and its footer says {parquet.metadata.num_rows:,}")
 
 
 def _columns(written: pa.Schema) -> tuple[pa.Schema, tuple[str, ...]]:
@@ -100,8 +103,9 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     with file.open() as stream:
         with _damage(file):
-            # Buffering ahead would hold a whole row group of a remote file in memory.
-            parquet = pq.ParquetFile(stream, pre_buffer=False)
+            # Buffering ahead would hold a whole row group of a remote file in memory. Pages have checksums where their
+            # writer made some.
+            parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         yield parquet
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
-import re
 import shutil
 import time
 import uuid
@@ -19,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dkl.data.store.abandoned import clear_abandoned, hidden_prefix
 from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
@@ -259,7 +258,7 @@ def staged(target: Location, kind: str, *, overwrite: bool, home: Home | None = 
         if home is not None:
             home.check()
         if target.is_local:
-            _clear_abandoned(target.path)
+            clear_abandoned(target)
         check_output(target, kind, overwrite=overwrite, in_store=home is not None)
         if target.is_local:
             # Folders above the target that are removed again, where they are empty, when writing fails; lowest first.
@@ -305,7 +304,7 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
     try:
         while not handles:
             token = uuid.uuid4().hex
-            path = target.path.with_name(f"{_prefix(target.path)}{token}.partial")
+            path = target.path.with_name(f"{hidden_prefix(target.path)}{token}.partial")
             path.parent.mkdir(parents=True, exist_ok=True)
             # Another writer that clears up may take the folder before it is locked: it is gone then, and the next one
             # is tried.
@@ -323,34 +322,6 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
     finally:
         for handle in handles:
             os.close(handle)
-
-
-def _prefix(path: Path) -> str:
-    """How the hidden folders of a target begin: with its name, or a hash where the token would make that too long."""
-    name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
-    return f".{name}."
-
-
-def _clear_abandoned(target: Path) -> None:
-    """Remove what killed writers of this target left, and put back a store that one had just moved aside."""
-    if fcntl is None or not target.parent.is_dir():
-        return
-    # The whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user.
-    ours = re.compile(re.escape(_prefix(target)) + r"[0-9a-f]{32}\.(partial|replaced)")
-    for folder in list(target.parent.iterdir()):
-        if not ours.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
-            continue
-        with suppress(OSError):
-            handle = os.open(folder, os.O_RDONLY)
-            try:
-                # A lock that is to be had at once belongs to nobody: the writer of the folder is dead.
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if folder.suffix == ".replaced" and not target.exists():
-                    os.rename(folder, target)
-                else:
-                    shutil.rmtree(folder)
-            finally:
-                os.close(handle)
 
 
 def flush_folder(folder: Path) -> None:

@@ -272,15 +272,6 @@ class Location:
         return fs, path
 
 
-def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
-    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
-    location = Location.of(store, storage_options)
-    try:
-        return location.read_marker() is not None
-    except ValueError:
-        return location.is_local and location.path.is_dir()
-
-
 def located_error(error: OSError, target: Location, left: str = "Nothing was kept") -> OSError:
     """The error of a write with the path, the reason and what can be done; `left` says what is there now."""
     if error.errno is None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dkl.data.store.abandoned import put_back
 from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.strangers import check_no_strangers
 
@@ -30,6 +31,7 @@ def what_is_at(location: Location) -> str | None:
         of one is writing or has left, else "file", "empty file", "device" or "folder"; None where there is nothing, or
         an empty folder.
     """
+    put_back(location)
     if location.is_local and location.path.is_file():
         return "file" if location.path.stat().st_size else "empty file"
     if location.is_local and not location.path.is_dir():
@@ -42,6 +44,16 @@ def what_is_at(location: Location) -> str | None:
         kinds = {"model": "model", "splits": "set of splits", "drop": "version"}
         return kinds.get(str(marker.get("kind")), "dataset")
     return "folder" if location.exists() else None
+
+
+def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
+    """Whether a dataset of dkl, whole or half-written, is at this path or URL (rather than files to ingest)."""
+    location = Location.of(store, storage_options)
+    put_back(location)
+    try:
+        return location.read_marker() is not None
+    except ValueError:
+        return location.is_local and location.path.is_dir()
 
 
 def attributes_at(location: Location) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from zarr.buffer.cpu import NDBuffer
 from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import drop_weightless
+from dkl.data.store.abandoned import put_back
 from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
 from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import block_digest, json_digest
@@ -52,6 +53,9 @@ def read_facts(location: Location) -> dict[str, Any]:
     """
     try:
         facts = location.read_marker()
+        if facts is None:
+            put_back(location)
+            facts = location.read_marker()
     except ValueError as error:
         raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
     if facts is None:

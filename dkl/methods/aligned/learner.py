@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -27,7 +27,10 @@ from dkl.methods.parameters import (
     COMMON,
     POOL,
     Constraints,
+    bandwidth_factors,
     check_finite_pool,
+    columns_a_frequency,
+    estimator,
     family_of,
     kept_frequencies,
 )
@@ -43,6 +46,7 @@ RHO_SHARE = 0.005
 Similarity = np.ndarray | Sequence[Sequence[float]] | Callable[[Any, Any], float]
 
 
+@estimator
 class AlignedFeatures(Certified, SelectingLearner):
     """Features with the highest alignment with the targets, chosen from random candidates in one pass over the rows.
 
@@ -144,50 +148,27 @@ class AlignedFeatures(Certified, SelectingLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **ALIGNMENT}
     _driver = AlignmentDriver()
 
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_candidates: int | None = 20_000,
-        n_features: int | None = 1_000,
-        rho: float | None = None,
-        *,
-        k: float = 2,
-        center: bool = False,
-        similarity: Similarity | None = None,
-        diagonal: bool = True,
-        estimator: Estimator = "auto",
-        sigma_factors: Sequence[float] = (1.0,),
-        sums: str | PathLike[str] | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_candidates = n_candidates
-        self.n_features = n_features
-        self.rho = rho
-        self.k = k
-        self.center = center
-        self.similarity = similarity
-        self.diagonal = diagonal
-        self.estimator = estimator
-        self.sigma_factors = sigma_factors
-        self.sums = sums
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_candidates: int | None = 20_000
+    n_features: int | None = 1_000
+    rho: float | None = None
+    _: KW_ONLY
+    k: float = 2
+    center: bool = False
+    similarity: Similarity | None = None
+    diagonal: bool = True
+    estimator: Estimator = "auto"
+    sigma_factors: Sequence[float] = (1.0,)
+    sums: str | PathLike[str] | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def with_rho(
         self,
@@ -296,6 +277,23 @@ class AlignedFeatures(Certified, SelectingLearner):
         self.alignment_ = np.asarray(state.values)
         if self.similarity is not None:
             self.self_similarity_ = state.itself
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features that a fit comes to at most: no more than those of all candidates."""
+        family = self._planned_family()
+        size = self._pool_size(family)
+        if size is None:
+            candidates = self._planned_pool(family, dataset).n_features
+        else:
+            factors = bandwidth_factors(type(self).__name__, self.sigma_factors)
+            candidates = size * len(factors) * columns_a_frequency(family)
+        return min(super().planned_features(dataset) or candidates, candidates)
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest size that `fit` can learn: the pool, where all of its candidates may be kept."""
+        if self.n_features is not None and self.planned_features(dataset) < self.n_features:
+            return self._planned_pool(self._planned_family(), dataset)
+        return super().planned_map(dataset)
 
     def _choose(self) -> None:
         """Set the weights q that maximise q.v in the ball, and the features chosen by them, without a pass."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,7 @@ from sklearn.base import clone
 from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.methods.base import FeatureLearner
-from dkl.methods.parameters import COMBINED, Constraints, check_parameters
+from dkl.methods.parameters import COMBINED, Constraints, check_parameters, estimator
 from dkl.methods.room import planned_driving
 from dkl.registry import learner_entry, learner_keys
 
@@ -22,6 +23,7 @@ _BETWEEN_SEEDS = 104_729
 _OF_ITS_OWN = 1_000
 
 
+@estimator
 class CombinedFeatures(FeatureLearner):
     """The features of several learners side by side, for one linear model on all of them.
 
@@ -80,34 +82,18 @@ class CombinedFeatures(FeatureLearner):
     _searches: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ()
 
-    n_features: int | None
-
-    def __init__(
-        self,
-        features: Sequence[FeatureLearner | str] | None = None,
-        searches: int = 1,
-        n_features: int | None = None,
-        *,
-        dtype: str = "float32",
-        max_rows: int | None = None,
-        class_weight: Any = None,
-        device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
-    ) -> None:
-        self.features = features
-        self.searches = searches
-        self.n_features = n_features
-        self.dtype = dtype
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    features: Sequence[FeatureLearner | str] | None = None
+    searches: int = 1
+    n_features: int | None = None
+    _: KW_ONLY
+    dtype: str = "float32"
+    max_rows: int | None = None
+    class_weight: Any = None
+    device: str = "auto"
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: Any = None
+    memory_limit: Any = None
 
     @property
     def feature_map_(self) -> FeatureMap:
@@ -134,6 +120,10 @@ class CombinedFeatures(FeatureLearner):
     def planned_driving(self, dataset: Dataset) -> float:
         """Operations of the driver, over all learners."""
         return sum(planned_driving(learner, dataset) for learner in self._new(0))
+
+    def planned_features(self, dataset: Dataset) -> int:
+        """Features at most of all learners."""
+        return sum(learner.planned_features(dataset) for learner in self._new(0))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """The largest maps that the learners can learn."""

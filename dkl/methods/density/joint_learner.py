@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ from dkl.methods.parameters import (
     POOL,
     Constraints,
     check_finite_pool,
+    estimator,
     family_of,
     kept_frequencies,
 )
@@ -48,6 +49,7 @@ _NO_WEIGHT = 1e-7
 _WORKING_BYTES = 2 << 30
 
 
+@estimator
 class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     """Features whose weights are learned together with the machine on them, to a certified optimum.
 
@@ -135,52 +137,28 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **JOINT}
     _supervised: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_candidates: int | None = 2_000,
-        n_features: int | None = 1_000,
-        rho: float | None = None,
-        *,
-        k: float = 2,
-        C: float = 1.0,
-        loss: TunedLoss | None = None,
-        tol: float = 1e-3,
-        max_passes: int = 200,
-        max_working: int | None = None,
-        warm_start: bool = False,
-        sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_candidates = n_candidates
-        self.n_features = n_features
-        self.rho = rho
-        self.k = k
-        self.C = C
-        self.loss = loss
-        self.tol = tol
-        self.max_passes = max_passes
-        self.max_working = max_working
-        self.warm_start = warm_start
-        self.sigma_factors = sigma_factors
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_candidates: int | None = 2_000
+    n_features: int | None = 1_000
+    rho: float | None = None
+    _: KW_ONLY
+    k: float = 2
+    C: float = 1.0
+    loss: TunedLoss | None = None
+    tol: float = 1e-3
+    max_passes: int = 200
+    max_working: int | None = None
+    warm_start: bool = False
+    sigma_factors: Sequence[float] = (1.0,)
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, and the solver's passes as they may grow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from os import PathLike
 from typing import Any, ClassVar, Literal
 
@@ -16,11 +17,12 @@ from dkl.features.scaling import ScalingChoice
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.meta_kernels import MetaKernel
 from dkl.methods.density.tuned_learner import TunedLearner
-from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints
+from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints, estimator
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.validation import check_labels
 
 
+@estimator
 class TunedClassifier(ClassPredictions, TunedLearner):
     """A classifier whose kernel is learned with it: random Fourier features with a density of their own.
 
@@ -135,72 +137,38 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     _parameter_constraints: ClassVar[Constraints] = TUNED_CLASSIFIER
     _task: ClassVar[TaskChoice] = "classification"
 
-    def __init__(
-        self,
-        n_features: int = 1_000,
-        *,
-        family: Family | None = None,
-        reference_scale: float | None = None,
-        scaling: ScalingChoice | None = None,
-        loss: TunedLoss = "hinge",
-        lam: float = 1e-4,
-        Lam: float = 0.1,
-        gamma: float = 0.1,
-        meta_kernel: str | MetaKernel = "rbf",
-        length_scale: float | None = None,
-        density_floor: float = 1.0,
-        center: float = 1.0,
-        shared_density: bool = True,
-        solver: Literal["full", "adam"] = "full",
-        tol: float = 1e-4,
-        max_passes: int = 100,
-        epochs: int | None = None,
-        learning_rate: float = 0.1,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 5,
-        sums: str | PathLike[str] | None = None,
-        warm_start: bool = False,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.n_features = n_features
-        self.family = family
-        self.reference_scale = reference_scale
-        self.scaling = scaling
-        self.loss = loss
-        self.lam = lam
-        self.Lam = Lam
-        self.gamma = gamma
-        self.meta_kernel = meta_kernel
-        self.length_scale = length_scale
-        self.density_floor = density_floor
-        self.center = center
-        self.shared_density = shared_density
-        self.solver = solver
-        self.tol = tol
-        self.max_passes = max_passes
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.sums = sums
-        self.warm_start = warm_start
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    n_features: int = 1_000
+    _: KW_ONLY
+    family: Family | None = None
+    reference_scale: float | None = None
+    scaling: ScalingChoice | None = None
+    loss: TunedLoss = "hinge"
+    lam: float = 1e-4
+    Lam: float = 0.1
+    gamma: float = 0.1
+    meta_kernel: str | MetaKernel = "rbf"
+    length_scale: float | None = None
+    density_floor: float = 1.0
+    center: float = 1.0
+    shared_density: bool = True
+    solver: Literal["full", "adam"] = "full"
+    tol: float = 1e-4
+    max_passes: int = 100
+    epochs: int | None = None
+    learning_rate: float = 0.1
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 5
+    sums: str | PathLike[str] | None = None
+    warm_start: bool = False
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float64"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels; numbers would be a regressor's."""
@@ -208,6 +176,7 @@ class TunedClassifier(ClassPredictions, TunedLearner):
         self.classes_ = classes
 
 
+@estimator
 class TunedRegressor(NumberPredictions, TunedLearner):
     """A regressor whose kernel is learned with it: random Fourier features with a density of their own.
 
@@ -254,68 +223,36 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     _parameter_constraints: ClassVar[Constraints] = TUNED_REGRESSOR
     _task: ClassVar[TaskChoice] = "regression"
 
-    def __init__(
-        self,
-        n_features: int = 1_000,
-        *,
-        family: Family | None = None,
-        reference_scale: float | None = None,
-        scaling: ScalingChoice | None = None,
-        loss: Literal["squared_error"] = "squared_error",
-        lam: float = 1e-4,
-        Lam: float = 0.1,
-        gamma: float = 0.1,
-        meta_kernel: str | MetaKernel = "rbf",
-        length_scale: float | None = None,
-        density_floor: float = 1.0,
-        center: float = 1.0,
-        shared_density: bool = True,
-        solver: Literal["full", "adam"] = "full",
-        tol: float = 1e-4,
-        max_passes: int = 100,
-        epochs: int | None = None,
-        learning_rate: float = 0.1,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 5,
-        sums: str | PathLike[str] | None = None,
-        max_rows: int | None = None,
-        dtype: str = "float64",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.n_features = n_features
-        self.family = family
-        self.reference_scale = reference_scale
-        self.scaling = scaling
-        self.loss = loss
-        self.lam = lam
-        self.Lam = Lam
-        self.gamma = gamma
-        self.meta_kernel = meta_kernel
-        self.length_scale = length_scale
-        self.density_floor = density_floor
-        self.center = center
-        self.shared_density = shared_density
-        self.solver = solver
-        self.tol = tol
-        self.max_passes = max_passes
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.sums = sums
-        self.max_rows = max_rows
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    n_features: int = 1_000
+    _: KW_ONLY
+    family: Family | None = None
+    reference_scale: float | None = None
+    scaling: ScalingChoice | None = None
+    loss: Literal["squared_error"] = "squared_error"
+    lam: float = 1e-4
+    Lam: float = 0.1
+    gamma: float = 0.1
+    meta_kernel: str | MetaKernel = "rbf"
+    length_scale: float | None = None
+    density_floor: float = 1.0
+    center: float = 1.0
+    shared_density: bool = True
+    solver: Literal["full", "adam"] = "full"
+    tol: float = 1e-4
+    max_passes: int = 100
+    epochs: int | None = None
+    learning_rate: float = 0.1
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 5
+    sums: str | PathLike[str] | None = None
+    max_rows: int | None = None
+    dtype: str = "float64"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
+from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.solvers.losses import HINGES
@@ -163,11 +164,16 @@ def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype
         Of the mapped rows.
     """
     scores = np.empty((X.shape[0], coefficients.shape[1]))
-    for start in range(0, X.shape[0], _TILE_ROWS):
-        rows = slice(start, min(start + _TILE_ROWS, X.shape[0]))
-        phi = on_host(map_rows(X[rows], feature_map, dtype))
-        # a product in the features' own precision with float64 coefficients would copy every tile
-        scores[rows] = phi @ coefficients.astype(phi.dtype)
+    # a product in the features' own precision with float64 coefficients would copy every tile
+    models = coefficients.astype(dtype)
+    if is_on_gpu(X) and len(scores):
+        # features stay there, and the scores of all tiles come together
+        xp, sent = array_module(X), array_module(X).asarray(models)
+        tiles = spans(len(scores), tile_rows(feature_map.n_features, models.itemsize))
+        scores[:] = on_host(xp.concat([xp.matmul(map_rows(X[rows], feature_map, dtype), sent) for rows in tiles]))
+        return scores
+    for rows in spans(len(scores), _TILE_ROWS):
+        scores[rows] = on_host(map_rows(X[rows], feature_map, dtype)) @ models
     return scores
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
 
@@ -37,6 +37,7 @@ from dkl.methods.parameters import (
     bandwidth_factors,
     check_labels,
     check_waves,
+    estimator,
     family_of,
 )
 from dkl.methods.posterior.weights import pseudo_posterior
@@ -54,6 +55,7 @@ Pool = Literal["own", "shared"]
 _CANDIDATES: dict[Pool, int] = {"own": 128, "shared": 2_048}
 
 
+@estimator
 class LandmarkFeatures(Certified, Updated, PoolLearner):
     """Similarities to landmarks, each learned from the labels: as many columns as landmarks, in a few passes.
 
@@ -130,46 +132,25 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LANDMARKS}
     _supervised: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_landmarks: int = 200,
-        n_candidates: int | None = None,
-        beta: float = 0.3,
-        landmarks: Placement = "kmeans",
-        *,
-        pool: Pool = "own",
-        rounds: int = 5,
-        sigma_factors: Sequence[float] = (1.0,),
-        sums: str | PathLike[str] | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_landmarks = n_landmarks
-        self.n_candidates = n_candidates
-        self.beta = beta
-        self.landmarks = landmarks
-        self.pool = pool
-        self.rounds = rounds
-        self.sigma_factors = sigma_factors
-        self.sums = sums
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_landmarks: int = 200
+    n_candidates: int | None = None
+    beta: float = 0.3
+    landmarks: Placement = "kmeans"
+    _: KW_ONLY
+    pool: Pool = "own"
+    rounds: int = 5
+    sigma_factors: Sequence[float] = (1.0,)
+    sums: str | PathLike[str] | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     @property
     def candidates_(self) -> np.ndarray:

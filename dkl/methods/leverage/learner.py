@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from numbers import Integral
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -28,6 +28,7 @@ from dkl.methods.parameters import (
     POOL,
     Constraints,
     columns_a_frequency,
+    estimator,
     family_of,
     kept_frequencies,
 )
@@ -43,6 +44,7 @@ _CANDIDATES_A_FEATURE, _DEFAULT_CANDIDATES = 100, 10_000
 _SAMPLE_BYTES = 64 << 20
 
 
+@estimator
 class LeverageFeatures(Updated, Certified, PoolLearner):
     """Features drawn in proportion to their ridge leverage scores: a kernel's features that stand for all the others.
 
@@ -129,47 +131,24 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
 
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **LEVERAGE}
 
-    n_features: int
-    mu_: float
-
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_candidates: int | None = None,
-        n_features: int = 1_000,
-        mu: float = 1e-4,
-        n_rows: float | None = None,
-        weighted: bool = True,
-        *,
-        sums: str | PathLike[str] | None = None,
-        sigma_factors: Sequence[float] = (1.0,),
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_candidates = n_candidates
-        self.n_features = n_features
-        self.mu = mu
-        self.n_rows = n_rows
-        self.weighted = weighted
-        self.sums = sums
-        self.sigma_factors = sigma_factors
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_candidates: int | None = None
+    n_features: int = 1_000
+    mu: float = 1e-4
+    n_rows: float | None = None
+    weighted: bool = True
+    _: KW_ONLY
+    sums: str | PathLike[str] | None = None
+    sigma_factors: Sequence[float] = (1.0,)
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
         """A fitted copy with another ridge (number of columns, weighting), without reading the rows.
@@ -319,6 +298,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         # d(mu) is the sum of the scores, and the law of the draws is r / d(mu)
         driver, problem, state = self._found
         leverage = driver.leverage(problem, state, self.mu)
-        self.mu_, self.scores_ = self.mu, leverage.scores
+        self.mu_: float = self.mu
+        self.scores_ = leverage.scores
         self.degrees_of_freedom_, self.score_error_ = leverage.degrees_of_freedom, leverage.error
         self.weights_ = leverage.scores / max(leverage.degrees_of_freedom, np.finfo(np.float64).tiny)

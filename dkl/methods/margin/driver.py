@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
@@ -76,11 +74,6 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
             sample_rows=problem.sample_rows,
             limit=max(problem.n_points, len(points)),
         )
-
-    def step(self, problem: CorrectiveProblem, state: CorrectiveState, results: Sequence[Any]) -> CorrectiveState:
-        """Choose among the verified candidates, refit, and search the next ones."""
-        with one_blas_thread():
-            return super().step(problem, state, results)
 
     def stopped(self, problem: CorrectiveProblem, state: CorrectiveState, why: str) -> CorrectiveState | None:
         """The state with the points so far as its last; None before the first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from dkl.methods.margin.dictionary_rounds import DictionarySolver
 from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import COMMON, MARGIN, Constraints, family_of, kept_frequencies
+from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
 from dkl.methods.refining import refine_learner, refining_passes
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
@@ -51,6 +52,7 @@ class MarginSolver(SearchStrategy[P, S, T], Protocol[P, S, T]):
 SOLVERS: dict[Solver, type[MarginSolver[Any, Any, Any]]] = {"corrective": CorrectiveSolver, "game": GameSolver}
 
 
+@estimator
 class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, SearchingLearner):
     """The fewest features for a given accuracy: each is searched for where the machine on the others errs most.
 
@@ -196,84 +198,42 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     _supervised: ClassVar[bool] = True  # type: ignore[misc]
     _searches: ClassVar[bool] = True  # type: ignore[misc]
 
-    n_features: Any
-    solver: Solver
-    warm_start: bool
-
-    def __init__(
-        self,
-        family: Any = None,
-        n_features: int | Literal["auto"] = 500,
-        solver: Solver = "corrective",
-        *,
-        loss: str | None = None,
-        epsilon: float = ROUND_EPSILON,
-        quantiles: Sequence[float] = ROUND_QUANTILES,
-        C: float | None = None,
-        rounds: int | None = None,
-        features_per_round: int | None = None,
-        tol: float | None = None,
-        patience: int | None = None,
-        validation_fraction: float = 0.1,
-        chains: int | None = None,
-        steps: int | None = None,
-        stride: float | None = None,
-        noise: float | None = None,
-        sparse_share: float = 0.25,
-        plain_share: float | None = None,
-        search_rows: int | None = None,
-        max_norm: float | None = None,
-        projection: str = "exact",
-        dynamics: str = "no-regret",
-        metric: MetricKind | None = None,
-        monotone: Mapping[int | str, int] | None = None,
-        refine: int = 0,
-        warm_start: bool = False,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Any = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
-    ) -> None:
-        self.family = family
-        self.n_features = n_features
-        self.solver = solver
-        self.loss = loss
-        self.epsilon = epsilon
-        self.quantiles = quantiles
-        self.C = C
-        self.rounds = rounds
-        self.features_per_round = features_per_round
-        self.tol = tol
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.chains = chains
-        self.steps = steps
-        self.stride = stride
-        self.noise = noise
-        self.sparse_share = sparse_share
-        self.plain_share = plain_share
-        self.search_rows = search_rows
-        self.max_norm = max_norm
-        self.projection = projection
-        self.dynamics = dynamics
-        self.metric = metric
-        self.monotone = monotone
-        self.refine = refine
-        self.warm_start = warm_start
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Any = None
+    n_features: int | Literal["auto"] = 500  # type: ignore[assignment]
+    solver: Solver = "corrective"
+    _: KW_ONLY
+    loss: str | None = None
+    epsilon: float = ROUND_EPSILON
+    quantiles: Sequence[float] = ROUND_QUANTILES
+    C: float | None = None
+    rounds: int | None = None
+    features_per_round: int | None = None
+    tol: float | None = None
+    patience: int | None = None
+    validation_fraction: float = 0.1
+    chains: int | None = None
+    steps: int | None = None
+    stride: float | None = None
+    noise: float | None = None
+    sparse_share: float = 0.25
+    plain_share: float | None = None
+    search_rows: int | None = None
+    max_norm: float | None = None
+    projection: str = "exact"
+    dynamics: str = "no-regret"
+    metric: MetricKind | None = None
+    monotone: Mapping[int | str, int] | None = None
+    refine: int = 0
+    warm_start: bool = False
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Any = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: Any = None
+    memory_limit: Any = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, and the rounds as they grow."""

@@ -12,6 +12,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import product
 from dkl.kernels.device import (
     array_module,
+    beside_rows,
     is_on_gpu,
     scores_on_gpu,
     together_on_host,
@@ -69,7 +70,7 @@ def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, lo
 
 def corrective_sums(
     X: Rows,
-    targets: tuple[np.ndarray, np.ndarray, np.ndarray],
+    targets: tuple[Any, ...],
     feature_map: FeatureMap,
     round_: CorrectiveRound,
 ) -> dict[str, np.ndarray]:
@@ -79,7 +80,7 @@ def corrective_sums(
     ----------
     X : ndarray or csr_array of shape (n, d)
     targets : tuple
-        As `dkl.methods.rounds.sums.HeldTargets` returns them.
+        As `dkl.methods.rounds.sums.HeldTargets` returns them; of rows on a GPU they may be there, in any dtype.
     feature_map : FeatureMap
         Chosen frequencies, then candidates.
     round_ : CorrectiveRound
@@ -99,7 +100,7 @@ def corrective_sums(
     for rows, phi in design_tiles(X, feature_map, round_.dtype):
         xp = array_module(phi)
         # on a GPU all of a tile is computed there, so that the host waits once a block
-        y, weight, held_out = (part[rows] if xp is np else xp.asarray(part[rows]) for part in targets)
+        y, weight, held_out = (part[rows] if xp is np else xp.asarray(part[rows], np.float64) for part in targets)
         scores = _scores(phi, round_.coefficients)
         # A mean exp(f) that overflows is one of a step too long: the round that sees its loss takes half of it.
         with np.errstate(over="ignore"):
@@ -159,7 +160,9 @@ def _product(left: Any, right: Any) -> Any:
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`corrective_sums` of a block. Operands: "feature_map", "round", "targets" (a `HeldTargets`)."""
-    return corrective_sums(block.X, operands["targets"](block), operands["feature_map"], operands["round"])
+    make = operands["targets"]
+    targets = beside_rows(block, "corrective round", make) if is_on_gpu(block.X) else make(block)
+    return corrective_sums(block.X, targets, operands["feature_map"], operands["round"])
 
 
 class _GramChange:

@@ -11,6 +11,7 @@ from scipy.spatial import distance
 
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.scaling import Scaler
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import last_gain
 from dkl.methods.metric.sums import MetricModel, slope_block, system_block
@@ -129,6 +130,7 @@ class MetricDriver:
             return [self._sample(problem)]
         return [_record(problem, state, number) for number in range(len(state.metrics))]
 
+    @one_blas_thread()
     def step(self, problem: MetricProblem, state: MetricState, results: Sequence[Any]) -> MetricState:
         """The state after a pass."""
         if state.phase == "sample":
@@ -213,9 +215,10 @@ class _RidgePath:
     """The ridge models (G + penalty K_ZZ) c = b at landmarks Z, in the kernel's own norm, and their held-out losses."""
 
     def __init__(self, own: np.ndarray, sums: dict[str, np.ndarray]) -> None:
-        self._own, self._sums, size = own, sums, len(own)
+        # in Fortran order, in which systems are factored
+        self._own, self._sums, size = np.asfortranarray(own), sums, len(own)
         jitter = _JITTER * (np.trace(sums["gram"]) + np.trace(own)) / size
-        self._gram = sums["gram"] + jitter * np.eye(size)
+        self._gram = np.asfortranarray(sums["gram"] + jitter * np.eye(size))
 
     def solved(self, penalty: float) -> np.ndarray:
         """c, of shape (l, K)."""

@@ -77,7 +77,9 @@ class NystromDriver:
 
     def memory(self, problem: NystromProblem, row_bytes: int) -> dict[str, int]:
         """Bytes of the sample, of its similarities to the landmarks, and of the landmarks' matrices."""
-        m, rows = problem.n_landmarks, problem.n_rows
+        rows = problem.n_rows
+        # landmarks are rows of the sample
+        m = min(problem.n_landmarks, rows)
         similarities = 0 if problem.how == "uniform" else 2 * 8 * rows * m
         return {
             "sampled rows": 3 * rows * row_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,13 +18,15 @@ from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
 from dkl.methods.nystrom.ordered import ordered_columns, ordered_names
-from dkl.methods.parameters import NYSTROM, Constraints
+from dkl.methods.parameters import NYSTROM, Constraints, estimator
 from dkl.methods.preparation.driver import PreparationProblem
+from dkl.methods.room import check_matrices
 
 # Rows that landmarks are chosen from: for each landmark, and at most. Uniform landmarks are the drawn rows themselves.
 _ROWS_A_LANDMARK, _MOST_ROWS = 10, 20_000
 
 
+@estimator
 class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     """A kernel, as the columns k(x, z) at landmarks z, whitened.
 
@@ -96,44 +98,23 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     _parts: ClassVar[tuple[str, ...]] = ("kernel",)
     _metric_of_own_kernel: ClassVar[bool] = True
 
-    n_features: int
-
-    def __init__(
-        self,
-        kernel: Any = None,
-        n_features: int = 1_000,
-        landmarks: Landmarks = "uniform",
-        *,
-        sigma_factor: float = 1.0,
-        metric: MetricKind | None = None,
-        validation_fraction: float = 0.2,
-        categories: Literal["one-hot", "ordered"] = "one-hot",
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Any = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.n_features = n_features
-        self.landmarks = landmarks
-        self.sigma_factor = sigma_factor
-        self.metric = metric
-        self.validation_fraction = validation_fraction
-        self.categories = categories
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    kernel: Any = None
+    n_features: int = 1_000
+    landmarks: Landmarks = "uniform"
+    _: KW_ONLY
+    sigma_factor: float = 1.0
+    metric: MetricKind | None = None
+    validation_fraction: float = 0.2
+    categories: Literal["one-hot", "ordered"] = "one-hot"
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Any = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: Any = None
+    memory_limit: Any = None
 
     @property
     def landmarks_(self) -> np.ndarray:
@@ -151,15 +132,24 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
         landmarks = NystromDriver().memory(problem, each)
         return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
-    def planned_map(self, dataset: Dataset) -> FeatureMap:
-        """A map of the largest number of landmarks, which are all unlike each other."""
+    def planned_features(self, dataset: Dataset) -> int:
+        """Landmarks at most: they are rows."""
         m = min(self.n_features, dataset.n_rows)
-        d = dataset.n_columns
+        check_matrices(self, m)
+        return m
+
+    def planned_map(self, dataset: Dataset) -> FeatureMap:
+        """A map of the largest number of landmarks."""
+        m, d = min(self.n_features, dataset.n_rows), dataset.n_columns
         metric = self._moving(dataset)
         if self.metric is not None:
             metric = np.ones((d, d) if self.metric == "full" else d)
         width = d if metric is None else metric.shape[-1]
-        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), np.eye(m), metric)
+        # every column is the similarity to the last landmark, so that a plan times products with all of them: pages of
+        # zeros that nobody writes to take no memory, and a plan holds a matrix for each candidate
+        whitening = np.zeros((m, m))
+        whitening[-1:] = 1.0
+        projection = NystromProjection(self._planned_family(), np.zeros((m, width)), whitening, metric)
         return FeatureMap("nystrom", projection, np.ones(m))
 
     def _part(self, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
 from dkl.methods.frequency_search.peak_search import Method
-from dkl.methods.parameters import PEAKS, Constraints, kept_frequencies
+from dkl.methods.parameters import PEAKS, Constraints, estimator, kept_frequencies
 from dkl.methods.peaks.ascent_learner import AscentSearch
 from dkl.methods.peaks.grid_learner import GridSearch
 from dkl.methods.room import check_room
@@ -36,6 +37,7 @@ class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
         ...
 
 
+@estimator
 class PeakFeatures(SearchingLearner):
     """Features at the peaks of the targets' Fourier potential: the frequencies in which the targets vary most.
 
@@ -129,62 +131,32 @@ class PeakFeatures(SearchingLearner):
 
     _parameter_constraints: ClassVar[Constraints] = PEAKS
 
-    n_features: int
-
-    def __init__(
-        self,
-        family: Any = None,
-        n_features: int = 100,
-        *,
-        method: Method | Literal["grid"] = "langevin",
-        chains: int | None = None,
-        steps: int = 30,
-        stride: float = 0.1,
-        noise: float = 1.0,
-        sparse_share: float = 0.5,
-        polish: int = 5,
-        held_out: float = 0.25,
-        plain_share: float = 0.5,
-        cosine: float = 0.7,
-        tol: float = 0.05,
-        max_norm: float | None = None,
-        warm_start: bool = False,
-        search_rows: int | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Any = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
-    ) -> None:
-        self.family = family
-        self.n_features = n_features
-        self.method = method
-        self.chains = chains
-        self.steps = steps
-        self.stride = stride
-        self.noise = noise
-        self.sparse_share = sparse_share
-        self.polish = polish
-        self.held_out = held_out
-        self.plain_share = plain_share
-        self.cosine = cosine
-        self.tol = tol
-        self.max_norm = max_norm
-        self.warm_start = warm_start
-        self.search_rows = search_rows
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Any = None
+    n_features: int = 100
+    _: KW_ONLY
+    method: Method | Literal["grid"] = "langevin"
+    chains: int | None = None
+    steps: int = 30
+    stride: float = 0.1
+    noise: float = 1.0
+    sparse_share: float = 0.5
+    polish: int = 5
+    held_out: float = 0.25
+    plain_share: float = 0.5
+    cosine: float = 0.7
+    tol: float = 0.05
+    max_norm: float | None = None
+    warm_start: bool = False
+    search_rows: int | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Any = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: Any = None
+    memory_limit: Any = None
 
     @property
     def candidates_(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -27,6 +27,7 @@ from dkl.methods.parameters import (
     Constraints,
     check_labels,
     check_waves,
+    estimator,
     family_of,
     kept_frequencies,
 )
@@ -35,6 +36,7 @@ from dkl.methods.potentials import PosteriorDriver, PotentialProblem, PotentialS
 from dkl.solvers.kernel_alignment import effective_features
 
 
+@estimator
 class PosteriorFeatures(Certified, SelectingLearner):
     """Features drawn from a pseudo-posterior over a pool of candidates, learned by one pass over the rows.
 
@@ -93,44 +95,23 @@ class PosteriorFeatures(Certified, SelectingLearner):
     _parameter_constraints: ClassVar[Constraints] = {**COMMON, **POOL, **POSTERIOR}
     _driver = PosteriorDriver()
 
-    n_features: int
-
-    def __init__(
-        self,
-        family: Family | None = None,
-        n_candidates: int = 20_000,
-        n_features: int = 1_000,
-        beta: float = 1.0,
-        *,
-        estimator: Estimator = "draw",
-        sigma_factors: Sequence[float] = (1.0,),
-        sums: str | PathLike[str] | None = None,
-        scaling: ScalingChoice | None = None,
-        max_rows: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        checkpoint: str | PathLike[str] | None = None,
-        progress: bool | Subscriber | None = None,
-        memory_limit: int | str | None = None,
-    ) -> None:
-        self.family = family
-        self.n_candidates = n_candidates
-        self.n_features = n_features
-        self.beta = beta
-        self.estimator = estimator
-        self.sigma_factors = sigma_factors
-        self.sums = sums
-        self.scaling = scaling
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    family: Family | None = None
+    n_candidates: int = 20_000
+    n_features: int = 1_000
+    beta: float = 1.0
+    _: KW_ONLY
+    estimator: Estimator = "draw"
+    sigma_factors: Sequence[float] = (1.0,)
+    sums: str | PathLike[str] | None = None
+    scaling: ScalingChoice | None = None
+    max_rows: int | None = None
+    class_weight: Mapping[Any, float] | str | None = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    checkpoint: str | PathLike[str] | None = None
+    progress: bool | Subscriber | None = None
+    memory_limit: int | str | None = None
 
     def with_beta(self, beta: float, *, n_features: int | None = None, estimator: Estimator | None = None) -> Self:
         """A fitted copy with another beta (number of columns, estimator), without reading the rows.

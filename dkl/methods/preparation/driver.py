@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from dkl.errors import refuse_non_finite
 from dkl.features.scaling import Scaler, ScalingKind
+from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.moments import moments_of, moments_record
 from dkl.kernels.scale import scale_rows
 from dkl.methods.preparation.bandwidth import Metric, median_distance
@@ -56,6 +57,12 @@ class PreparationProblem:
     needs_bandwidth: bool = False
     metric: Metric = "euclidean"
     moving: np.ndarray | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for preparations that find the same in the same rows."""
+        values = (getattr(self, part.name) for part in fields(self))
+        return tuple(value.tobytes() if isinstance(value, np.ndarray) else value for value in values)
 
     @property
     def is_needed(self) -> bool:
@@ -116,6 +123,7 @@ class PreparationDriver:
         """A row sample, and the moments of all rows where the scaler follows from them; None after the pass."""
         return None if state.finished else self._records(problem)
 
+    @one_blas_thread()
     # values that overflow raise an error that names them: a warning of NumPy would add nothing
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, problem: PreparationProblem, state: PreparationState, results: Sequence[Any]) -> PreparationState:

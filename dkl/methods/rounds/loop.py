@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from dkl.kernels.blas import one_blas_thread
 from dkl.linear.judge import last_gain
 from dkl.methods.frequency_search.searched_rows import SearchedRows
 from dkl.protocols.records import BlockSum, Record, RowSample
@@ -41,6 +42,7 @@ class Rounds(ABC, Generic[P, S]):
         sums, sample = self._sums(problem, state), self._missing(problem, state)
         return [record for record in (sums, sample) if record is not None]
 
+    @one_blas_thread()
     def step(self, problem: P, state: S, results: Sequence[Any]) -> S:
         """Judge the model, let the best candidates join, refit, and propose the next ones."""
         if (sample := self._missing(problem, state)) is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -76,7 +78,7 @@ def scored_atoms(
         )
         for place in there.get(row, ()):
             of_kinds[place] = 0.0
-        flat = np.moveaxis(of_kinds, 1, 0).reshape(problem.n_columns, -1)
+        flat = of_kinds.transpose(1, 0, 2).reshape(problem.n_columns, -1)
         # Hinges from below all rows of a parent are one function there, up to a step. The one that begins next to
         # these rows is taken, not that of rounding; of steps with no row between them the first.
         scores[row] = flat.max(axis=1)
@@ -110,12 +112,14 @@ def _known_edges(
         for factor in parent:
             rows.setdefault((parent - {factor}, factor[0]), []).append(row)
     places: dict[int, list[tuple[int, int, int]]] = {}
+    # lists: of single numbers they are much faster than arrays
+    edges, last = bins.edges.tolist(), bins.edges.shape[1] - 1
     for atom in known:
         for factor in atom:
             (j, t, kind), rest = factor, atom - {factor}
-            edge = int(np.searchsorted(bins.edges[j], t))
-            for row in [*rows.get((rest, None), ()), *(rows.get((rest, j), ()) if kind == STEP else ())]:
-                if edge < bins.edges.shape[1] - 1:
+            with_rest, with_own = rows.get((rest, None), ()), rows.get((rest, j), ()) if kind == STEP else ()
+            if (with_rest or with_own) and (edge := bisect_left(edges[j], t)) < last:
+                for row in (*with_rest, *with_own):
                     places.setdefault(row, []).append((int(kind != STEP), j, edge))
     return places
 
@@ -169,6 +173,8 @@ def with_atoms(state: RoundsState, atoms: list[tuple[Factor, ...]]) -> RoundsSta
     )
 
 
+# each round asks for the keys of all atoms, most of which were there in the round before
+@lru_cache(1 << 14)
 def _key(factors: tuple[Factor, ...]) -> frozenset[Factor]:
     """A key that is equal for atoms that are the same function: of steps on one column the highest threshold counts."""
     highest: dict[int, float] = {}

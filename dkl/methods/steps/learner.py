@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from dkl.linear.target_statistics import TargetScale, planned_scale, target_scal
 from dkl.methods.base import FeatureLearner
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import STEPS, Constraints, check_parameters
+from dkl.methods.parameters import STEPS, Constraints, check_parameters, estimator
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
 from dkl.methods.rounds.loop import lines_of
@@ -33,6 +33,7 @@ from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 _BETWEEN_LAPS = 104_729
 
 
+@estimator
 class StepFeatures(WorkingModelMixin, FeatureLearner):
     """Steps, hinges and their products: what trees find, as columns of a linear model.
 
@@ -123,52 +124,27 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     _searches: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ()
 
-    n_features: int
-
-    def __init__(
-        self,
-        depth: int = 3,
-        bins: int = 64,
-        n_features: int = 800,
-        *,
-        loss: str | None = None,
-        epsilon: float = ROUND_EPSILON,
-        quantiles: Sequence[float] = ROUND_QUANTILES,
-        monotone: Mapping[int | str, int] | None = None,
-        features_per_round: int | None = None,
-        search_rows: int | None = 200_000,
-        patience: int = 8,
-        validation_fraction: float = 0.2,
-        bags: int = 1,
-        max_rows: int | None = None,
-        class_weight: Any = None,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: Any = None,
-        checkpoint: Any = None,
-        progress: Any = None,
-        memory_limit: Any = None,
-    ) -> None:
-        self.depth = depth
-        self.bins = bins
-        self.n_features = n_features
-        self.loss = loss
-        self.epsilon = epsilon
-        self.quantiles = quantiles
-        self.monotone = monotone
-        self.features_per_round = features_per_round
-        self.search_rows = search_rows
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.bags = bags
-        self.max_rows = max_rows
-        self.class_weight = class_weight
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.checkpoint = checkpoint
-        self.progress = progress
-        self.memory_limit = memory_limit
+    depth: int = 3
+    bins: int = 64
+    n_features: int = 800
+    _: KW_ONLY
+    loss: str | None = None
+    epsilon: float = ROUND_EPSILON
+    quantiles: Sequence[float] = ROUND_QUANTILES
+    monotone: Mapping[int | str, int] | None = None
+    features_per_round: int | None = None
+    search_rows: int | None = 200_000
+    patience: int = 8
+    validation_fraction: float = 0.2
+    bags: int = 1
+    max_rows: int | None = None
+    class_weight: Any = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: Any = None
+    checkpoint: Any = None
+    progress: Any = None
+    memory_limit: Any = None
 
     @property
     def atoms_(self) -> list[str]:
@@ -203,9 +179,13 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """Operations of the rounds if they run on rows in memory."""
         return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
 
+    def planned_features(self, dataset: Dataset) -> int:
+        """Atoms at most, over all repetitions."""
+        return self.bags * self.n_features
+
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest number of atoms, each of three factors."""
-        state, m = first_state(self._problem(dataset, None, 0)), self.bags * self.n_features
+        state, m = first_state(self._problem(dataset, None, 0)), self.planned_features(dataset)
         columns, kinds = np.zeros((m, MOST_FACTORS), np.int32), np.zeros((m, MOST_FACTORS), np.int8)
         return replace(state, columns=columns, thresholds=np.zeros((m, MOST_FACTORS)), kinds=kinds).atom_map()
 

@@ -1,0 +1,118 @@
+"""What writers that were killed have left beside a local store: it is removed, or put back in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dkl.data.store.location import Location
+
+try:
+    import fcntl
+except ImportError:  # Windows: what a killed process left stays until it is removed by hand
+    fcntl = None  # type: ignore[assignment]
+
+# Seconds between looks at a writer that has renamed the old store and not yet the new one.
+_PAUSES = (0.02, 0.1, 0.5, 2.0)
+
+
+def hidden_prefix(path: Path) -> str:
+    """How the hidden folders of a target begin: with its name, or a hash where the token would make that too long."""
+    name = path.name if len(os.fsencode(path.name)) < 180 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
+    return f".{name}."
+
+
+def clear_abandoned(target: Location) -> None:
+    """Remove what killed writers of this local target left, and put back a store that one had just moved aside.
+
+    Raises
+    ------
+    FileNotFoundError
+        As `put_back`.
+    """
+    put_back(target)
+    for suffix in ("replaced", "partial"):
+        for folder in _hidden_folders(target.path, suffix):
+            with _abandoned(folder) as is_nobodys:
+                if is_nobodys:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def put_back(target: Location) -> None:
+    """Give a store its name back, if its writer was killed between the two renames that would have replaced it.
+
+    Where the system cannot exchange two folders in one step, the old one is renamed first, and then the new one.
+    Between these renames nothing has the name; readers and writers that find nothing call this before they say so.
+
+    Parameters
+    ----------
+    target : Location
+        Nothing is done behind URLs, and where something is.
+
+    Raises
+    ------
+    FileNotFoundError
+        It cannot be renamed, or its writer is still at work; the error says where the store lies.
+    """
+    if not target.is_local or target.path.exists():
+        return
+    for aside in _hidden_folders(target.path, "replaced"):
+        new = aside.with_suffix(".partial")
+        reason: object = "its writer seems to be at work; try again"
+        for pause in _PAUSES:
+            if target.path.exists():
+                break
+            with _abandoned(new) as is_nobodys:
+                if is_nobodys and not target.path.exists():
+                    try:
+                        os.rename(aside, target.path)
+                        return
+                    except OSError as error:
+                        reason = error
+            time.sleep(pause)
+        else:
+            raise FileNotFoundError(
+                f"{target.place} is being replaced, or its writer was stopped between two renames; the old one lies in "
+                f"{str(aside)!r} and has not got its name back ({reason}). If nobody is writing, rename that folder "
+                f"to {target.path.name!r}"
+            )
+
+
+def _hidden_folders(target: Path, suffix: str) -> list[Path]:
+    """The folders of one kind that writers of a target made beside it."""
+    # The whole name is compared: what begins alike belongs to another store (`rows`, `rows.zarr`) or to the user.
+    ours = re.compile(re.escape(hidden_prefix(target)) + rf"[0-9a-f]{{32}}\.{suffix}")
+    try:
+        names = [name for name in os.listdir(target.parent) if ours.fullmatch(name)]
+    except OSError:  # no folder, or one whose names may not be read
+        return []
+    folders = (target.with_name(name) for name in sorted(names))
+    return [folder for folder in folders if not folder.is_symlink() and folder.is_dir()]
+
+
+@contextmanager
+def _abandoned(folder: Path) -> Iterator[bool]:
+    """Whether the writer of a hidden folder is dead; inside the block nobody else takes it for abandoned."""
+    if fcntl is None:
+        yield False
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        yield isinstance(error, FileNotFoundError)
+        return
+    try:
+        # A lock that is to be had at once belongs to nobody: the system lets go of it when a process dies.
+        is_free = False
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
+        yield is_free
+    finally:
+        os.close(handle)
