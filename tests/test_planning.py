@@ -221,12 +221,12 @@ def test_what_a_driver_holds_between_passes_is_not_there_beside_them(dataset: Da
 
 
 def test_passes_and_what_the_driver_holds_beside_them_share_the_limit(dataset: Dataset) -> None:
-    features = MarginFeatures(n_features=100, random_state=0)
+    features = MarginFeatures(Gaussian(1.0), n_features=100, random_state=0)
     # the first plan loads what a fit needs
     needed = [plan(features, dataset) for _ in range(2)][-1]
     assert needed.room is not None
     # room for less than the blocks that a pass would take without a limit
-    limit = needed.room.held + needed.peak_bytes - (4 << 20)
+    limit = needed.room.held + needed.peak_bytes - (1 << 20)
     limited = plan(features.set_params(memory_limit=limit), dataset)
     assert limited.room is not None
     assert limited.room.held + limited.peak_bytes <= limit
