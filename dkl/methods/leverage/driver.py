@@ -10,7 +10,7 @@ of a sample of rows, where there are fewer rows than columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -395,11 +395,16 @@ def of_share(record: Record, share: float) -> Record:
     """The record, for plans, of passes whose blocks come with this share of their rows."""
     if not isinstance(record, BlockSum):
         return record
+    return replace(
+        record,
+        function=partial(_of_some_rows, record.function, share),
+        cost=lambda rows, columns: record.cost(math.ceil(share * rows), columns),
+    )
 
-    def function(block: Block, operands: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
-        return record.function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)
 
-    return replace(record, function=function, cost=lambda rows, d: record.cost(math.ceil(share * rows), d))
+def _of_some_rows(function: Callable, share: float, block: Block, operands: Mapping[str, Any]) -> Any:
+    """What a block function returns for the first rows of a block."""
+    return function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)
 
 
 @dataclass(frozen=True, eq=False)
