@@ -28,7 +28,7 @@ _CALL_NUMBERS = 2_000
 # KiB that a part of a library must hold to be given back: less is not worth a call.
 _LEAST_GIVEN_KIB = 64
 # Code and constants of libraries that a pass uses, and maps again if they were given back: 17 to 25 MiB were seen.
-_USED_BYTES = 32 << 20
+_USED_BYTES = 28 << 20
 # What nannies of Dask set; numbers of two settings of the GNU C library; bytes that a thread keeps of what it frees.
 _TRIM_OF_NANNIES, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = 1 << 16, -1, -3, 8 << 20
 # Of Linux: nanoseconds that a thread ran, and that it waited for a processor.
