@@ -18,7 +18,7 @@ from sklearn.svm import SVC, SVR
 import dkl
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
-from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
+from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.squared import solve_squared
 from dkl.solvers.squared_sums import SquaredRows, SquaredSums
 
@@ -237,10 +237,9 @@ def _problem(split: Split, values: Values) -> tuple[np.ndarray, DensityPenalty]:
         # at u = 1 answers depend on products of rows alone: a rotation leaves as many columns as rows, or one more
         phi, pairs = np.linalg.qr(phi.T, mode="r").T, (len(phi) + 1) // 2
         phi = np.pad(phi, ((0, 0), (0, 2 * pairs - phi.shape[1])))
-    frequencies = drawn.projection.dense()[:pairs]
-    spectrum = meta_spectrum(frequencies, values["meta_kernel"], length_scale=values["length_scale"])
-    figures = {name: values[name] for name in ("gamma", "Lam", "center")} | {"floor": values["density_floor"]}
-    return phi, DensityPenalty(spectrum, **figures)
+    names = ("gamma", "Lam", "center", "length_scale")
+    figures = {name: values[name] for name in names} | {"floor": values["density_floor"]}
+    return phi, density_penalty(drawn.projection.dense()[:pairs], values["meta_kernel"], **figures)
 
 
 def _folds(split: Split, phi: np.ndarray) -> list[SquaredRows] | list[SquaredSums]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dkl.methods.density.penalty import DensityPenalty, meta_spectrum
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, RowSample
 from dkl.protocols.sampling import smallest_keys
@@ -76,11 +75,3 @@ def play(driver: Any, problem: Any, table: Table) -> Any:
     while records := driver.request(problem, state):
         state = driver.step(problem, state, table.run(records))
     return state
-
-
-def density_penalty(
-    W: np.ndarray, meta_kernel: Any, gamma: float, Lam: float, length_scale: float = 1.0, **changed: float
-) -> DensityPenalty:
-    """The penalty of densities on given frequencies."""
-    spectrum = meta_spectrum(W, meta_kernel, length_scale=length_scale)
-    return DensityPenalty(spectrum, gamma, Lam, changed.get("floor", 1.0), changed.get("center", 1.0))

@@ -12,9 +12,8 @@ import pytest
 
 from dkl.methods.density import penalty as module
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MaternMetaKernel, PolynomialMetaKernel, RBFMetaKernel
-from dkl.methods.density.penalty import DensityPenalty, density_bytes, meta_spectrum
+from dkl.methods.density.penalty import DensityPenalty, density_bytes, density_penalty, meta_spectrum
 from tests.definitions import density as definitions
-from tests.methods.play import density_penalty
 
 GAMMA, LAM, D = 0.2, 1.7, 9
 KERNELS: dict[str, tuple[Any, definitions.Values]] = {

@@ -24,7 +24,7 @@ from dkl.methods.density.joint_problem import JointProblem
 from dkl.methods.density.judging import judged, judging_record
 from dkl.methods.density.loss_table import TUNED_LOSSES, LossRow
 from dkl.methods.density.pass_records import FoldSums
-from dkl.methods.density.penalty import DensityPenalty
+from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
@@ -35,7 +35,7 @@ from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
 from dkl.solvers.squared_sums import SquaredRows, SquaredSums
 from tests.definitions import tuned as definitions
 from tests.linear.problems import blocks_of, feature_map, play, rows, summed
-from tests.methods.play import Table, density_penalty
+from tests.methods.play import Table
 from tests.methods.play import blocks_of as cut
 from tests.methods.play import play as play_table
 

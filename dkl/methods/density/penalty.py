@@ -335,6 +335,50 @@ def meta_spectrum(
     return MetaSpectrum(np.maximum(values, 0.0), vectors)
 
 
+def density_penalty(
+    W: np.ndarray,
+    meta_kernel: str | MetaKernel,
+    *,
+    gamma: float,
+    Lam: float,
+    floor: float = 1.0,
+    center: float = 1.0,
+    length_scale: float = 1.0,
+) -> DensityPenalty:
+    """The penalty of densities on given frequencies.
+
+    Parameters
+    ----------
+    W : ndarray of shape (D, d)
+    meta_kernel : {"rbf", "matern", "polynomial", "delta"} or MetaKernel
+    gamma, Lam, floor, center : float
+        As of `DensityPenalty`.
+    length_scale : float
+        Of a meta-kernel by name.
+
+    Returns
+    -------
+    DensityPenalty
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    MemoryError
+        If H would not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.methods.density.penalty import density_penalty
+    >>> penalty = density_penalty(np.array([[0.0], [1.0]]), "rbf", gamma=0.5, Lam=2.0)
+    >>> penalty.value(np.array([1.0, 1.0])), penalty.conjugate(np.zeros(2)).density.tolist()
+    (0.0, [1.0, 1.0])
+    """
+    spectrum = meta_spectrum(W, meta_kernel, length_scale=length_scale)
+    return DensityPenalty(spectrum, gamma, Lam, floor, center)
+
+
 def check_density_size(n_frequencies: int, most_bytes: int = MOST_BYTES) -> None:
     """Raise MemoryError, with the estimate and a remedy, for more coupled frequencies than fit."""
     needed = density_bytes(n_frequencies)
