@@ -19,7 +19,7 @@ from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
 # Operations of a search for each searched row and point, as timed: ascents, and the dual weights of each round. The
 # second number is of features that do not stay in memory between rounds and are mapped again.
-_SEARCHING, _SEARCHING_ANEW = 1e4, 2.3e4
+_SEARCHING, _SEARCHING_ANEW = 2e4, 3.3e4
 # The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
 _PANEL_BYTES = 1 << 26
 # With several models each one's Hessian is taken as the one Gram matrix times this factor and the model's mean
