@@ -42,8 +42,8 @@ from dkl.registry import learner_keys
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Python with scikit-learn, pandas, Arrow and a compiler holds 220 MB before a fit, which came to 343 MB at most. Where
-# other versions of these libraries hold more, the fit has the second limit.
+# What the process of the fit may hold: its libraries held 220 MB before the fit, and all of it 343 MB at most. If other
+# versions of the libraries hold so much more that 400 MB are refused, the fit is made again within 500 MB.
 WAVES, MEMORY_LIMITS = "100 searched waves", ("400 MB", "500 MB")
 # Made rows: ten columns, two classes. An SVM is fitted to so few that it takes a second, to tell how its time grows.
 MADE_ROWS, SVM_ROWS, TESTED = (3_000, 30_000, 300_000), (4_000, 8_000, 16_000), 20_000

@@ -10,7 +10,8 @@ import numpy as np
 
 from dkl.protocols.block import Block
 
-# Distance of the class shares of blocks from those of all rows that is tolerated, and multiple of what chance makes it.
+# Blocks count as mixed while the part of a block's rows that would have to change their class, for the classes to be as
+# frequent in it as in all rows, is below 0.1 plus four times what it would be of rows in a random order.
 _TOLERATED, _NOISE = 0.1, 4.0
 
 
@@ -57,13 +58,14 @@ def class_weights(block: Block, n_classes: int) -> np.ndarray:
 
 
 def imbalance(counts: RowCounts) -> tuple[float, float]:
-    """How far the class shares of the blocks are from those of all rows, and how far chance alone would put them.
+    """How much more often a class occurs in single blocks than in all rows, and what a random order would give.
 
     Returns
     -------
     distance, chance : float
-        The mean total variation distance over blocks (0 when all shares are equal, near 1 when each block has a class
-        of its own), and its expectation under a shuffle.
+        The part of a block's weight that would have to change its class for the classes to be as frequent there as in
+        all rows, the mean over blocks: 0 where they are, near 1 where each block has a class of its own (the total
+        variation distance of the two distributions). And its expectation, were the rows in a random order.
     """
     # The class table T has a row a block b and a column a class k: T[b, k] is the weight of class k in block b.
     table = counts.class_weights
@@ -74,7 +76,7 @@ def imbalance(counts: RowCounts) -> tuple[float, float]:
     filled = weights > 0
     table, weights, rows = table[filled], weights[filled], np.maximum(counts.rows[filled], 1)
     overall = table.sum(axis=0) / table.sum()
-    # The total variation distance of a block's class shares from those of all rows: half the sum of the differences.
+    # What one class has too little of another has too much of: each difference of frequencies is counted twice.
     distance = np.abs(table / weights[:, None] - overall).sum(axis=1) / 2
     # A share p of n rows at random has the standard deviation sqrt(p (1 - p) / n), and the mean absolute value of a
     # normal number is sqrt(2 / pi) of that.
@@ -89,8 +91,8 @@ def warn_if_unmixed(counts: RowCounts, place: str, *, stacklevel: int) -> None:
     distance, chance = imbalance(counts)
     if distance > _TOLERATED + _NOISE * chance:
         warnings.warn(
-            f"the blocks of {place} are not mixed: their class shares are {distance:.2f} away from those of all rows "
-            "(0 is mixed, 1 is sorted by label), which spoils stochastic fitting. Write it again with shuffle=True: "
+            f"the blocks of {place} are not mixed: {distance:.0%} of the rows of a block are of classes that it has "
+            "too many of, on the average, which spoils stochastic fitting. Write it again with shuffle=True: "
             "dkl.create_dataset(new_store, ds, shuffle=True)",
             UserWarning,
             stacklevel=stacklevel + 1,

@@ -1,4 +1,4 @@
-"""What writers that were killed have left beside a local store: it is removed, or put back in its place."""
+"""Hidden folders of killed writers: half-written stores are removed, a store that was moved aside is named again."""
 
 from __future__ import annotations
 

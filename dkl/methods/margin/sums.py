@@ -64,8 +64,13 @@ class CorrectiveRound:
 
 def gram_weights(scores: np.ndarray, targets: np.ndarray, weight: np.ndarray, loss: Loss) -> np.ndarray:
     """The weights of rows in the Gram sums of a single model, (n,): weight times curvature / largest curvature."""
+    return _by_curvature(weight, loss.curvature(targets, scores), loss)
+
+
+def _by_curvature(weight: Any, curvature: Any, loss: Loss) -> Any:
+    """Weights (n,) times curvatures (n, 1), as a share of the largest one."""
     # of the squared hinge 1 within the margin and 0 beyond: a Newton step needs the active rows alone
-    return weight * (loss.curvature(targets, scores)[:, 0] / loss.largest_curvature)
+    return weight * (curvature[:, 0] / loss.largest_curvature)
 
 
 def corrective_sums(
@@ -109,7 +114,7 @@ def corrective_sums(
         duals = -slopes
         weighted = weight[:, None] * duals
         # what each row counts in the Gram sums: by its curvature where these follow one model
-        used = weight * (bends[:, 0] / loss.largest_curvature) if round_.active else weight
+        used = _by_curvature(weight, bends, loss) if round_.active else weight
         counted, shares = phi, used[:, None].astype(phi.dtype)
         if xp is np and len(counting := np.flatnonzero(used)) < len(phi):
             # which rows count is not known on a GPU without a wait: there the others have weight 0
