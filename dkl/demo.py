@@ -33,6 +33,7 @@ from dkl.model_selection.comparison import Compared, Comparison
 from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.memory import peak_bytes
+from dkl.passes.room import load
 from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
@@ -42,7 +43,7 @@ from dkl.registry import learner_keys
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# What the process of the fit may hold: its libraries held 220 MB before the fit, and all of it 343 MB at most. If other
+# What the process of the fit may hold: 302 MB while it loaded its libraries, and 345 MB at most, were seen. If other
 # versions of the libraries hold so much more that 400 MB are refused, the fit is made again within 500 MB.
 WAVES, MEMORY_LIMITS = "100 searched waves", ("400 MB", "500 MB")
 # Made rows: ten columns, two classes. An SVM is fitted to so few that it takes a second, to tell how its time grows.
@@ -184,7 +185,9 @@ def grown(seed: int = 0) -> Iterator[Grown]:
         # the first fit compiles what was not compiled before: its time is taken the second time
         waves_of_store(stores[0], seed)
         yield from (waves_of_store(store, seed) for store in stores[:-1])
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        # it loads its libraries as a worker does, step by step: at once they take more than the fit
+        loading: dict[str, Any] = {"initializer": load, "initargs": ([__name__],)}
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), **loading) as process:
             for memory_limit in MEMORY_LIMITS:
                 limited = process.submit(waves_of_store, stores[-1], seed, memory_limit)
                 # refused before the first pass

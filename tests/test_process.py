@@ -296,6 +296,26 @@ def test_code_that_does_not_run_is_given_back_and_what_runs_goes_on() -> None:
     assert (is_same, is_less) == ("True", "True")
 
 
+LOADING = """
+{loading}
+from dkl.passes.memory import peak_bytes
+print(peak_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what of a file a process has mapped")
+def test_a_process_that_loads_step_by_step_never_holds_all_that_is_mapped_of_its_libraries() -> None:
+    """A worker of 350 MB would be paused while it loads."""
+
+    def peak(loading: str) -> int:
+        command = [sys.executable, "-c", LOADING.format(loading=loading)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    at_once = peak("import dkl.passes.room, dkl.machines.kernel_machines")
+    step_by_step = peak("from dkl.passes.room import load; load(['dkl.machines.kernel_machines'])")
+    assert step_by_step < at_once - (30 << 20)
+
+
 def test_what_of_a_library_was_written_to_is_kept() -> None:
     def mapping(start: str, perms: str, path: str, resident: int, own: int = 0, swapped: int = 0) -> Any:
         return SimpleNamespace(
