@@ -17,6 +17,7 @@ from dkl.passes.backends import choose_backend
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER, PIECES
 from dkl.passes.room import ProcessMemory, checked_limit, own_memory, own_room, room_of
+from dkl.process import mapped_later
 from tests.passes.sources import Source, moments
 
 MB = 10**6
@@ -103,11 +104,13 @@ def test_what_a_pass_may_add_has_a_setting_of_its_own() -> None:
 def test_blocks_that_are_kept_for_the_next_pass_do_not_count_as_held() -> None:
     LOADER.clear()
     PIECES.clear()
-    source, before = Source((4_000,) * 64), own_memory().held
+    source = Source((4_000,) * 64)
     with dask.config.set({"scheduler": "threads", "dkl.cache-bytes": 1 << 30}):
         run_pass(source, (moments(),))
         assert LOADER.nbytes > 4_000 * 64 * 24
-        assert own_memory().held - before < psutil.Process().memory_info().rss - before - LOADER.nbytes // 2
+        # beside what tests before have given back of libraries, and may map again
+        resident = psutil.Process().memory_info().rss + mapped_later()
+        assert own_memory().held < resident - LOADER.nbytes // 2
     LOADER.clear()
     assert LOADER.nbytes == 0
 
