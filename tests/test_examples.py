@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,6 +165,25 @@ def test_curves_of_leverage_are_drawn_and_go_on_from_their_cells(tmp_path: Path)
     assert names["run"](tmp_path, scale, only="curves") == lines
     assert {cell: cell.stat().st_mtime_ns for cell in (tmp_path / "cells").iterdir()} == written
     assert (tmp_path / "curves.md").read_text() == "\n".join(lines)
+
+
+def test_a_table_of_leverage_is_there_after_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = example("papers/leverage_curves.py")
+    arms = ("plain", "leverage", "leverage, as printed", *names["NYSTROM"].values())
+    asked: list[int] = []
+
+    def broken_off(name: str, n_rows: int, seed: int, *others: Any) -> dict[str, float]:
+        if seed == 2:
+            raise KeyboardInterrupt
+        asked.append(seed)
+        return {"N": 22} | dict.fromkeys(arms, 1.0 + seed)
+
+    monkeypatch.setitem(names["run"].__globals__, "one_curve_cell", broken_off)
+    scale = replace(names["FULL"], rows={"disc, 2 columns": (100, 300)}, curve_seeds=3)
+    with pytest.raises(KeyboardInterrupt):
+        names["run"](tmp_path, scale, only="curves")
+    assert asked == [0, 0, 1, 1]
+    assert (tmp_path / "curves.md").read_text().count("| 1.50 (0.71) | 1.50 (0.71) |") == 4
 
 
 def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ Nystrom features of as many columns, their landmarks drawn uniformly or by lever
 that comparison as future work.
 
 Finished cells are kept in OUTPUT/cells, and a run that was broken off goes on from there. OUTPUT/curves.md holds
-the tables, beside the pictures. All arms draw the same number N of frequencies at the same bandwidth (the mean distance
+the tables, beside the pictures; it is written after each seed. From 30,000 rows on features are learned from a store,
+block by block; the linear machine has the mapped rows in memory, 8 bytes a number (300,000 x 320: 0.8 GB, and twice as
+much again within liblinear). All arms draw the same number N of frequencies at the same bandwidth (the mean distance
 between training rows) and train a linear SVM (hinge, no intercept) for the same number of epochs with the lambda that
 is best on held-out rows. The reweighted arms have M = 100 N candidates and L = 0.3 n rows (4,000 at most), mu = 1e-4.
 
@@ -242,7 +244,7 @@ def curve_table(name: str, cells: Cells, scale: Scale) -> list[str]:
         runs = over_seeds(cells, curve_key(scale, name, n), scale.curve_seeds)
         values = {arm: np.array([run[arm] for run in runs]) for arm in (PLAIN, LEVERAGE, PRINTED, *NYSTROM.values())}
         difference = values[LEVERAGE] - values[PLAIN]
-        error = difference.std(ddof=1) / np.sqrt(len(difference))
+        error = deviation(difference) / np.sqrt(len(difference))
         (ahead if difference.mean() < -2 * error else behind if difference.mean() > 2 * error else []).append(n)
         shown = [mean_and_deviation(arm) for arm in values.values()]
         lines.append([f"{n:,}", str(runs[0]["N"]), *shown, f"{difference.mean():+.2f} ({error:.2f})"])
@@ -252,7 +254,12 @@ def curve_table(name: str, cells: Cells, scale: Scale) -> list[str]:
 
 
 def mean_and_deviation(values: np.ndarray) -> str:
-    return f"{values.mean():.2f} ({values.std(ddof=1):.2f})"
+    return f"{values.mean():.2f} ({deviation(values):.2f})"
+
+
+def deviation(values: np.ndarray) -> float:
+    """The standard deviation of the seeds, which a single one does not tell: NaN."""
+    return float(values.std(ddof=1)) if len(values) > 1 else np.nan
 
 
 def _said(ahead: list[int], behind: list[int]) -> str:
@@ -333,20 +340,37 @@ def sample_picture(output: Path) -> Path:
 
 
 def run(output: Path, scale: Scale, *, folder: Path | None = None, only: str | None = None) -> list[str]:
-    """Fill the cells, write curves.md and the pictures; the lines of the tables."""
+    """Fill the cells, write curves.md after each seed of the curves, and the pictures; the lines of the tables."""
     cells = Cells(output / "cells")
-    cells.fill(wanted_cells(scale, folder, only))
     lines: list[str] = []
-    pictures: list[Callable[[], Path]] = [partial(sample_picture, output)]
-    if only in (None, "lambda"):
-        lines += lambda_table(cells, scale)
-        pictures.append(partial(lambda_picture, cells, scale, output))
+    for seeds in [scale.curve_seeds] if only == "lambda" else range(1, scale.curve_seeds + 1):
+        so_far = replace(scale, curve_seeds=seeds)
+        cells.fill(wanted_cells(so_far, folder, only))
+        lines = tables(cells, so_far, folder, only)
+        drawn = pictures(cells, scale, folder, only, output) if seeds == scale.curve_seeds else []
+        report("\n".join(lines), output / "curves.md", *drawn)
+    return lines
+
+
+def tables(cells: Cells, scale: Scale, folder: Path | None, only: str | None) -> list[str]:
+    """The lines of the tables, of cells that are all there."""
+    lines = lambda_table(cells, scale) if only in (None, "lambda") else []
     if only in (None, "curves"):
         for name in sets_of(scale, folder):
             lines += curve_table(name, cells, scale)
-        pictures.append(partial(curve_picture, cells, scale, folder, output))
-    report("\n".join(lines), output / "curves.md", *pictures)
     return lines
+
+
+def pictures(
+    cells: Cells, scale: Scale, folder: Path | None, only: str | None, output: Path
+) -> list[Callable[[], Path]]:
+    """What draws the figures of these cells."""
+    drawn: list[Callable[[], Path]] = [partial(sample_picture, output)]
+    if only in (None, "lambda"):
+        drawn.append(partial(lambda_picture, cells, scale, output))
+    if only in (None, "curves"):
+        drawn.append(partial(curve_picture, cells, scale, folder, output))
+    return drawn
 
 
 def main() -> None:
