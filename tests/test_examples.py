@@ -209,6 +209,15 @@ def test_similarities_of_landmarks_are_drawn_and_compared(tmp_path: Path) -> Non
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.parametrize("cost", [1e-3, 0.1, 1.0])
+def test_dual_descent_on_the_hinge_ends_where_liblinear_does(cost: float) -> None:
+    Z = np.random.default_rng(0).normal(size=(200, 10)).astype(np.float32)
+    signs = np.where(Z[:, 0] * Z[:, 1] + Z[:, 2] > 0.0, 1, -1)
+    known = LinearSVC(C=cost, loss="hinge", fit_intercept=False, tol=1e-8, max_iter=100_000).fit(Z, signs).coef_[0]
+    found = example("papers/hinge.py")["hinge_weights"](Z, signs, cost, 100_000, tol=1e-8)
+    np.testing.assert_allclose(found, known, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(200, 40), (60, 120)])
 def test_the_linear_machines_of_the_papers_are_those_of_liblinear(shape: tuple[int, int]) -> None:
     Z = np.random.default_rng(0).normal(size=shape)
