@@ -366,7 +366,25 @@ def test_the_papers_own_machine_of_figure_4_takes_given_values_without_a_search(
     reference = dkl.Gaussian(1.0)
     model = dkl.TunedRegressor(40, family=reference, meta_kernel="rbf", random_state=0).set_params(**dict(given))
     assert found == [pytest.approx(split.error(model.fit(split.X, split.y).predict(split.X_test), split.y_test))]
-    assert plan.cell(0, "waves", "TRF").endswith("D = 20, lam = 0.01, Lam = 0.01, gamma = 100, length_scale = 0.05")
+    (search,) = plan.searches("TRF")
+    assert search == ", D = 20, lam = 0.01, Lam = 0.01, gamma = 100, length_scale = 0.05"
+
+
+def test_the_folds_choose_the_number_of_frequencies_of_the_papers_own_machine(
+    figure_4: dict[str, Any], tmp_path: Path
+) -> None:
+    options = {"evaluations": 2, "cache": tmp_path / "cells", "data": tmp_path, "frequencies": (5, 20)}
+    plan = figure_4["Plan"](("waves",), ("TRF",), repeats=2, **options)
+    with figure_4["Progress"](disable=True) as progress:
+        errors = figure_4["fill"](plan, progress)["waves"]["TRF"]
+    kept = figure_4["Cells"](tmp_path / "cells")
+    found = [[kept[f"waves-{repeat}-TRF-2, D = {D}"] for D in (5, 20)] for repeat in range(2)]
+    assert errors == [max(cells, key=lambda cell: cell["score"])["error"] for cells in found]
+    chosen = " ".join("5" if cells[0]["score"] >= cells[1]["score"] else "20" for cells in found)
+    last = figure_4["table_of_frequencies"](plan).splitlines()[-1]
+    assert last.startswith("| waves | ")
+    assert last.endswith(f" | {chosen} |")
+    assert last.count("±") == 2
 
 
 def test_figure_4_reads_the_cells_that_are_finished(
