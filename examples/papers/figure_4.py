@@ -10,10 +10,12 @@ for each machine: columns standardised and rows scaled into the unit ball by the
 ten-fold cross-validation in so many evaluations of the same search (a Gaussian process's upper confidence bound).
 "TRF" is the paper's own machine (an RBF reference of length 1, an RBF meta-kernel, the hinge for classes; lambda,
 Lambda, gamma and the meta-kernel's length in [0.01, 100]; as many evaluations again for each of 50 to 1,600
-frequencies, as in the paper), "tuned" ours, which searches the family, the loss and smaller lambda too, in one budget.
-The paper's Pegasos with an inner loop is not here: the paper set it aside itself. A
-finished cell of the table is kept in OUTPUT/cells, and a run that was broken off goes on there. Prints the table in
-Markdown: the mean and its standard error, percent wrong or root mean squared error in deviations of the targets.
+frequencies, as in the paper, whose cost grows with their cube: of 1,600 one takes half a minute), "tuned" ours, which
+searches the family, the loss and smaller lambda too, in one budget. The paper's Pegasos with an inner loop is not here:
+the paper set it aside itself.
+
+A finished search is kept in OUTPUT/cells, and a run that was broken off goes on there. Prints the table in Markdown:
+the mean and its standard error, percent wrong or root mean squared error in deviations of the targets.
 """
 
 from __future__ import annotations
