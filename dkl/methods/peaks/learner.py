@@ -149,14 +149,6 @@ class PeakFeatures(SearchingLearner):
     warm_start: bool = False
     search_rows: int | None = None
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Any = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     @property
     def candidates_(self) -> Any:
