@@ -14,6 +14,7 @@ import numpy as np
 from dask.utils import format_bytes, format_time
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -556,15 +557,14 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
 
 
 def _made_rows(rows: Dataset, block: Block | None) -> Rows:
-    """A few made rows, float32, of as many columns as those of the dataset, and as sparse."""
+    """A few made rows of length 1, float32, of as many columns as those of the dataset, and as sparse."""
     draw, d = np.random.default_rng(0), rows.n_columns
     n = int(np.clip(_MADE_NUMBERS // max(d, 1), *_MADE_ROWS))
     if block is None or not sparse.issparse(block.X):
-        return draw.standard_normal((n, d), dtype=np.float32)
+        return normalize(draw.standard_normal((n, d), dtype=np.float32), copy=False)
     some = sparse.csr_array(block.X)[:n]
-    return sparse.csr_array(
-        (draw.standard_normal(some.nnz, dtype=np.float32), some.indices, some.indptr), shape=some.shape
-    )
+    values = draw.standard_normal(some.nnz, dtype=np.float32)
+    return normalize(sparse.csr_array((values, some.indices, some.indptr), shape=some.shape), copy=False)
 
 
 def _kept_share(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> float:

@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 
 import dkl
+from dkl import planning
 from dkl.data.coerce import as_dataset
 from dkl.features.families import Gaussian
 from dkl.methods.frequency_search import search_time
@@ -51,6 +52,19 @@ def test_all_spaces_and_rows_are_searched(space, is_sparse):
     few = sparse.csr_array(X) if is_sparse else X
     assert search_seconds(space, few, 2, 4) >= 0.0
     assert forming_seconds(space.feature_map(space.start(4, 0)), few) >= 0.0
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("solver", ["corrective", "game"])
+@pytest.mark.parametrize("family", [None, dkl.SphericalHarmonics()], ids=["frequencies", "harmonics"])
+def test_plans_of_searches_count_the_driver(family, solver, is_sparse):
+    X = np.random.default_rng(0).standard_normal((300, 4)).astype(np.float32)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    rows = sparse.csr_array(X) if is_sparse else X
+    learner = dkl.MarginFeatures(family=family, n_features=10, solver=solver, progress=False)
+    planned = dkl.plan(learner, rows, X[:, 0] > 0.0)
+    # a game on finitely many features weighs all of them in its passes
+    assert (planned.driver_seconds > planning._BEGINS_S) == (family is None or solver != "game")
 
 
 @pytest.mark.parametrize("rows", [10_000, 10_000_000])
