@@ -57,9 +57,11 @@ from dkl.methods.density.joint_learner import JointFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
 from dkl.methods.dictionaries.landmarks import Landmarks
 from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
+from dkl.methods.game.sums import GameTargets, gram_block
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
+from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.nystrom.learner import NystromFeatures
@@ -75,6 +77,7 @@ from dkl.passes.reductions import SumReduction
 from dkl.passes.room import ProcessMemory, own_cores
 from dkl.passes.work import Limits
 from dkl.planning import plan
+from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
@@ -770,6 +773,26 @@ def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: 
     found = SUMS[name](X, S)
     assert cupy.counts["waits"] - before["waits"] == 1
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_the_host_waits_once_a_block_for_matrices_of_the_game_and_of_two_maps(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows(600)
+    there, maps = device.rows_on(X, "gpu"), [Gaussian(2.0).draw(m, 4, m, dtype="float64") for m in (6, 9)]
+    block = Block(0, X, y, 0.5 + np.arange(600.0), np.arange(600))
+    given = {"targets": GameTargets(3), "feature_map": maps[0], "dtype": "float64"}
+    expected = gram_block(block, given)["gram"], cross_gram_sums(X, block.weights, *maps, "float64")
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 14))
+    if gpu == "played":
+        import cupy
+
+        waits = cupy.counts["waits"]
+    found = gram_block(replace(block, X=there), given)["gram"], cross_gram_sums(there, block.weights, *maps, "float64")
+    if gpu == "played":
+        assert cupy.counts["waits"] - waits == 2
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
 
 
 SMALL_PIECE = 256
