@@ -98,7 +98,7 @@ LEARNER_ROLES = {"learner", "fit", "rounds"}
 PURE_AT_THE_ROOT = {"choice", "potentials", "sums"}
 IMPURE_UNCERTAINTY = {"deviations", "conformal", "conformal_groups"}
 # Drift compares two samples of rows and draws what it finds, so that it stands beside plots, above the machines.
-DRIFT = {"drifting", "drift_result", "drift_samples"}
+DRIFT = {"drifting", "drift_samples"}
 IMPURE_HEADS = {
     "answers",
     "fitting",

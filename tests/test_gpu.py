@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
+from dkl.features.dictionaries import Steps
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
@@ -53,10 +55,13 @@ from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
+from dkl.methods.dictionaries.landmarks import Landmarks
 from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
+from dkl.methods.game.sums import GameTargets, gram_block
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
 from dkl.methods.landmarks.learner import LandmarkFeatures
 from dkl.methods.leverage.learner import LeverageFeatures
+from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
 from dkl.methods.nystrom.learner import NystromFeatures
@@ -72,6 +77,7 @@ from dkl.passes.reductions import SumReduction
 from dkl.passes.room import ProcessMemory, own_cores
 from dkl.passes.work import Limits
 from dkl.planning import plan
+from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
@@ -696,7 +702,9 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
             waits = cupy.counts["waits"]
         found = newton_sums(there, *given)
         if gpu == "played":
-            assert cupy.counts["waits"] - waits == 1
+            # of Hessians that follow each other it is asked, for each tile, how many rows have changed
+            n_tiles = -(-400 // device.tile_rows(16, 8))
+            assert cupy.counts["waits"] - waits == 1 + (n_tiles if any(options.follows) else 0)
         assert set(found) == set(expected)
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -765,6 +773,26 @@ def test_the_host_waits_once_a_block_for_sums(name: str, gpu: str, monkeypatch: 
     found = SUMS[name](X, S)
     assert cupy.counts["waits"] - before["waits"] == 1
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_the_host_waits_once_a_block_for_matrices_of_the_game_and_of_two_maps(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = rows(600)
+    there, maps = device.rows_on(X, "gpu"), [Gaussian(2.0).draw(m, 4, m, dtype="float64") for m in (6, 9)]
+    block = Block(0, X, y, 0.5 + np.arange(600.0), np.arange(600))
+    given = {"targets": GameTargets(3), "feature_map": maps[0], "dtype": "float64"}
+    expected = gram_block(block, given)["gram"], cross_gram_sums(X, block.weights, *maps, "float64")
+    monkeypatch.setattr(device, "_tile_bytes", ContextVar("tile bytes", default=1 << 14))
+    if gpu == "played":
+        import cupy
+
+        waits = cupy.counts["waits"]
+    found = gram_block(replace(block, X=there), given)["gram"], cross_gram_sums(there, block.weights, *maps, "float64")
+    if gpu == "played":
+        assert cupy.counts["waits"] - waits == 2
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
 
 
 SMALL_PIECE = 256
@@ -858,6 +886,8 @@ def test_a_played_gpu_notices_copies_that_nothing_waits_for(
         np.testing.assert_array_equal(there.get(), X)
     elif fault == "memory still in use":
         monkeypatch.setattr(cupy.cuda.Stream, "wait_event", lambda stream, event: None)
+        # work that was asked for before the memory was given out
+        cupy.ones(3)
         with pytest.raises(RuntimeError, match="memory that earlier work on the null stream may still use"):
             staging.send(X, 2 * SMALL_PIECE)
     else:
@@ -1221,3 +1251,107 @@ def test_a_block_too_large_for_the_gpu_is_taken_in_smaller_tiles(
 def test_all_that_the_report_measures_is_that_of_the_cpu(gpu: str) -> None:
     speeds = list(device_speeds(n_rows=200, n_columns=9, n_frequencies=32, repeats=1))
     assert max(one.difference for one in speeds) < 1e-3
+
+
+# Small fits of all methods, so that every block function that a GPU computes is met: (targets, fit).
+_TUNED: dict[str, Any] = {"n_features": 12, "tol": 0.05, "device": "gpu", "random_state": 0, "dtype": "float64"}
+_JOINT: dict[str, Any] = {"n_candidates": 16, "n_features": 8, **{k: v for k, v in _TUNED.items() if k != "n_features"}}
+
+
+def _newton(loss: str, **options: Any) -> Any:
+    machine = KernelRegressor if loss in ("squared_error", "huber", "pinball", "poisson", "gamma") else KernelClassifier
+    features = RandomFeatures(Gaussian(2.0), n_features=12, dtype="float64")
+    given = {"solver": "newton", "alpha": 1e-3, "device": "gpu", "random_state": 0, **options}
+    return machine(features, loss=loss, **given)
+
+
+ALL_PASSES: dict[str, tuple[str, Any]] = {
+    **{name: ("classes", FEATURES[name]) for name in ("aligned", "posterior", "leverage", "joint", "landmarks")},
+    **{name: ("classes", FEATURES[name]) for name in ("shared landmarks", "corrective", "game", "harmonics")},
+    "joint, squared hinge": ("two", JointFeatures(Gaussian(2.0), loss="squared_hinge", **_JOINT)),
+    "joint, numbers": ("numbers", JointFeatures(Gaussian(2.0), **_JOINT)),
+    "tuned, hinge": ("classes", TunedClassifier(**_TUNED)),
+    "tuned, squared hinge": ("two", TunedClassifier(loss="squared_hinge", **_TUNED)),
+    "tuned, squared error": ("numbers", TunedRegressor(**_TUNED)),
+    "tuned, float32": ("numbers", TunedRegressor(**{**_TUNED, "dtype": "float32"})),
+    "tuned, adam": ("two", TunedClassifier(solver="adam", epochs=1, **_TUNED)),
+    "corrective, numbers": ("numbers", MarginFeatures(n_features=8)),
+    "dictionaries": (
+        "two",
+        MarginFeatures(family=[Gaussian(2.0), Steps(), Landmarks()], n_features=8, search_rows=300),
+    ),
+    "steps of all rows": ("classes", StepFeatures(n_features=8, search_rows=None)),
+    "metric": ("two", NystromFeatures(Gaussian(2.0), n_features=8, metric="diagonal")),
+    "metric of all columns": ("two", NystromFeatures(Matern(0.5, 2.0), n_features=8, metric="full")),
+    **{f"newton, {loss}": ("positive", _newton(loss)) for loss in ("huber", "pinball", "poisson", "gamma")},
+    "newton, two targets": ("two numbers", _newton("squared_error")),
+    "newton, log loss of classes": ("classes", _newton("log_loss")),
+    "penalty of numbers": ("numbers", _newton("squared_error", alpha="auto")),
+    "penalty of two classes": ("two", _newton("log_loss", alpha="auto")),
+    "penalty of three": ("classes", _newton("squared_hinge", alpha="auto")),
+    "sgd": ("classes", _newton("hinge", solver="sgd", early_stopping=True, epochs=2)),
+    "sgd, log loss": ("two", _newton("log_loss", solver="sgd", early_stopping=True, epochs=2, calibrate=True)),
+}
+# Of the game dual weights and scores are columns of the rows that are stored on the host, with every round.
+ROWS_THAT_COME = {"step_block", "score_block"}
+
+
+def is_in_float32(operands: Any) -> bool:
+    """Whether some arithmetic of a block function is in float32."""
+    return any(getattr(one, "dtype", one) == "float32" for one in operands.values() if not isinstance(one, np.ndarray))
+
+
+@pytest.mark.parametrize("name", ALL_PASSES)
+def test_every_pass_of_every_method_waits_once_a_block_and_has_the_sums_of_the_cpu(
+    name: str, gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing of a row comes to the host; where Hessians are summed by their changes, one wait more tells how many."""
+    if gpu == "real":
+        pytest.skip("what is asked of the real CuPy is not counted")
+    import cupy
+
+    n, kind = 601, ALL_PASSES[name][0]
+    X, classes = rows(2 * n)
+    several = np.column_stack([X[:, 0] * X[:, 1], X[:, 2]])
+    targets = {"classes": classes, "two": classes > 0, "numbers": several[:, 0], "two numbers": several}
+    y = targets[kind] if kind in targets else np.exp(0.3 * several[:, 0])
+    data = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=n)
+    of_block, get, met, came = SumReduction.of_block, cupy.ndarray.get, set(), []
+
+    def watched(x: Any) -> np.ndarray:
+        came.append(x._values.shape)
+        return get(x)  # type: ignore[no-any-return]
+
+    def compared(reduction: SumReduction, block: Any, columns: Any) -> Any:
+        if not device.is_on_gpu(block.X):
+            return of_block(reduction, block, columns)
+        record, before = reduction.record, cupy.counts["waits"]
+        came.clear()
+        found = of_block(reduction, block, columns)
+        options = record.operands.get("options")
+        by_changes = bool(getattr(options, "change", False) or any(getattr(options, "follows", ())))
+        waits, function = cupy.counts["waits"] - before, record.function.__name__
+        met.add(function)
+        # of rows on a sphere it is looked whether they are there
+        assert waits <= 1 + by_changes + (name == "harmonics"), function
+        if function not in ROWS_THAT_COME:
+            of_result = sum(math.prod(accumulator.shape) for accumulator in record.accumulators.values())
+            assert sum(map(math.prod, came)) <= of_result + 100 * by_changes, function
+        here = replace(block, X=get(block.X), arrival=None, beside=None)
+        if columns is not None:
+            here = columns.read(record.reads, here)
+        expected = record.function(here, record.operands)
+        # features in float32 err by a millionth each, those that tensor cores round by a thousandth
+        digits = 1e-2 if getattr(options, "rounded", False) else 1e-4 if is_in_float32(record.operands) else 1e-8
+        for key, value in found.items():
+            atol = digits * np.abs(expected[key]).max(initial=0.0)
+            np.testing.assert_allclose(value, expected[key], rtol=0, atol=atol, err_msg=f"{function}: {key}")
+        return found
+
+    monkeypatch.setattr(cupy.ndarray, "get", watched)
+    monkeypatch.setattr(SumReduction, "of_block", compared)
+    LOADER.clear()
+    with dask.config.set(scheduler="synchronous"):
+        clone(ALL_PASSES[name][1]).set_params(device="gpu", random_state=0).fit(data)
+    LOADER.clear()
+    assert met

@@ -8,16 +8,12 @@ from typing import Annotated
 import typer
 
 from dkl.cli import (
+    answer_commands,
     bench_command,
     compare_command,
     data_commands,
     demo_command,
-    drift_command,
-    explain_command,
-    export_command,
     model_commands,
-    report_command,
-    suggest_command,
     sums_commands,
     tune_command,
     warmup_command,
@@ -65,11 +61,7 @@ def _program(
 # The order is that of the help: rows first, then models, then what is done with them.
 data_commands.register(app)
 model_commands.register(app)
-suggest_command.register(app)
-explain_command.register(app)
-drift_command.register(app)
-report_command.register(app)
-export_command.register(app)
+answer_commands.register(app)
 tune_command.register(app)
 sums_commands.register(app)
 demo_command.register(app)

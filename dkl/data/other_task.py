@@ -62,23 +62,9 @@ def with_task(source: RowSource, schema: Schema, task: Task, place: str) -> tupl
     return View(source, _Retold(found, to_codes=True), n_classes=len(classes)), made
 
 
-@dataclass(frozen=True)
-class _RetoldBlock(RowNote):
-    """The targets of one block as numbers of its codes, or as codes of its numbers."""
-
-    values: np.ndarray
-    to_codes: bool
-
-    def note(self, block: Block, chosen: np.ndarray) -> Block:
-        """The block with its targets for the other task."""
-        if block.y is None:
-            return block
-        return replace(block, y=np.searchsorted(self.values, block.y) if self.to_codes else self.values[block.y])
-
-
 @dataclass(frozen=True, eq=False)
-class _Retold(RowStep):
-    """Targets for the other task, by the sorted values that there are."""
+class _Retold(RowStep, RowNote):
+    """Targets as numbers of their codes, or as codes of their numbers, by the sorted values that there are."""
 
     values: np.ndarray
     to_codes: bool
@@ -90,5 +76,8 @@ class _Retold(RowStep):
     def counts(self, before: RowSource) -> None:
         """Other classes are counted anew."""
 
-    def at(self, index: int) -> _RetoldBlock:
-        return _RetoldBlock(self.values, self.to_codes)
+    def note(self, block: Block, chosen: np.ndarray) -> Block:
+        """The block with its targets for the other task."""
+        if block.y is None:
+            return block
+        return replace(block, y=np.searchsorted(self.values, block.y) if self.to_codes else self.values[block.y])

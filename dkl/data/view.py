@@ -210,11 +210,9 @@ class View:
     def __init__(self, before: RowSource, step: Step, *, n_classes: int | None = None) -> None:
         self.before, self.step = before, step
         self.base, self.steps = before.base, (*before.steps, step)
+        self.n_blocks, self.blocks_together = before.n_blocks, before.blocks_together
+        self.dtype, self.is_sparse, self.has_weight = before.dtype, before.is_sparse, before.has_weight
         self._n_classes = n_classes
-
-    @property
-    def n_blocks(self) -> int:
-        return self.before.n_blocks
 
     @property
     def block_rows(self) -> np.ndarray:
@@ -230,20 +228,8 @@ class View:
         return self.step.n_columns(self.before)
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.before.dtype
-
-    @property
-    def is_sparse(self) -> bool:
-        return self.before.is_sparse
-
-    @property
     def has_y(self) -> bool:
         return self.before.has_y
-
-    @property
-    def has_weight(self) -> bool:
-        return self.before.has_weight
 
     @property
     def columns_along(self) -> Parts:
@@ -268,10 +254,6 @@ class View:
     @property
     def stored_nbytes(self) -> int:
         return self.before.stored_nbytes
-
-    @property
-    def blocks_together(self) -> int:
-        return self.before.blocks_together
 
     @property
     def place(self) -> str:

@@ -8,21 +8,37 @@ binarisers, clipped scalers and sums of these.
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import dataclass
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.feature_selection import VarianceThreshold
 from sklearn.gaussian_process import kernels
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem, RBFSampler
 from sklearn.linear_model import GammaRegressor, LinearRegression, LogisticRegression, PoissonRegressor, SGDClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, TargetEncoder
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+    TargetEncoder,
+)
 from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.data.columns.free_text import BUCKETS, TextDirections, hashing
+from dkl.data.columns.numbers import NumberForm
 from dkl.data.ingest.column_rules import ColumnRule
 from dkl.data.ingest.encoding import TableEncoding, takes_columns_as_they_are
 from dkl.encodings.fitted import FittedEncoding
@@ -30,13 +46,16 @@ from dkl.errors import Problems
 from dkl.explain.model import model_of
 from dkl.export.kernel_columns import nystrom_of, pairwise_kernel
 from dkl.export.predictor import Forms, ScoringModel, linear_forms
-from dkl.export.raw_steps import complete_text, is_raw, raw_steps
-from dkl.export.step_transformers import affine_scaler, linear_map, step_transformers
 from dkl.features.families import Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.landmark_projection import Similarities
+from dkl.features.step_projection import HINGE, STEP, Factor, StepProjection
 from dkl.kernels.landmark_tiles import on_waves, wave_map
 from dkl.kernels.scale import linear_part
+
+# What text is cleaned of before it is read as a number: blanks and signs in their variants.
+_PLAIN = (("[\u00a0\u2007\u2009\u202f]", " "), ("[\u2018\u2019´`]", "'"), ("[\u2212\u2013]", "-"))
+_SECONDS = 86_400.0
 
 
 def to_sklearn(model: ScoringModel) -> Pipeline:
@@ -392,3 +411,287 @@ def _check_categories(rule: ColumnRule) -> None:
             f"the categories of column {rule.name!r} look like numbers or booleans, which scikit-learn's encoders find "
             "by their type; turn them into other texts before fit, or use model.to_onnx(path)"
         )
+
+
+def is_raw(rule: ColumnRule) -> bool:
+    """Whether a column takes steps of this module: others are numbers, booleans and categories as they are."""
+    return rule.kind in ("date", "time", "duration", "text") or (
+        rule.kind == "number" and bool(rule.form or rule.unread)
+    )
+
+
+def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
+    """The encoded columns of a raw one; those of free text are completed by `complete_text`."""
+    if rule.kind == "text":
+        values: Any = _text_steps()
+    elif rule.kind == "number":
+        values = _number_steps(rule)
+    else:
+        values = _time_steps(rule)
+    if not rule.flags_missing:
+        return values
+    flag = Pipeline([*_missing_of(rule), ("columns", _call(pd.Series.to_frame))])
+    return FeatureUnion([("values", values), ("flag", flag)])
+
+
+def _call(function: Any, **arguments: Any) -> FunctionTransformer:
+    return FunctionTransformer(function, kw_args=arguments or None)
+
+
+def _missing_of(rule: ColumnRule) -> list[tuple[str, Any]]:
+    """Where the values are missing, or are none of what the column holds."""
+    before: list[tuple[str, Any]] = []
+    if rule.kind == "number":
+        before = _read_number(rule)
+    elif rule.kind in ("date", "time", "duration"):
+        before = _read_time(rule)
+    return [*before, ("missing", _call(pd.isna))]
+
+
+def _filled(fill: float | None) -> list[tuple[str, Any]]:
+    """An imputer for missing numbers; none where they are errors."""
+    return [] if fill is None else [("filled", SimpleImputer(strategy="constant", fill_value=fill))]
+
+
+def _number_steps(rule: ColumnRule) -> Pipeline:
+    return Pipeline([*_read_number(rule), *_column(), *_filled(rule.filling)])
+
+
+def _read_number(rule: ColumnRule) -> list[tuple[str, Any]]:
+    """Texts, or numbers, as numbers; NaN where they are none."""
+    form = NumberForm.of(rule.form) if rule.form else NumberForm()
+    units = [rf"(?i)\s*{re.escape(unit)}\s*" for unit in (form.before, form.after) if unit]
+    changes = [*_PLAIN, *((unit, "") for unit in units)]
+    changes += [(r"^\s*\((.*)\)\s*$", r"-\1"), (r"^\s*([^-].*)-\s*$", r"-\1")]
+    if form.thousands:
+        # between a digit and three more: a number that was handed over as one may have a point of its own
+        changes.append((rf"(?<=\d){re.escape(form.thousands)}(?=\d{{2,3}}(?!\d))", ""))
+    if form.decimal == ",":
+        changes.append((",", "."))
+    steps: list[tuple[str, Any]] = [("texts", FunctionTransformer(methodcaller("astype", "str")))]
+    steps += [
+        (f"change {place}", FunctionTransformer(methodcaller("replace", pattern, by, regex=True)))
+        for place, (pattern, by) in enumerate(changes)
+    ]
+    return [*steps, ("numbers", _call(pd.to_numeric, errors="coerce"))]
+
+
+def _time_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
+    """Days, and cosine and sine of what recurs: see `dkl.data.ingest.dates.encoded_days`."""
+    if rule.kind == "duration":
+        return Pipeline([*_read_time(rule), *_in_days(), *_filled(rule.filling)])
+    days = [("since 1970", _arithmetic("__sub__", pd.Timestamp(0))), *_in_days()]
+    # The turns of each cycle: days, those from Monday on in weeks, and those from 1 January on in years.
+    turns: dict[str, list[tuple[str, Any]]] = {
+        "hour": days,
+        # 1970-01-01 was a Thursday, three days after a Monday
+        "weekday": [
+            *days,
+            ("day", _call(np.floor)),
+            ("from Monday", _arithmetic("__add__", 3.0)),
+            ("weeks", _arithmetic("__truediv__", 7.0)),
+        ],
+        "yearday": [
+            ("day of the year", FunctionTransformer(attrgetter("dt.day_of_year"))),
+            *_column(),
+            ("from January", _arithmetic("__sub__", 1.0)),
+            ("years", _arithmetic("__truediv__", 365.25)),
+        ],
+    }
+    parts: list[tuple[str, Any]] = []
+    for part in rule.parts:
+        if part == "days":
+            parts.append((part, Pipeline([*days, *_filled(rule.filling)])))
+            continue
+        for function in (np.cos, np.sin):
+            angle = [("angle", _arithmetic("__mul__", 2.0 * np.pi)), ("circle", _call(function))]
+            # what is missing lies in the middle of the circle
+            parts.append((f"{part} {function.__name__}", Pipeline([*turns[part], *angle, *_filled(0.0)])))
+    return Pipeline([*_read_time(rule), ("parts", FeatureUnion(parts))])
+
+
+def _arithmetic(name: str, other: Any) -> FunctionTransformer:
+    return FunctionTransformer(methodcaller(name, other))
+
+
+def _column() -> list[tuple[str, Any]]:
+    """A Series as a column of numbers in double precision."""
+    return [("column", _call(pd.Series.to_frame)), ("double precision", _call(np.asarray, dtype="float64"))]
+
+
+def _in_days() -> list[tuple[str, Any]]:
+    """Lengths of time, a Series, as a column of days; NaN where missing."""
+    return [
+        ("of lengths", FunctionTransformer(attrgetter("dt"))),
+        ("seconds", FunctionTransformer(methodcaller("total_seconds"))),
+        *_column(),
+        ("days", _arithmetic("__truediv__", _SECONDS)),
+    ]
+
+
+def _read_time(rule: ColumnRule) -> list[tuple[str, Any]]:
+    """Texts or times as a Series of times by the clock of the rule's zone; NaT where they are none."""
+    if rule.kind == "duration":
+        return [("times", _call(pd.to_timedelta, errors="coerce"))]
+    if rule.kind == "time":
+        # pandas has no dtype for times of day: each becomes that time on 1 January 1970, by way of its text
+        return [
+            ("texts", FunctionTransformer(methodcaller("astype", "str"))),
+            ("of a day", FunctionTransformer(methodcaller("radd", "1970-01-01 "))),
+            ("times", _call(pd.to_datetime, format="ISO8601", errors="coerce")),
+        ]
+    given = {"format": "mixed", "dayfirst": rule.form.startswith("d"), "errors": "coerce"}
+    if not rule.zone:
+        return [("times", _call(pd.to_datetime, **given))]
+    return [
+        ("times", _call(pd.to_datetime, utc=True, **given)),
+        ("of times", FunctionTransformer(attrgetter("dt"))),
+        ("in the zone", FunctionTransformer(methodcaller("tz_convert", rule.zone))),
+        ("of zone", FunctionTransformer(attrgetter("dt"))),
+        ("on the clock", FunctionTransformer(methodcaller("tz_localize", None))),
+    ]
+
+
+def _text_steps() -> Pipeline:
+    """Words and pairs of words; `complete_text` adds what is made of them."""
+    parts = [(f"{n} words", Pipeline([("hashes", clone(hashing(n))), *_TO_COME])) for n in (1, 2)]
+    return Pipeline(
+        [("there", FunctionTransformer(methodcaller("fillna", ""))), ("words", FeatureUnion(parts)), *_TO_COME]
+    )
+
+
+_TO_COME = [("directions", FunctionTransformer(accept_sparse=True))]
+
+
+def complete_text(steps: FeatureUnion | Pipeline, directions: TextDirections) -> None:
+    """Put the words, weights and directions of a column of free text into its steps, which have been fitted."""
+    if isinstance(steps, FeatureUnion):
+        steps = dict(steps.transformer_list)["values"]
+    words = steps.named_steps["words"]
+    # texts of single words have no pairs
+    words.transformer_list = [
+        step for step, part in zip(words.transformer_list, directions.parts, strict=True) if len(part.buckets)
+    ]
+    for part, matrix in zip(directions.parts, directions.matrices(), strict=True):
+        if not len(part.buckets):
+            continue
+        known = VarianceThreshold()
+        known.variances_ = np.zeros(BUCKETS)
+        known.variances_[part.buckets] = 1.0
+        known.n_features_in_ = BUCKETS
+        weights = TfidfTransformer()
+        weights.idf_ = part.idf
+        reduced = TruncatedSVD(directions.n_columns)
+        reduced.components_ = matrix.T
+        reduced.n_features_in_ = weights.n_features_in_ = len(part.idf)
+        # asked for by the check that it is fitted
+        reduced.explained_variance_ = reduced.explained_variance_ratio_ = np.ones(directions.n_columns)
+        reduced.singular_values_ = np.ones(directions.n_columns)
+        own = dict(words.transformer_list)[f"{part.n} words"]
+        own.steps[-1] = ("directions", Pipeline([("known", known), ("weights", weights), ("directions", reduced)]))
+    # the numbers of words and of pairs are added
+    both = np.vstack([np.eye(directions.n_columns)] * len(words.transformer_list))
+    steps.steps[-1] = ("sum", linear_map(both, np.zeros(len(both))))
+
+
+def step_transformers(feature_map: FeatureMap) -> tuple[list[tuple[str, Any]], np.ndarray]:
+    """Transformers of scaled rows whose columns, times the sizes, are the features.
+
+    A hinge between its threshold t and the value `high` where it ends is the size high - t times a ramp r in [0, 1]. A
+    product of k steps and a ramp is then clip(step_1 + ... + step_k + r - k, 0, 1): r where all steps are 1, and 0
+    where one of them is 0. So is a product of k steps alone clip(step_1 + ... + step_k - (k - 1), 0, 1).
+
+    Returns
+    -------
+    transformers : list of (str, transformer)
+        The factors, their sums, and the products in [0, 1].
+    sizes : ndarray of shape (m,)
+
+    Raises
+    ------
+    TypeError
+        For maps that hold no steps, or products of several hinges.
+    """
+    steps = feature_map.projection
+    if not isinstance(steps, StepProjection):
+        raise TypeError(f"a map of steps holds a StepProjection, not {type(steps).__name__}")
+    if (np.count_nonzero((steps.kinds == HINGE) & (steps.columns >= 0), axis=1) > 1).any():
+        raise TypeError(
+            "scikit-learn has no transformer that computes 'steps' features with a product of two hinges; "
+            "model.to_onnx(path) writes every model of steps, and model.predictor() answers rows in this process"
+        )
+    atoms = steps.factors
+    # Each distinct factor is one column, steps first.
+    factors = sorted({factor for atom in atoms for factor in atom}, key=lambda factor: (factor[2], factor))
+    place = {factor: number for number, factor in enumerate(factors)}
+    of_steps = [factor for factor in factors if factor[2] == STEP]
+    of_hinges = [factor for factor in factors if factor[2] == HINGE]
+    parts: list[tuple[str, Any]] = []
+    if of_steps:
+        thresholds = np.array([t for _, t, _ in of_steps])
+        # 1 where a number is above 0
+        binarizer = Binarizer()
+        binarizer.n_features_in_ = len(of_steps)
+        above = [
+            ("columns", _chosen(of_steps, feature_map.n_columns)),
+            ("less thresholds", affine_scaler(thresholds, np.ones(len(thresholds)))),
+            ("above", binarizer),
+        ]
+        parts.append(("steps", Pipeline(above)))
+    if of_hinges:
+        start, length = np.array([t for _, t, _ in of_hinges]), _lengths(of_hinges, steps)
+        ramps = [("columns", _chosen(of_hinges, feature_map.n_columns)), ("ramps", _clipped(start, length))]
+        parts.append(("hinges", Pipeline(ramps)))
+    sums = np.zeros((len(factors), len(atoms)))
+    for a, atom in enumerate(atoms):
+        # A factor that is there twice counts twice here, as it does in the number of factors below.
+        for factor in atom:
+            sums[place[factor], a] += 1.0
+    others = np.array([len(atom) - 1.0 for atom in atoms])
+    lengths = np.array([np.prod(_lengths([f for f in atom if f[2] == HINGE], steps)) for atom in atoms])
+    transformers = [
+        ("factors", FeatureUnion(parts)),
+        ("sums", linear_map(sums, np.zeros(len(factors)))),
+        ("products", _clipped(others, np.ones(len(atoms)))),
+    ]
+    return transformers, lengths * feature_map.amplitudes
+
+
+def _lengths(hinges: list[Factor], steps: StepProjection) -> np.ndarray:
+    """high - t of each hinge: the most that it can be."""
+    return np.array([steps.high[j] - t for j, t, _ in hinges])
+
+
+def _chosen(factors: list[Factor], n_columns: int) -> PCA:
+    """The column of each factor, in double precision, in which thresholds are."""
+    matrix = np.zeros((n_columns, len(factors)))
+    matrix[[j for j, _, _ in factors], np.arange(len(factors))] = 1.0
+    return linear_map(matrix, np.zeros(n_columns))
+
+
+def _clipped(start: np.ndarray, length: np.ndarray) -> MinMaxScaler:
+    """clip((x - start) / length, 0, 1)."""
+    scaler = MinMaxScaler(clip=True)
+    scaler.scale_, scaler.min_ = 1.0 / length, -start / length
+    scaler.data_min_, scaler.data_max_, scaler.data_range_ = start, start + length, length
+    scaler.n_features_in_ = len(start)
+    scaler.n_samples_seen_ = 1
+    return scaler
+
+
+def affine_scaler(mean: np.ndarray | None, scale: np.ndarray) -> StandardScaler:
+    """(x - mean) / scale, column by column: a StandardScaler that was never fitted."""
+    scaler = StandardScaler(with_mean=mean is not None)
+    scaler.mean_, scaler.scale_, scaler.var_, scaler.n_samples_seen_ = mean, scale, scale**2, 1
+    scaler.n_features_in_ = len(scale)
+    return scaler
+
+
+def linear_map(matrix: np.ndarray, mean: np.ndarray) -> PCA:
+    """(x - mean) matrix, as the one transformer of scikit-learn that is an affine map: a PCA that was never fitted."""
+    linear = PCA(n_components=matrix.shape[1])
+    linear.components_, linear.mean_, linear.n_components_ = matrix.T, mean, matrix.shape[1]
+    linear.n_features_in_ = linear.n_samples_ = len(matrix)
+    # It is not used without whitening, and yet asked for by the check that a PCA is fitted.
+    linear.explained_variance_ = np.ones(matrix.shape[1])
+    return linear

@@ -32,11 +32,11 @@ def radial_slope(kernel: Any, distances: np.ndarray) -> np.ndarray:
     ----------
     kernel : Gaussian or Matern
         Of smoothness 0.5, 1.5 or 2.5, with its bandwidth.
-    distances : ndarray of any shape
+    distances : array of any shape, on the host or on a GPU
 
     Returns
     -------
-    ndarray of the same shape
+    array of the same shape
         0 at distance 0, where Matern(0.5) has a cone and no gradient.
 
     Raises
@@ -54,4 +54,6 @@ def radial_slope(kernel: Any, distances: np.ndarray) -> np.ndarray:
         return -3.0 / sigma**2 * np.exp(-r)
     if kernel.nu == 2.5:
         return -5.0 / (3.0 * sigma**2) * (1.0 + r) * np.exp(-r)
-    return -np.divide(np.exp(-r), distances * sigma, out=np.zeros_like(r), where=distances > 0.0)
+    apart = distances > 0.0
+    # where the distance is 0 it is divided by 1, and the result taken 0 times
+    return -np.exp(-r) / ((distances + ~apart) * sigma) * apart

@@ -213,6 +213,82 @@ extern "C" __global__ void line_losses(
 }
 """
 
+_CALIBRATION = r"""
+// One thread a model, an inverse temperature a and a few rows, of scores (n, M, K) whose softmax at a z_k = a f_k has
+// the mean u and the variance v: the log of the sum of exp(z_k) less z_y, u - z_y and u - z_y + v, of the class y of a
+// row, and the same less the mean of z in the place of z_y, by the weights (n, M) of rows.
+extern "C" __global__ void calibration(
+    const double* __restrict__ scores, const int* __restrict__ codes, const double* __restrict__ weights,
+    const double* __restrict__ multipliers, double* __restrict__ partial, const int n, const int M, const int K,
+    const int T)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int t = number % T, model = number / T % M;
+    const size_t chunk = number / ((size_t)T * M), first = chunk * PARTIAL_ROWS;
+    if (first >= n) return;
+    const int stop = min((int)first + PARTIAL_ROWS, n);
+    const double a = multipliers[t];
+    double sums[6] = {0};
+    for (int i = first; i < stop; ++i) {
+        const double w = weights[(size_t)i * M + model];
+        if (w == 0.0) continue;
+        const double* f = scores + ((size_t)i * M + model) * K;
+        double top = f[0], all = 0.0, total = 0.0, mean = 0.0, variance = 0.0;
+        for (int k = 1; k < K; ++k) top = f[k] > top ? f[k] : top;
+        for (int k = 0; k < K; ++k) {
+            const double share = exp(a * (f[k] - top));
+            total += share;
+            mean += share * a * f[k];
+            all += a * f[k];
+        }
+        mean /= total;
+        for (int k = 0; k < K; ++k) {
+            const double gap = a * f[k] - mean;
+            variance += exp(a * (f[k] - top)) * gap * gap;
+        }
+        variance /= total;
+        const double log_total = a * top + log(total), expected[2] = {a * f[codes[i]], all / K};
+        for (int kind = 0; kind < 2; ++kind) {
+            sums[3 * kind] += w * (log_total - expected[kind]);
+            sums[3 * kind + 1] += w * (mean - expected[kind]);
+            sums[3 * kind + 2] += w * (mean - expected[kind] + variance);
+        }
+    }
+    for (int kind = 0; kind < 6; ++kind) partial[((chunk * M + model) * 6 + kind) * T + t] = sums[kind];
+}
+"""
+
+_HISTOGRAMS = r"""
+// One thread a part of the rows, a parent and a column: the sums (n, width) of the part's rows on which the parent's
+// feature and the first of the sums are above 0, by the bin that the row's number in the column lies in.
+extern "C" __global__ void histograms(
+    const double* __restrict__ rows, const REAL* __restrict__ phi, const double* __restrict__ sums,
+    const double* __restrict__ edges, const int* __restrict__ n_edges, const int* __restrict__ parents,
+    double* __restrict__ partial, const int n, const int d, const int m, const int bins, const int P, const int width,
+    const int part_rows)
+{
+    const size_t number = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int j = number % d, parent = number / d % P;
+    const size_t part = number / ((size_t)d * P), first = part * part_rows;
+    if (first >= n) return;
+    const int stop = min((int)first + part_rows, n), column = parents[parent];
+    const double* own = edges + (size_t)j * bins;
+    double* out = partial + ((part * P + parent) * d + j) * bins * width;
+    for (int i = first; i < stop; ++i) {
+        const double* sum = sums + (size_t)i * width;
+        if (!(phi[(size_t)i * m + column] > 0) || !(sum[0] > 0.0)) continue;
+        const double x = rows[(size_t)i * d + j];
+        int low = 0;
+        // a comparison with NaN is false, so that a missing value is in the first bin
+        for (int high = n_edges[j]; low < high;) {
+            const int middle = (low + high) / 2;
+            if (x > own[middle]) low = middle + 1; else high = middle;
+        }
+        for (int k = 0; k < width; ++k) out[low * width + k] += sum[k];
+    }
+}
+"""
+
 _PACKING = r"""
 // Entries (j, 0 .. start + j) of a matrix (rows, width), row after row: one thread an entry.
 extern "C" __global__ void packed(
@@ -276,6 +352,16 @@ def score_source(dtype: np.dtype, n_models: int) -> str:
 def line_loss_source() -> str:
     """`line_losses` of the squared error and the squared hinge."""
     return _defined(_LINE_LOSSES, 1, LINE_ROWS=LINE_ROWS)
+
+
+def calibration_source() -> str:
+    """`calibration` of scores in double precision."""
+    return _defined(_CALIBRATION, 1)
+
+
+def histogram_source(dtype: np.dtype) -> str:
+    """`histograms` of rows whose features are in a dtype."""
+    return _defined(_HISTOGRAMS, 1, REAL={"float32": "float", "float64": "double"}[dtype.name])
 
 
 def packing_source() -> str:

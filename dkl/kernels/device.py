@@ -34,7 +34,9 @@ from dkl.kernels.cuda_source import (
     MOST_COLUMNS,
     PARTIAL_ROWS,
     SHARING,
+    calibration_source,
     columns_at_once,
+    histogram_source,
     line_loss_source,
     map_source,
     packing_source,
@@ -70,6 +72,8 @@ _PIECE_BYTES, _MOST_PIECES = 1 << 24, 16
 _THREADS = 128
 # Blocks of threads that go through rows, of which each takes several where there are more: some for each processor.
 _MOST_BLOCKS = 4096
+# Parts of a block whose histograms are summed by themselves, at most: so many threads a parent and column.
+_HISTOGRAM_PARTS = 64
 # Rows of a stochastic fit whose products are made at once: as many as threads share a model.
 _BATCH_ROWS = GROUP**2
 # The mode of cuBLAS that is called CUBLAS_TF32_TENSOR_OP_MATH.
@@ -278,12 +282,11 @@ def wait_for_rows(block: Block) -> None:
 
 
 def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarray | None, ...]]) -> tuple[Any, ...]:
-    """What is made of a block on the host, on the GPU that has its rows; kept there for the next pass if it may be.
+    """What is made of a block on the host, where its rows are; on a GPU kept for the next pass if it may be.
 
     Parameters
     ----------
     block : Block
-        With its rows on a GPU.
     name : str
         Under which the last of these arrays are kept.
     make : callable
@@ -291,9 +294,11 @@ def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarra
 
     Returns
     -------
-    tuple of CuPy array or None
-        Whole numbers from -128 to 127 are kept as single bytes, whatever `make` makes them in.
+    tuple of array or None
+        On a GPU whole numbers from -128 to 127 are single bytes, whatever `make` makes them in.
     """
+    if not is_on_gpu(block.X):
+        return make(block)
     beside = block.beside if isinstance(block, PlacedBlock) else None
     key = None if beside is None else _fingerprint(make)
     found = None if beside is None or key is None else beside.get(name, key)
@@ -303,6 +308,11 @@ def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarra
         if beside is not None and key is not None:
             beside.put(name, key, found)
     return found
+
+
+def in_float64(parts: Sequence[Array], rows: slice = slice(None)) -> list[Any]:
+    """Some rows of targets and weights in float64, where they are: a GPU may keep them in fewer bytes."""
+    return [array_module(part).asarray(part[rows], dtype=np.float64) for part in parts]
 
 
 def _fingerprint(value: object) -> bytes | None:
@@ -471,11 +481,15 @@ class Staging:
 
     def clear(self) -> None:
         """Give up the pieces that are free."""
+        import cupy
+
         with self._changed:
             while self._fetched and self._fetched[0][0].done:
                 self._free.append(self._fetched.popleft()[1])
             self._n_pieces -= len(self._free)
             self._free.clear()
+        # CuPy keeps what it is given back, pinned, for the next one who asks
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
 STAGING = Staging()
@@ -566,22 +580,34 @@ def free_gpu_memory() -> tuple[int, int]:
     return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
+def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
+    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too; the result is on the host."""
+    return _host(_unit_sums(X, S, feature_map, dtype)) * feature_map.amplitudes[:, None]
+
+
+def feature_sums_on_gpu(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+    """`feature_sums` that stay on the GPU, in float64."""
+    amplitudes = array_module(X).asarray(feature_map.amplitudes, dtype=np.float64)
+    return _unit_sums(X, S, feature_map, dtype) * amplitudes[:, None]
+
+
 @in_smaller_tiles
-def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
-    """`dkl.kernels.sums.feature_sums` for rows on a GPU; the result is on the host."""
-    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+    """The sums of features without amplitudes, (parts, m, K) in float64, where the rows are."""
+    xp, dtype = array_module(X), checked_dtype(dtype)
+    S = S if is_on_gpu(S) else checked_weights(S, X.shape[0])
     # Tiles are added up on the GPU in float64, and only their sum comes to the host: one wait a block.
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
     # Sums are of features without amplitudes, which are taken at the end in float64.
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
-    for rows, tile in _tiles(X, feature_map, dtype):
+    for rows, tile in dense_tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows], dtype=dtype)
         if feature_map.activation == "cos-sin":
             total += _wave_sums(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, weights)
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += xp.matmul(phi.T, weights)
-    return _host(total) * feature_map.amplitudes[:, None]
+    return total
 
 
 @in_smaller_tiles
@@ -589,7 +615,7 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.d
     """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
     xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies), dtype=xp.float64)
-    for rows, tile in _tiles(X, feature_map, dtype):
+    for rows, tile in dense_tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
             total[part] += xp.matmul(xp.square(phi).T, weights)
@@ -603,7 +629,7 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
     # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
     total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     together = _at_once(feature_map.n_columns, S.shape[1], dtype)
-    for rows, tile in _tiles(X, feature_map, dtype, width=together * feature_map.n_columns):
+    for rows, tile in dense_tiles(X, feature_map, dtype, width=together * feature_map.n_columns):
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype)
         z = generic.angles(xp, scaled, feature_map, dtype)
         waves = xp.cos(z).T, xp.sin(z).T
@@ -626,7 +652,7 @@ def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.nda
     outer = xp.asarray(np.moveaxis(outer * feature_map.amplitudes, 1, 0), dtype=dtype)
     total, widest = xp.zeros((len(coef), feature_map.n_columns), dtype=xp.float64), max(W.shape)
     together = _at_once(widest, len(coef), dtype)
-    for rows, tile in _tiles(X, feature_map, dtype, width=together * widest):
+    for rows, tile in dense_tiles(X, feature_map, dtype, width=together * widest):
         z = generic.angles(xp, generic.scaled(xp, tile, feature_map.scaler, dtype), feature_map, dtype)
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for some in spans(len(coef), together):
@@ -644,7 +670,7 @@ def left_out_sums(
     xp, S = array_module(X), checked_weights(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
     total = xp.zeros((len(groups), 2, m), dtype=xp.float64)
-    for rows, tile in _tiles(X, feature_map, dtype):
+    for rows, tile in dense_tiles(X, feature_map, dtype):
         # In turns, as the fused kernel takes angles.
         scaled = generic.scaled(xp, tile, feature_map.scaler, dtype) * dtype.type(TURN)
         whole, weights = xp.matmul(scaled, W.T), xp.asarray(S[rows], dtype=dtype)
@@ -661,7 +687,7 @@ def map_rows(X: Rows, feature_map: FeatureMap, dtype: DTypeLike) -> Any:
     xp, dtype, m = array_module(X), checked_dtype(dtype), feature_map.n_frequencies
     out = xp.empty((X.shape[0], feature_map.n_features), dtype=dtype)
     fused = {"cos-sin": _write_waves, "cos": _write_waves, "steps": _write_steps}.get(feature_map.activation)
-    for rows, tile in _tiles(X, feature_map, dtype):
+    for rows, tile in dense_tiles(X, feature_map, dtype):
         if fused is not None and out[rows].size:
             fused(xp, tile, feature_map, out[rows])
             continue
@@ -724,7 +750,8 @@ def scores_on_gpu(phi: Array, models: Array) -> Any:
     The features are read once, in the precision that they have.
     """
     xp, (n, m), g = array_module(phi), phi.shape, models.shape[0]
-    out = xp.empty((n, g))
+    # a kernel takes arrays row after row
+    phi, models, out = xp.ascontiguousarray(phi), xp.ascontiguousarray(models), xp.empty((n, g))
     if out.size:
         kernel = _compiled(score_source(np.dtype(phi.dtype.name), g), "scores")
         blocks = min(-(-n // SHARING), _MOST_BLOCKS)
@@ -760,7 +787,9 @@ def line_losses_on_gpu(
     partial, descent, counted = xp.zeros((-(-n // LINE_ROWS), g, T)), xp.empty((g, n)), xp.empty((g, n))
     if n:
         numbers = map(np.int32, (n, g, T, weights.shape[1] > 1, hinge, change))
-        operands = (scores, targets, weights, steps, partial, descent, counted, *numbers)
+        # a kernel takes arrays row after row, and columns that were picked of targets may come as columns
+        given = map(xp.ascontiguousarray, (scores, targets, weights, steps))
+        operands = (*given, partial, descent, counted, *numbers)
         generic.launch(xp, line_loss_source(), "line_losses", partial.shape[0] * g, operands)
     return partial.sum(axis=0), descent, counted
 
@@ -771,11 +800,71 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
     The features are read once, in the precision that they have; the sum has one order, whatever the GPU does first.
     """
     xp, (n, m), K = array_module(phi), phi.shape, weights.shape[0]
+    phi, weights = xp.ascontiguousarray(phi), xp.ascontiguousarray(weights)
     partial = xp.zeros((-(-n // PARTIAL_ROWS), K, m))
     if partial.size:
         kernel = _compiled(row_sum_source(np.dtype(phi.dtype.name), K), "weighted_rows")
         grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
         kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
+    return partial.sum(axis=0)
+
+
+def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipliers: np.ndarray) -> Any:
+    """The log loss of ``softmax(a * scores)`` and its first two derivatives in log a, on a GPU, where they stay.
+
+    Parameters
+    ----------
+    scores : CuPy array of shape (n, M, K), float64
+        Of M models side by side.
+    codes : CuPy array of shape (n,)
+    weights : CuPy array of shape (n, M), float64
+    multipliers : ndarray of shape (T,)
+        Inverse temperatures a.
+
+    Returns
+    -------
+    CuPy array of shape (M, 2, 3, T), float64
+        Against the rows' own classes, and against classes drawn uniformly.
+    """
+    xp, (n, M, K), T = array_module(scores), scores.shape, len(multipliers)
+    partial = xp.zeros((-(-n // PARTIAL_ROWS), M, 2, 3, T))
+    if partial.size:
+        arrays = (xp.ascontiguousarray(scores), codes.astype(np.int32), xp.ascontiguousarray(weights))
+        operands = (*arrays, xp.asarray(multipliers), partial, *map(np.int32, (n, M, K, T)))
+        generic.launch(xp, calibration_source(), "calibration", len(partial) * M * T, operands)
+    return partial.sum(axis=0)
+
+
+def histograms_on_gpu(rows: Array, edges: Sequence[np.ndarray], inside: tuple[Array, np.ndarray], sums: Array) -> Any:
+    """`dkl.kernels.step_tiles.add_histograms` of several parents at once, on a GPU, where they stay.
+
+    Parameters
+    ----------
+    rows : CuPy array of shape (n, d), float64
+        Scaled.
+    edges : two ndarrays
+        The edges of the bins, (d, bins), and how many of them count, (d,).
+    inside : CuPy array of shape (n, m), ndarray of shape (P,)
+        Features, and the columns of the parents: a row counts for a parent where this is above 0, and its weight too.
+    sums : CuPy array of shape (n, 2 + K), float64
+        The weight of a row, its curvature h and its s of each model.
+
+    Returns
+    -------
+    CuPy array of shape (P, d, bins, 2 + K), float64
+    """
+    xp, (n, d), (phi, parents) = array_module(rows), rows.shape, inside
+    bins, width = edges[0].shape[1], sums.shape[1]
+    shape = len(parents), d, bins, width
+    parts = max(1, min(_HISTOGRAM_PARTS, -(-n // PARTIAL_ROWS), _tile_bytes.get() // (8 * max(int(np.prod(shape)), 1))))
+    partial = xp.zeros((parts, *shape))
+    if partial.size and n:
+        tables = [xp.asarray(np.ascontiguousarray(edges[0], dtype=np.float64))]
+        tables += [xp.asarray(np.ascontiguousarray(table, dtype=np.int32)) for table in (edges[1], parents)]
+        arrays = [xp.ascontiguousarray(array) for array in (rows, phi, sums)]
+        sizes = map(np.int32, (n, d, phi.shape[1], bins, len(parents), width, -(-n // parts)))
+        source = histogram_source(np.dtype(phi.dtype.name))
+        generic.launch(xp, source, "histograms", parts * len(parents) * d, (*arrays, *tables, partial, *sizes))
     return partial.sum(axis=0)
 
 
@@ -886,7 +975,7 @@ def _at_once(width: int, number: int, dtype: np.dtype) -> int:
     return max(1, min(number, _tile_bytes.get() // (PARTIAL_ROWS * width * dtype.itemsize)))
 
 
-def _tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
+def dense_tiles(X: Rows, feature_map: FeatureMap, dtype: np.dtype, width: int = 0) -> Iterator[tuple[slice, Any]]:
     """Dense row tiles of a block on a GPU, raw: sparse rows are written out there, a tile at a time.
 
     A tile has as few rows as leave room for the widest array that is made of it, whose columns `width` may raise.

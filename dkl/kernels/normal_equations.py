@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from dkl.kernels.device import (
 )
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import PRODUCT_ROWS, CurvedRows, GramSum, packed_size
+from dkl.kernels.newton.gram import CurvedRows, GramSum, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -142,14 +142,15 @@ def design_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
         yield rows, room[: rows.stop - rows.start]
 
 
-def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any]]:
+def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str, width: int = 0) -> Iterator[tuple[slice, Any]]:
     """Row tiles of mapped rows, of the size that products of columns want; those of a GPU are mapped there, and stay.
 
-    On the host each is written over the one before.
+    On the host each is written over the one before; on a GPU each is as large as its memory allows, where so many
+    numbers of a row as `width` says are in memory at once in float64.
     """
     if is_on_gpu(X):
-        # a copy in float64 fits beside them
-        for rows in spans(X.shape[0], min(PRODUCT_ROWS, tile_rows(feature_map.n_features, 8))):
+        itemsize = np.dtype(dtype).itemsize
+        for rows in spans(X.shape[0], tile_rows(max(feature_map.n_features, 8 * width // itemsize), itemsize)):
             yield rows, map_rows(X[rows], feature_map, dtype)
         return
     # Memory that is fresh for each tile would cost a fifth of the time of a map.
@@ -158,25 +159,31 @@ def mapped_tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple
     yield from map_spans(X, feature_map, dtype, step, room)
 
 
-def model_scores(phi: Any, models: np.ndarray) -> np.ndarray:
-    """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g): the product is made where the rows are."""
-    xp = array_module(phi)
-    return on_host(phi @ xp.asarray(models[:, :-1].T.astype(phi.dtype))) + models[:, -1]
+def model_scores(phi: Any, models: np.ndarray) -> Any:
+    """``phi . w + b`` of mapped rows (n, m) and models (g, m + 1), (n, g), where the rows are; float64 on a GPU."""
+    if is_on_gpu(phi):
+        return scores_on_gpu(phi, array_module(phi).asarray(models, dtype=np.float64))
+    return phi @ models[:, :-1].T.astype(phi.dtype) + models[:, -1]
 
 
-def weighted_sums(weights: np.ndarray, phi: Any) -> np.ndarray:
-    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), made where they are.
+def weighted_sums(weights: Any, phi: Any) -> Any:
+    """``sum_i weights_i (phi_i, 1)`` over mapped rows (n, m), where they are; float64 on a GPU.
 
     Parameters
     ----------
-    weights : ndarray of shape (..., n)
+    weights : array of shape (..., n), where the rows are
     phi : array of shape (n, m), sparse, or on a GPU
 
     Returns
     -------
-    ndarray of shape (..., m + 1)
+    array of shape (..., m + 1)
     """
-    sums = on_host(product(array_module(phi).asarray(weights.astype(phi.dtype)), phi))
+    if is_on_gpu(phi):
+        xp = array_module(phi)
+        flat = xp.reshape(weights, (-1, len(phi)))
+        sums = xp.concat([weighted_rows_on_gpu(flat, phi), flat.sum(axis=1)[:, None]], axis=1)
+        return xp.reshape(sums, (*weights.shape[:-1], phi.shape[1] + 1))
+    sums = product(weights.astype(phi.dtype), phi)
     return np.concatenate([sums, weights.sum(axis=-1)[..., None]], axis=-1)
 
 
@@ -518,7 +525,7 @@ def _newton_sums_on_gpu(
 ) -> dict[str, np.ndarray]:
     """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
 
-    Where rows with a change of curvature are picked, which are few, it waits once a tile for their number.
+    Where rows with a change of curvature are picked, which are few, it waits once more a tile, for all their numbers.
     """
     xp, g = array_module(X), len(trial.coefficients)
     models = np.vstack([trial.coefficients, trial.directions])
@@ -543,27 +550,37 @@ def _newton_sums_on_gpu(
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
             tile = {"loss": losses, "gradient": -gradient}
             sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
+        changes: list[tuple[GramSum, Any]] = []
         for number, gram in enumerate(grams):
             follows = bool(options.follows) and options.follows[number]
             own = counted[options.hessian_of[number]]
             own = own - counted[options.hessian_of[number - 1]] if follows else own
             if options.change or follows:
-                # few rows have another curvature than before, or than the model before
-                some = xp.flatnonzero(own)
-                gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
+                changes.append((gram, own))
             else:
                 gram.add(phi, None if all_alike else own)
-    parts = {f"{name} {k}": part for k, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
-    here = together_on_host({**sums, **parts})
+        _add_changes(phi, changes)
+    here = finished(sums, grams)
     if options.first_order and not sums:
         # no rows: none of the block counts for any model
         here = {"loss": np.zeros(trial.steps.shape), "gradient": np.zeros(trial.coefficients.shape)}
-    for number, gram in enumerate(grams):
-        gram.take({name: here.pop(f"{name} {number}") for name in gram.on_gpu()})
-        gram.finish()
+    for number in range(len(grams)):
         if options.follows and options.follows[number]:
             found[number] += found[number - 1]
     return {**here, "hessian": found} if grams else here
+
+
+def _add_changes(phi: Any, changes: Sequence[tuple[GramSum, Any]]) -> None:
+    """Add rows on a GPU to Gram matrices by weights (n,) of which few are not 0: the others are left out."""
+    if not changes:
+        return
+    xp = array_module(phi)
+    is_changed = xp.stack([own != 0.0 for _, own in changes])
+    # how many rows each matrix takes the host has to know; which ones, they themselves, in their order
+    numbers, order = on_host(is_changed.sum(axis=1)), xp.argsort(~is_changed, axis=1, kind="stable")
+    for number, (gram, own) in enumerate(changes):
+        some = order[number, : int(numbers[number])]
+        gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -595,17 +612,20 @@ def curvature_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.n
     """
     targets, feature_map, dtype = operands["targets"], operands["feature_map"], operands["dtype"]
     point, searches = operands["point"], operands["searches"]
-    seen = targets.seen(block.row_id if getattr(targets.folds, "samples", False) else block.held_with)
-    values, weight = targets(block)
-    weight = np.broadcast_to(weight[:, None], values.shape) if seen is None else weight[:, None] * seen
-    product = np.zeros(searches.shape)
-    tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
-    for rows, phi in tiles(block.X, feature_map, dtype):
-        share = weight[rows] * model_scores(phi, searches)
+    some, values, weight = beside_rows(block, "newton step", targets.of_seen_rows)
+    X = block.X if some is None else block.X[some]
+    product: Any = np.zeros(searches.shape)
+    tiles = sparse_tiles if is_plain_sparse(X, feature_map) else mapped_tiles
+    for rows, phi in tiles(X, feature_map, dtype):
+        xp = array_module(X)
+        y, share = xp.asarray(values[rows], dtype=np.float64), model_scores(phi, searches)
+        if weight is not None:
+            share = share * xp.reshape(weight[rows], (len(y), -1))
         if operands["loss"] == "squared_hinge":
-            share = share * (values[rows] * model_scores(phi, point) < 1.0)
-        product += weighted_sums(share.T, phi)
-    return {"product": product}
+            share = share * (y * model_scores(phi, point) < 1.0)
+        # sums of a GPU stay there until the last one
+        product = xp.asarray(product) + weighted_sums(share.T, phi)
+    return together_on_host({"product": product})
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
@@ -9,7 +11,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import array_module, is_on_gpu, on_host
 from dkl.kernels.maps import mapping_flops, row_mapper
-from dkl.kernels.normal_equations import is_plain_sparse, sparse_rows
+from dkl.kernels.normal_equations import is_plain_sparse, mapped_tiles, model_scores, sparse_rows
 from dkl.kernels.products import alike_dtype
 from dkl.kernels.threads import Crew
 from dkl.kernels.tiles import spans
@@ -84,6 +86,8 @@ def decision_values(
     -------
     ndarray of shape (n, K), float64; (n, K + 1) with a posterior, whose lengths come last
     """
+    if is_on_gpu(X) and posterior is None:
+        return on_host(values_where_rows_are(X, feature_map, coef, intercept, dtype=dtype))
     out = np.empty((X.shape[0], len(coef) + (posterior is not None)))
     precision = alike_dtype(np.dtype(dtype)) if alike else np.dtype(dtype)
     weights = np.zeros((coef.shape[1], len(coef) + -len(coef) % _EDGE), precision)
@@ -102,12 +106,7 @@ def decision_values(
         if plain:
             out[rows, : len(coef)] = (sparse_rows(X[rows], feature_map, precision.name) @ weights)[:, : len(coef)]
             return
-        phi, start = mapped(rows), rows.start
-        if is_on_gpu(phi) and posterior is None:
-            # The product is made there: of a row K numbers come back, not m.
-            out[rows, : len(coef)] = on_host(phi @ array_module(phi).asarray(weights))[:, : len(coef)]
-            return
-        phi = on_host(phi)
+        phi, start = on_host(mapped(rows)), rows.start
         for first in range(0, len(phi), _TILE):
             tile = phi[first : first + _TILE]
             rows_of_tile = slice(start + first, start + first + len(tile))
@@ -125,6 +124,18 @@ def decision_values(
     out[:, : len(coef)] *= unit
     out[:, : len(coef)] += intercept
     return out
+
+
+def values_where_rows_are(
+    X: Any, feature_map: FeatureMap, coef: np.ndarray, intercept: np.ndarray, *, dtype: str = "float32"
+) -> Any:
+    """`decision_values`, which stay on the GPU where the rows are there."""
+    if not is_on_gpu(X):
+        return decision_values(X, feature_map, coef, intercept, dtype=dtype)
+    xp, models = array_module(X), np.column_stack([coef, intercept])
+    # features stay there, and the values of all tiles come together
+    tiles = [model_scores(phi, models) for _, phi in mapped_tiles(X, feature_map, dtype)]
+    return xp.concat([xp.zeros((0, len(coef))), *tiles])
 
 
 def _whole_tile(phi: np.ndarray) -> np.ndarray:

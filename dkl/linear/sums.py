@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,10 +11,19 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, place
+from dkl.kernels.device import (
+    array_module,
+    beside_rows,
+    calibration_sums_on_gpu,
+    in_float64,
+    is_on_gpu,
+    place,
+    together_on_host,
+)
 from dkl.kernels.maps import map_rows, row_mapper
 from dkl.kernels.moments import column_sums
 from dkl.kernels.normal_equations import (
+    NewtonTargets,
     cached_tile,
     is_plain_sparse,
     mapped_tiles,
@@ -23,10 +32,10 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
-from dkl.linear.minibatches import HeldOut, Minibatch
-from dkl.linear.scores import decision_values
+from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
+from dkl.linear.scores import values_where_rows_are
 from dkl.protocols.block import Block
-from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
+from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
 
 # Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
 # decision values, narrow enough to interpolate to 1e-4.
@@ -124,26 +133,57 @@ def held_out_loss(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     of `dkl.linear.epochs.Stopping`, as "calibrated" is, with which "label" and "uniform" are `calibration_sums` of rows
     that count by their own weights, whose sum is "counted".
     """
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
-    scores = decision_values(
-        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
-    )
     targets, name = operands["targets"], operands["loss"]
-    weight = targets.weights(rows)
-    weight = np.ones(rows.n_rows) if weight is None else weight
+    make = JudgedRows(operands["held_out"], targets, signed=name != "softmax")
+    scores, y, signed, weight = _judged_scores(block, operands, make)
+    xp = array_module(scores)
     if name == "softmax":
-        losses = SOFTMAX.value(np.asarray(rows.y), scores)
+        losses = SOFTMAX.value(y, scores)
     else:
         # of an epoch that has gone astray a mean exp(f) may be infinite, and so may its loss be
         with np.errstate(over="ignore"):
-            losses = np.minimum(loss_of(name, operands["epsilon"]).value(targets.signed(rows), scores), _INFINITE)
+            losses = loss_of(name, operands["epsilon"]).value(signed, scores).clip(None, _INFINITE)
         losses = losses.sum(axis=1)
-    totals = {"loss": np.array([weight @ losses]), "weight": np.array([weight.sum()])}
-    if not operands.get("calibrated", False):
-        return totals
-    counts = weight / targets.weight_scale
-    found = calibration_sums(_of_each_class(scores), np.asarray(rows.y), counts, MULTIPLIERS)
-    return {**totals, **found, "counted": np.array([counts.sum()])}
+    totals = {"loss": xp.reshape(weight @ losses, (1,)), "weight": xp.reshape(weight.sum(), (1,))}
+    if operands.get("calibrated", False):
+        counts = weight / targets.weight_scale
+        totals |= calibration_sums(_of_each_class(scores), y, counts, MULTIPLIERS)
+        totals["counted"] = xp.reshape(counts.sum(), (1,))
+    return together_on_host(totals)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The held-out rows of a block, with what they are judged by.
+
+    Parameters
+    ----------
+    held_out : HeldOut
+    targets : RowTargets
+    signed : bool
+        Whether they are judged by targets a model, of classes -1 and +1, beside what the block has for targets.
+    """
+
+    held_out: HeldOut
+    targets: RowTargets
+    signed: bool = False
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray]:
+        """The positions of the rows (k,), their y, their targets (k, K) in float64, and their weights (k,)."""
+        some = np.flatnonzero(self.held_out.mask(block.held_with))
+        rows = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+        weight = self.targets.weights(rows)
+        signed = np.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
+        return some, rows.y, signed, np.ones(len(some)) if weight is None else weight
+
+
+def _judged_scores(block: Block, operands: Mapping[str, Any], make: JudgedRows) -> tuple[Any, Any, Any, Any]:
+    """Decision values (k, K), y, targets and weights of the rows that `make` picks, where the block's rows are."""
+    some, y, signed, weight = beside_rows(block, "held-out rows", make)
+    map_and_models = (operands["feature_map"], operands["coef"], operands["intercept"])
+    scores = values_where_rows_are(block.X[some], *map_and_models, dtype=operands["dtype"])
+    signed, weight = (None if part is None else in_float64((part,))[0] for part in (signed, weight))
+    return scores, y, signed, weight
 
 
 def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -161,21 +201,22 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
         (c,), too: the rows that are given their class and all rows, whose classes weigh alike. With "multipliers" also
         "label" and "uniform" (v, c, 3, T), the `calibration_sums` of each candidate.
     """
-    folds = operands["folds"](block.held_with)
-    # rows of no fold are not even mapped
-    judging = np.flatnonzero(folds >= 0)
-    block, folds = block.rows(judging), folds[judging]
     feature_map, models, targets = operands["feature_map"], operands["models"], operands["targets"]
-    values, weight = targets(block)
-    judged = weight[:, None] * (folds[:, None] == operands["fold"])
+    judging, folds, values, weight, own_weight = beside_rows(
+        block, "rows of folds", FoldedRows(operands["folds"], targets)
+    )
     multipliers = operands.get("multipliers", np.zeros(0))
+    X, is_of_classes = block.X[judging], targets.n_classes is not None
+    if is_on_gpu(X):
+        given = (folds, values, weight, own_weight, multipliers if is_of_classes else np.zeros(0))
+        return _held_out_on_gpu(X, *given, operands)
+    judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
     shape = *losses.shape, 3, len(multipliers)
     calibration = {"label": np.zeros(shape), "uniform": np.zeros(shape)} if len(multipliers) else {}
-    right, counted = np.zeros_like(losses), block.weights[:, None] * (folds[:, None] == operands["fold"])
-    is_of_classes = targets.n_classes is not None
-    tiles = sparse_tiles if is_plain_sparse(block.X, feature_map) else mapped_tiles
-    for rows, phi in tiles(block.X, feature_map, operands["dtype"]):
+    right, counted = np.zeros_like(losses), own_weight[:, None] * (folds[:, None] == operands["fold"])
+    tiles = sparse_tiles if is_plain_sparse(X, feature_map) else mapped_tiles
+    for rows, phi in tiles(X, feature_map, operands["dtype"]):
         scores = candidate_scores(phi, models)
         each = candidate_losses(scores, values[rows], **operands["loss"])
         losses += np.einsum("vnc,nc->vc", each, judged[rows])
@@ -196,28 +237,85 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     return totals | ({"right": right, "rows": counted.sum(axis=0)} if is_of_classes else {})
 
 
-def candidate_scores(phi: np.ndarray, models: np.ndarray) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class FoldedRows:
+    """The rows of a block that some fold judges, with their targets and weights.
+
+    Parameters
+    ----------
+    folds : callable
+        Row ids to the fold of each row, -1 for none.
+    targets : NewtonTargets
+    """
+
+    folds: Callable[[np.ndarray], np.ndarray]
+    targets: NewtonTargets
+
+    def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The positions of these rows (k,), their folds, targets (k, K), weights, and weights without class factors."""
+        folds = self.folds(block.held_with)
+        # rows of no fold are not even mapped
+        some = np.flatnonzero(folds >= 0)
+        rows = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+        values, weight = self.targets(rows)
+        return some, folds[some], values, weight, rows.weights
+
+
+def _held_out_on_gpu(
+    X: Any, folds: Any, values: Any, weight: Any, own_weight: Any, multipliers: np.ndarray, operands: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """`held_out_block` of rows on a GPU: scores, losses and calibration are made there, and the host waits once."""
+    xp, models = array_module(X), operands["models"]
+    v, K, c, _ = models.shape
+    is_fold = xp.asarray(folds)[:, None] == xp.asarray(operands["fold"])
+    judged, counted = (xp.asarray(each, dtype=np.float64)[:, None] * is_fold for each in (weight, own_weight))
+    sums: dict[str, Any] = {"loss": xp.zeros((v, c)), "weight": judged.sum(axis=0)}
+    is_of_classes = operands["targets"].n_classes is not None
+    if is_of_classes:
+        sums |= {"right": xp.zeros((v, c)), "rows": counted.sum(axis=0)}
+    calibration: Any = xp.zeros((v, c, 2, 3, len(multipliers)))
+    for rows, phi in mapped_tiles(X, operands["feature_map"], operands["dtype"], v * K * c):
+        scores, y = candidate_scores(phi, models), xp.asarray(values[rows], dtype=np.float64)
+        sums["loss"] += (candidate_losses(scores, y, **operands["loss"]) * judged[rows]).sum(axis=1)
+        if is_of_classes:
+            sums["right"] += (_are_right(scores, y) * counted[rows]).sum(axis=1)
+        if len(multipliers):
+            # (n, v, c, K), of two classes with a score of 0 before the only one; a row says something of the candidates
+            # that have not seen it alone
+            each = scores.transpose(0, 1, 3, 2)
+            each = xp.concat([xp.zeros_like(each), each], axis=3) if K == 1 else each
+            codes = y[:, 0] > 0.0 if K == 1 else y.argmax(axis=1)
+            by_model = (xp.asarray(weight[rows], dtype=np.float64)[:, None] * is_fold[rows])[:, None]
+            by_model = xp.reshape(by_model + xp.zeros((1, v, 1)), (len(y), v * c))
+            found = calibration_sums_on_gpu(xp.reshape(each, (len(y), v * c, -1)), codes, by_model, multipliers)
+            calibration += xp.reshape(found, calibration.shape)
+    if len(multipliers):
+        sums |= {"label": calibration[:, :, 0], "uniform": calibration[:, :, 1]}
+    return together_on_host(sums)
+
+
+def candidate_scores(phi: Any, models: np.ndarray) -> Any:
     """The scores (n, v, K, c) of mapped rows (n, m) by models (v, K, c, m + 1)."""
     return model_scores(phi, models.reshape(-1, models.shape[-1])).reshape(phi.shape[0], *models.shape[:-1])
 
 
-def _are_right(scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def _are_right(scores: Any, targets: Any) -> Any:
     """Which candidates give a row its class, (v, n, c); scores (n, v, K, c) and targets (n, K) of -1 and 1."""
     if targets.shape[1] == 1:
         right = (scores[:, :, 0] > 0.0) == (targets[:, :1, None] > 0.0)
     else:
-        right = np.argmax(scores, axis=2) == np.argmax(targets, axis=1)[:, None, None]
+        right = scores.argmax(axis=2) == targets.argmax(axis=1)[:, None, None]
     return right.transpose(1, 0, 2)
 
 
 def candidate_losses(
-    scores: np.ndarray,
-    targets: np.ndarray,
+    scores: Any,
+    targets: Any,
     *,
     name: str,
     epsilon: float = 0.1,
     quantiles: np.ndarray | None = None,
-) -> np.ndarray:
+) -> Any:
     """The loss of each candidate on a row, a mean over outputs; of the squared error the whole square.
 
     For classes it is the loss that the models minimise, not the share of rows given their class: that one jumps by a
@@ -233,18 +331,21 @@ def candidate_losses(
 
     Returns
     -------
-    ndarray of shape (v, n, c), float64
+    array of shape (v, n, c), float64, where the scores are
     """
+    xp = namespace_of(scores)
     if name == "softmax":
-        own = np.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
-        return (logsumexp(scores, axis=2) - own).transpose(1, 0, 2)
-    loss = newton_loss(name, epsilon, None if quantiles is None else quantiles[:, None])
+        own = xp.where(targets[:, None, :, None] > 0.0, scores, 0.0).sum(axis=2)
+        top = scores.max(axis=2, keepdims=True)
+        total = xp.log(xp.exp(scores - top).sum(axis=2)) + top[:, :, 0] if xp is not np else logsumexp(scores, axis=2)
+        return (total - own).transpose(1, 0, 2)
+    loss = newton_loss(name, epsilon, None if quantiles is None else xp.asarray(quantiles)[:, None])
     # one minus the whole square of an error of standardised targets is the share of their variance that is explained
     factor = 2.0 if name == "squared_error" else 1.0
     # A candidate that has gone astray may have a mean exp(f) beyond all numbers: its loss is as good as infinite.
     with np.errstate(over="ignore"):
-        losses = np.minimum(factor * loss.value(targets[:, None, :, None], scores), _INFINITE)
-    return np.mean(losses, axis=2).transpose(1, 0, 2)
+        losses = (factor * loss.value(targets[:, None, :, None], scores)).clip(None, _INFINITE)
+    return losses.mean(axis=2).transpose(1, 0, 2)
 
 
 def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -253,29 +354,28 @@ def calibration_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np
     Operands: "feature_map", "coef", "intercept", "dtype", "held_out", "targets" (RowTargets).
     """
     scores, codes, weight = calibration_rows(block, operands)
-    return {**calibration_sums(scores, codes, weight, MULTIPLIERS), "weight": np.array([weight.sum()])}
+    total = array_module(scores).reshape(weight.sum(), (1,))
+    return together_on_host({**calibration_sums(scores, codes, weight, MULTIPLIERS), "weight": total})
 
 
-def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decision values (n, K), codes and weights of the held-out rows of a block; operands as of `calibration_block`."""
-    rows = block.rows(np.flatnonzero(operands["held_out"].mask(block.held_with)))
-    scores = decision_values(
-        rows.X, operands["feature_map"], operands["coef"], operands["intercept"], dtype=operands["dtype"]
-    )
-    scores = _of_each_class(scores)
-    weight = operands["targets"].weights(rows)
-    return scores, np.asarray(rows.y), np.ones(rows.n_rows) if weight is None else weight
+def calibration_rows(block: Block, operands: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Decision values (n, K), codes and weights of the held-out rows of a block, where its rows are.
+
+    Operands as of `calibration_block`.
+    """
+    make = JudgedRows(operands["held_out"], operands["targets"])
+    scores, codes, _, weight = _judged_scores(block, operands, make)
+    return _of_each_class(scores), codes, weight
 
 
-def _of_each_class(scores: np.ndarray) -> np.ndarray:
+def _of_each_class(scores: Any) -> Any:
     """Decision values (n, K), where two classes have a single one a row."""
     # the softmax of 0 and a decision value is its logistic function
-    return np.hstack([np.zeros_like(scores), scores]) if scores.shape[1] == 1 else scores
+    xp = array_module(scores)
+    return xp.concat([xp.zeros_like(scores), scores], axis=1) if scores.shape[1] == 1 else scores
 
 
-def calibration_sums(
-    scores: np.ndarray, codes: np.ndarray, weight: np.ndarray, multipliers: np.ndarray
-) -> dict[str, np.ndarray]:
+def calibration_sums(scores: Any, codes: Any, weight: Any, multipliers: np.ndarray) -> dict[str, Any]:
     """Sums of the log loss of ``softmax(a * scores)`` and of its first two derivatives in log a, for each a.
 
     Parameters
@@ -291,8 +391,12 @@ def calibration_sums(
     -------
     dict
         "label" and "uniform", each of shape (..., 3, T), float64: loss, slope and curvature against the rows' own
-        labels, and against labels drawn uniformly, which a prior on the temperature needs.
+        labels, and against labels drawn uniformly, which a prior on the temperature needs; on a GPU where the scores,
+        (n, K), are there.
     """
+    if is_on_gpu(scores):
+        found = calibration_sums_on_gpu(scores[:, None], codes, weight[:, None], multipliers)[0]
+        return {"label": found[0], "uniform": found[1]}
     n, models = len(codes), scores.shape[1:-1]
     label, uniform = (np.zeros((*models, 3, len(multipliers))) for _ in range(2))
     own = codes.reshape(n, *(1 for _ in scores.shape[1:]))

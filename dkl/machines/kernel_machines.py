@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import Tags
@@ -17,16 +17,12 @@ from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
 from dkl.linear.answers import probabilities
 from dkl.linear.fitting import LinearFit, LinearProblem, Run, calibrate
 from dkl.machines.machine import KernelMachine
-from dkl.methods.base import FeatureLearner
 from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
     CLASSIFIER,
     REGRESSOR,
     ClassWeight,
     Constraints,
-    Progress,
-    RandomState,
-    StorePath,
     check_quantiles,
     class_weights,
     estimator,
@@ -56,6 +52,14 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         "aligned", ...) is the learner with its defaults; a list is `CombinedFeatures` of its parts, side by side. None
         asks for searched waves of the kernel that suits the rows. A learner with ``warm_start=True`` goes on from the
         features of the machine's last fit, on the same held-out rows.
+    class_weight : dict, "balanced" or None
+    calibrate : bool or None
+        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
+        True where the machine chooses its features; else the rows that judge the penalty (``alpha="auto"``, all rows
+        are fitted) or the epochs (``early_stopping=True``, or stochastic steps of more than a million rows, which stop
+        early by themselves) find the temperature in the same passes. Of rows that are held out by time, where the
+        machine chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or
+        more frequent: decision values and labels follow the probabilities.
     linear : estimator or None
         The linear model on the mapped rows; None is the machine's own, which every other parameter below speaks of.
         ``dask_ml.wrappers.Incremental(SGDClassifier(...))`` is fitted by its own `partial_fit`, a block at a time, in
@@ -95,7 +99,6 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
         (of K classes together, as `LogisticRegression`, which takes more passes). None is "newton" where the
         machine chooses its features or alpha="auto" (of losses other than the squared error: for at most some 2.5
         million rows), else "sgd".
-    class_weight : dict, "balanced" or None
     early_stopping : bool
         Hold rows out and stop when their loss has not fallen for `patience` epochs; the best model is kept.
     validation_fraction : float
@@ -105,13 +108,6 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     conformal_fraction : float or None
         Share of the rows, by another hash, that the whole fit does not see: by their scores `predict_set` promises its
         coverage. None holds out none; `conformalize` takes rows that you have held out yourself.
-    calibrate : bool or None
-        Find a temperature on held-out rows in one more pass, so that `predict_proba` exists for every loss. None is
-        True where the machine chooses its features; else the rows that judge the penalty (``alpha="auto"``, all rows
-        are fitted) or the epochs (``early_stopping=True``, or stochastic steps of more than a million rows, which stop
-        early by themselves) find the temperature in the same passes. Of rows that are held out by time, where the
-        machine chooses, the newest ones also say what to add to each intercept, if classes have become clearly rarer or
-        more frequent: decision values and labels follow the probabilities.
     by_group : str or None
     by_time : str, False or None
         The column of a data frame, or of a Dataset, by which rows are held out in place of the hash: whole groups, or
@@ -181,34 +177,9 @@ class KernelClassifier(ConformalSets, ClassPredictions, KernelMachine):
     _parameter_constraints: ClassVar[Constraints] = CLASSIFIER
     _task: ClassVar[Any] = "classification"
 
-    features: FeatureLearner | str | None = "auto"
     _: KW_ONLY
-    linear: Any = None
-    n_features: int | str = "auto"
-    scaling: str | None = "auto"
-    sigma: float | str = "auto"
-    effort: str = "balanced"
-    time_limit: float | None = None
-    trials: Sequence[int] | None = None
-    loss: str | None = None
-    alpha: float | str | None = None
-    epochs: int | None = None
-    solver: str | None = None
     class_weight: ClassWeight = None
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 3
-    conformal_fraction: float | None = None
     calibrate: bool | None = None
-    by_group: str | None = None
-    by_time: str | Literal[False] | None = None
-    categorical: Sequence[str] | None = None
-    drop_missing_target: bool = False
-    device: str = "auto"
-    random_state: RandomState = None
-    checkpoint: StorePath = None
-    progress: Progress = None
-    memory_limit: int | str | None = None
 
     @offered_unless(no_probabilities)
     def predict_proba(self, X: object, *, strict: bool = False) -> Any:
@@ -274,6 +245,11 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     ----------
     features : "auto", feature learner, name of one, list of these, or None
         As of `KernelClassifier`.
+    epsilon : float
+        Of "epsilon_insensitive" and "huber", in deviations of y.
+    quantiles : sequence of float
+        Of "pinball": predicted side by side, in order, a column each (of one alone a vector); of several targets those
+        of the first, then those of the second.
     linear, n_features, scaling, sigma, effort, time_limit, trials
         As of `KernelClassifier`.
     loss : {"squared_error", "epsilon_insensitive", "huber", "pinball", "poisson", "gamma"} or None
@@ -285,11 +261,6 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
         to 1e-4 for features of mean squared length 1, then all rows are fitted with it. "evidence" (Newton only): the
         one that makes the targets most likely, as `BayesianRidge` does, from the sums of all rows; it trusts features
         that saw no target. None as of `KernelClassifier`.
-    epsilon : float
-        Of "epsilon_insensitive" and "huber", in deviations of y.
-    quantiles : sequence of float
-        Of "pinball": predicted side by side, in order, a column each (of one alone a vector); of several targets those
-        of the first, then those of the second.
     epochs : int or None
         As of `KernelClassifier`.
     solver : {"sgd", "newton"} or None
@@ -357,34 +328,9 @@ class KernelRegressor(ConformalIntervals, DeviatingPredictions, KernelMachine):
     _parameter_constraints: ClassVar[Constraints] = REGRESSOR
     _task: ClassVar[Any] = "regression"
 
-    features: FeatureLearner | str | None = "auto"
     _: KW_ONLY
-    linear: Any = None
-    n_features: int | str = "auto"
-    scaling: str | None = "auto"
-    sigma: float | str = "auto"
-    effort: str = "balanced"
-    time_limit: float | None = None
-    trials: Sequence[int] | None = None
-    loss: str | None = None
-    alpha: float | str | None = None
     epsilon: float = 0.1
     quantiles: Sequence[float] = (0.1, 0.5, 0.9)
-    epochs: int | None = None
-    solver: str | None = None
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 3
-    conformal_fraction: float | None = None
-    by_group: str | None = None
-    by_time: str | Literal[False] | None = None
-    categorical: Sequence[str] | None = None
-    drop_missing_target: bool = False
-    device: str = "auto"
-    random_state: RandomState = None
-    checkpoint: StorePath = None
-    progress: Progress = None
-    memory_limit: int | str | None = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

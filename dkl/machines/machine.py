@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -56,7 +56,7 @@ from dkl.methods.callbacks import CallbackSupportMixin, calls_back
 from dkl.methods.checkpoints import run_fingerprint, stage_checkpoint, stored_seed
 from dkl.methods.combined.learner import CombinedFeatures
 from dkl.methods.fit_context import FitContext
-from dkl.methods.parameters import Constraints, check_constraints
+from dkl.methods.parameters import Constraints, Progress, RandomState, StorePath, check_constraints, estimator
 from dkl.methods.provenance import record_rows, recorded, recorded_device
 from dkl.methods.refining import judging_share
 from dkl.methods.room import check_plan, planned_driving
@@ -89,7 +89,41 @@ _PILOT_FEATURES = 500
 _DRAWN = {"plain_share": 1.0}
 
 
-class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator):
+@estimator
+class MachineParameters:
+    """The parameters that both machines have; `KernelClassifier` documents them."""
+
+    features: FeatureLearner | str | Sequence[FeatureLearner | str] | None = "auto"
+    _: KW_ONLY
+    linear: Any = None
+    n_features: int | str = "auto"
+    scaling: str | None = "auto"
+    sigma: float | str = "auto"
+    effort: str = "balanced"
+    time_limit: float | None = None
+    trials: Sequence[int] | None = None
+    loss: str | None = None
+    alpha: float | str | None = None
+    epochs: int | None = None
+    solver: str | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 3
+    conformal_fraction: float | None = None
+    by_group: str | None = None
+    by_time: str | Literal[False] | None = None
+    categorical: Sequence[str] | None = None
+    drop_missing_target: bool = False
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
+
+
+class KernelMachine(
+    MachineParameters, ConformalMixin, SavingMixin, DocumentedMixin, CallbackSupportMixin, BaseEstimator
+):
     """The base of the classifier and the regressor: features, then a linear model on them."""
 
     _parameter_constraints: ClassVar[Constraints]
@@ -97,34 +131,9 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
     _supervised: ClassVar[bool] = True
     _fitted_by: ClassVar[str] = "linear_"
 
-    features: Any
-    features_: FeatureLearner
-    linear: Any
-    n_features: int | str
-    scaling: str | None
-    sigma: float | str
-    effort: str
-    time_limit: float | None
-    trials: Sequence[int] | None
-    loss: str | None
-    alpha: float | str | None
-    epochs: int | None
-    solver: str | None
     epsilon: float
-    quantiles: Any
-    early_stopping: bool
-    validation_fraction: float
-    patience: int
-    conformal_fraction: float | None
-    by_group: str | None
-    by_time: Any
-    categorical: Any
-    drop_missing_target: bool
-    device: str
-    random_state: Any
-    checkpoint: Any
-    progress: Any
-    memory_limit: Any
+    quantiles: Sequence[float]
+    features_: FeatureLearner
     seed_: int
     reasons_: tuple[str, ...]
     summary_: str
@@ -890,7 +899,7 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
     def _check_features(self) -> None:
         """Raise ValueError for `features` that are neither a learner, nor the name of one, nor several, nor None."""
         several = isinstance(self.features, list | tuple)
-        each = list(self.features) if several else [self.features]
+        each: list[Any] = list(self.features) if isinstance(self.features, list | tuple) else [self.features]
         wrong = [one for one in each if not isinstance(one, str | FeatureLearner) and (several or one is not None)]
         if wrong or not each:
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -33,10 +33,15 @@ from dkl.methods.choice import FeatureChoice
 from dkl.methods.fit_context import FitContext
 from dkl.methods.parameters import (
     COMMON,
+    ClassWeight,
     Constraints,
+    Progress,
+    RandomState,
+    StorePath,
     bandwidth_factors,
     check_parameters,
     class_weights,
+    estimator,
     family_of,
     family_parameters,
     kept_frequencies,
@@ -61,7 +66,24 @@ from dkl.solvers.losses import LOG_LINK
 _JUDGING_SHARE = 0.1
 
 
-class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator):
+@estimator
+class CommonParameters:
+    """The parameters that all feature learners have; `RandomFeatures` documents them."""
+
+    _: KW_ONLY
+    max_rows: int | None = None
+    class_weight: ClassWeight = None
+    dtype: str = "float32"
+    device: str = "auto"
+    random_state: RandomState = None
+    checkpoint: StorePath = None
+    progress: Progress = None
+    memory_limit: int | str | None = None
+
+
+class FeatureLearner(
+    CommonParameters, SavingMixin, DocumentedMixin, CallbackSupportMixin, TransformerMixin, BaseEstimator
+):
     """Base class of feature learners: validation, passes, `transform`; a subclass implements `_learn`."""
 
     _parameter_constraints: ClassVar[Constraints] = COMMON
@@ -78,14 +100,6 @@ class FeatureLearner(SavingMixin, DocumentedMixin, CallbackSupportMixin, Transfo
     family: Any
     n_features: int | None
     scaling: ScalingChoice | None
-    max_rows: int | None
-    class_weight: Any
-    dtype: str
-    device: str
-    random_state: Any
-    checkpoint: Any
-    progress: Any
-    memory_limit: Any
 
     @recorded
     @calls_back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -62,9 +63,24 @@ class OnFamily(Constrained, Protocol):
 def estimator(cls: type[E]) -> type[E]:
     """Give an estimator the `__init__` of its annotated parameters, which it keeps under their names.
 
-    It is no dataclass afterwards: what a fit has learned counts, too, where models are saved, compared or hashed.
+    Those of a base that is one, too, follow its own, each with the base's default unless the class has another; one
+    that the class annotates as `ClassVar` is none of its parameters. It is no dataclass afterwards: what a fit has
+    learned counts, too, where models are saved, compared or hashed.
     """
+    own: dict[str, Any] = dict(vars(cls).get("__annotations__", {}))
+    of_base = {
+        name: parameter
+        for name, parameter in inspect.signature(super(cls, cls).__init__).parameters.items()  # type: ignore[misc]
+        if parameter.default is not inspect.Parameter.empty
+    }
+    for name, parameter in of_base.items():
+        if not str(own.get(name)).startswith("ClassVar"):
+            default = vars(cls).get(name, parameter.default)
+            setattr(cls, name, dataclasses.field(default=default, kw_only=parameter.kind is parameter.KEYWORD_ONLY))
+    new = {name: hint for name, hint in own.items() if name not in of_base}
+    cls.__annotations__ = new | {name: own.get(name, parameter.annotation) for name, parameter in of_base.items()}
     made = dataclasses.dataclass(eq=False, repr=False)(cls)
+    made.__annotations__ = own
     for name in ("__dataclass_fields__", "__dataclass_params__", "__match_args__"):
         delattr(made, name)
     return made

@@ -16,11 +16,7 @@ from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.parameters import (
     COMMON,
     METRIC,
-    ClassWeight,
     Constraints,
-    Progress,
-    RandomState,
-    StorePath,
     estimator,
     family_of,
     kept_frequencies,
@@ -96,14 +92,6 @@ class RandomFeatures(LearnedMetricMixin):
     _: KW_ONLY
     metric: MetricKind | None = None
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: ClassWeight = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: RandomState = None
-    checkpoint: StorePath = None
-    progress: Progress = None
-    memory_limit: int | str | None = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The passes of a metric, if one is learned; frequencies are drawn without reading rows."""

@@ -1,12 +1,14 @@
-"""dkl.tune: hyper-parameters of a model found by cross-validation, where to look next by a Gaussian process."""
+"""dkl.tune: hyper-parameters of a model by cross-validation, where to look next by a Gaussian process or halving."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from html import escape
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -16,23 +18,23 @@ from dkl.data.dataset import Dataset
 from dkl.data.labels import TaskChoice
 from dkl.data.together.rows import BesideFeatures, held_rows
 from dkl.data.together.telling import kind_of_split, warn_of_random_folds
-from dkl.linear.judge import Folds
+from dkl.linear.judge import Folds, ranked
 from dkl.methods.checkpoints import digest_of, stage_checkpoint, stored_seed, what_counts
 from dkl.methods.validation import check_target, without_splits
 from dkl.model_selection.evaluation import Scoring, fitted_to, reads_blocks, with_parameters
 from dkl.model_selection.folds import ValidationFold, fold_views
-from dkl.model_selection.halving import Ladder, ladder_of, search_by_halving
 from dkl.model_selection.proposals import Acquisition, Proposer
-from dkl.model_selection.result import Tuning, tuning_of
 from dkl.model_selection.running import Runner, runner_for
 from dkl.model_selection.search_loop import Budget, Journal, search
 from dkl.model_selection.space import Space, space_of
-from dkl.model_selection.trial_record import Record
+from dkl.model_selection.trial_record import Record, table
 from dkl.model_selection.tuned_trials import OnSums, needs_no_pass
 from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
 
+# eta of the paper: two thirds of the trials end with each rung.
+_FACTOR = 3
 SeedChoice = int | np.random.RandomState | None
 
 
@@ -361,3 +363,209 @@ def quiet(model: Estimator, seed: int) -> Estimator:
             # search.
             changed[name] = False if kind == "progress" else None
     return clone(model).set_params(**changed)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of a search by halving.
+
+    Parameters
+    ----------
+    name : str
+        The parameter that is the resource: ``"epochs"``.
+    amounts : tuple of int
+        Of each rung, ascending.
+    factor : float
+        One in so many trials is promoted to the next rung.
+    """
+
+    name: str
+    amounts: tuple[int, ...]
+    factor: float
+
+    def survivors(self, count: int) -> int:
+        """How many of `count` trials are promoted."""
+        return max(1, int(count / self.factor))
+
+
+def ladder_of(given: object) -> Ladder:
+    """The rungs that ``halving=(name, least, most)`` or ``(name, least, most, factor)`` asks for.
+
+    Raises
+    ------
+    ValueError
+        For anything else, or amounts that do not rise.
+    """
+    if not isinstance(given, tuple) or len(given) not in (3, 4) or not isinstance(given[0], str):
+        raise ValueError(
+            f"halving is {given!r}; expected (name, least, most) or (name, least, most, factor), such as "
+            "('epochs', 1, 27)"
+        )
+    name, least, most = given[:3]
+    factor = given[3] if len(given) == 4 else _FACTOR
+    if not (isinstance(least, Integral) and isinstance(most, Integral) and 1 <= int(least) < int(most)):
+        raise ValueError(f"halving goes from {least!r} to {most!r} {name}; expected whole numbers, the lower first")
+    if not (isinstance(factor, Real) and float(factor) > 1.0):
+        raise ValueError(f"halving has the factor {factor!r}; expected a number above 1")
+    amounts, step = [int(least)], float(factor)
+    # Rounded up, so that each rung has at least one unit more; the last one has exactly what was asked for.
+    while (following := math.ceil(amounts[-1] * step)) < int(most):
+        amounts.append(following)
+    return Ladder(name, (*amounts, int(most)), step)
+
+
+def search_by_halving(
+    proposer: Proposer, journal: Journal, budget: Budget, ladder: Ladder
+) -> dict[int, dict[str, Any]]:
+    """Judge the trials rung by rung.
+
+    A rung begins when all of the one below is judged, and ranks it by score, of equals the first: the same trials
+    are promoted however many workers there are, and wherever the search is taken up again. Each rung fits anew with
+    more of the resource, so that a trial's score is that of a plain fit; with a factor of 3 this costs half as much
+    again as going on would.
+
+    Parameters
+    ----------
+    proposer : Proposer
+        Its initial design is the lowest rung.
+    journal : Journal
+    budget : Budget
+    ladder : Ladder
+
+    Returns
+    -------
+    dict of int to dict
+        The parameters of all trials, by number: those of the lowest rung come first.
+
+    References
+    ----------
+    Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization".
+    """
+    empty = np.empty((0, proposer.space.width))
+    # No score is known yet, so the first rung is the Latin hypercube of the proposer.
+    points = proposer.propose(empty, np.empty(0), proposer.n_initial)
+    running = [proposer.space.decode(point) for point in points]
+    trials: dict[int, dict[str, Any]] = {}
+    for amount in ladder.amounts:
+        # A promoted trial is a new one with a number of its own, since it is fitted anew: the record keeps both scores.
+        rung = {len(trials) + place: {**values, ladder.name: amount} for place, values in enumerate(running)}
+        trials |= rung
+        # A rung that was not judged whole cannot be ranked: who is promoted would depend on the order of the workers.
+        if not journal.judge(rung, budget.deadline):
+            break
+        best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
+        running = [running[place] for place in best]
+        if not running:
+            break
+    return trials
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(eq=False)
+class Tuning:
+    """The result of `dkl.tune`.
+
+    Attributes
+    ----------
+    best_params_ : dict
+        Of the trial with the largest score; of equal ones the first.
+    best_score_ : float
+        Its mean over the rows of all folds.
+    best_index_ : int
+        Its number.
+    best_model_ : estimator or None
+        Fitted to all rows with them; None with ``refit=False``.
+    trials : pandas.DataFrame
+        One row a trial: score, deviation between the folds, seconds, error (empty where none), the parameters.
+    fold_scores_ : ndarray of shape (n_trials, n_folds)
+    space : Space
+    message : str
+        How the search ended.
+    """
+
+    best_params_: dict[str, Any]
+    best_score_: float
+    best_index_: int
+    trials: Any
+    fold_scores_: np.ndarray
+    space: Space
+    message: str
+    best_model_: Any = field(default=None)
+
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
+        """Draw the trials: the score of each, and against every parameter; see `dkl.plots.TrialsDisplay`."""
+        from dkl.plots.trials import TrialsDisplay
+
+        return TrialsDisplay.from_tuning(self).plot(ax)
+
+    def __repr__(self) -> str:
+        shown = {
+            name: f"{value:.6g}" if isinstance(value, float) else repr(value)
+            for name, value in self.best_params_.items()
+        }
+        best = ", ".join(f"{name}={value}" for name, value in shown.items())
+        return f"Tuning: {self.message}; best score {self.best_score_:.6g} in trial {self.best_index_} with {best}"
+
+    def _repr_html_(self) -> str:
+        # A notebook shows the best trials first, and the failed ones, whose score is NaN, at the end.
+        ordered = self.trials.sort_values("score", ascending=False, kind="stable", na_position="last")
+        return f"<p>{escape(repr(self))}</p>{ordered.to_html(max_rows=12, float_format='{:.5g}'.format)}"
+
+
+def tuning_of(
+    record: Record,
+    parameters: Mapping[int, Mapping[str, Any]],
+    space: Space,
+    *,
+    split: str = "single rows, drawn at random",
+    resource: str | None = None,
+    ended: str = "",
+) -> Tuning:
+    """The result of a search.
+
+    Parameters
+    ----------
+    record : Record
+    parameters : mapping of int to mapping
+        Of all trials that were begun, by number.
+    space : Space
+    split : str
+        By what rows were held out.
+    resource : str or None
+        The parameter that halving gave more and more of: the best trial is one of those with most of it.
+    ended : str
+        Why the search was ended early; empty where it was not.
+
+    Raises
+    ------
+    RuntimeError
+        If no trial has a score.
+    """
+    done = {trial: dict(values) for trial, values in parameters.items() if not record.missing(trial)}
+    scored = {trial: score for trial in done if np.isfinite(score := record.score(trial))}
+    if not scored:
+        # The first error is usually that of all of them.
+        errors = [error for trial in done if (error := record.error(trial))]
+        cause = f"all of {len(done)} failed; the first said: {errors[0]}" if errors else "none ended before the timeout"
+        raise RuntimeError(f"no trial has a score: {cause}")
+    # Scores with different amounts of a resource (epochs) do not compare: the best trial is one of the highest rung
+    # that any trial has reached.
+    most = None if resource is None else max(done[trial][resource] for trial in scored)
+    final = [trial for trial in scored if resource is None or done[trial][resource] == most]
+    # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
+    final.sort()
+    best = final[ranked([scored[trial] for trial in final])[0]]
+    failed = len(done) - len(scored)
+    message = f"{len(done)} trials of {record.n_folds} fold{'s' if record.n_folds > 1 else ''} of {split}"
+    return Tuning(
+        best_params_=done[best],
+        best_score_=scored[best],
+        best_index_=best,
+        trials=table(record, done),
+        fold_scores_=np.array([record.scores(trial) for trial in done]),
+        space=space,
+        message=(f"{ended} after " if ended else "") + message + (f", {failed} failed" if failed else ""),
+    )

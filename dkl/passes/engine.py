@@ -12,8 +12,8 @@ import numpy as np
 from dkl.data.view import NoColumns, View
 from dkl.events import Subscriber, ignore
 from dkl.kernels.device import Device
+from dkl.passes.chain import run_fold
 from dkl.passes.dispatch import Job
-from dkl.passes.folding import run_fold
 from dkl.passes.lost_workers import Task
 from dkl.passes.memory import pass_name, result_bytes
 from dkl.passes.reductions import narrowed, reduction

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dkl
 from dkl.cli.app import app
-from dkl.cli.language import in_the_shell
+from dkl.cli.command import in_the_shell
 from dkl.methods.random_features import RandomFeatures
 
 N = 40

@@ -71,6 +71,8 @@ def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
     assert text is not None
     parameters = [" ".join(one.replace("__restrict__", "").split()) for one in text[1].split(",")]
     names = [one.split()[-1] for one in parameters]
+    real = re.search(r"#define REAL (\w+)", source)
+    types = [_TYPES[one.split()[-2].rstrip("*").replace("REAL", real[1] if real else "REAL")] for one in parameters]
     after = _AFTER.replace("@NAME@", name).replace("@NAMES@", ", ".join(names))
     after = after.replace("@VALUES@", ", ".join(f"call->{one}" for one in names))
     after = after.replace("WAITS", str(int("__syncthreads" in source)))
@@ -83,14 +85,20 @@ def host_kernel(source: str, name: str, folder: Path) -> Callable[..., None]:
     launch = ctypes.CDLL(str(library)).launch
 
     def kernel(grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any]) -> None:
-        launch(*(*grid, 1, 1)[:3], block[0], *map(_argument, arguments))
+        assert len(arguments) == len(types), "a kernel is called with as many arguments as it has"
+        launch(*(*grid, 1, 1)[:3], block[0], *map(_argument, arguments, types, names))
 
     return kernel
 
 
-def _argument(value: Any) -> Any:
+_TYPES = {"float": np.float32, "double": np.float64, "int": np.int32}
+
+
+def _argument(value: Any, dtype: type, name: str) -> Any:
+    """What a kernel is given: CUDA would take any bytes for numbers of the kernel's own type, one after the other."""
+    assert value.dtype == dtype, f"{name} is {value.dtype}, and the kernel takes {np.dtype(dtype)}"
     if isinstance(value, np.ndarray):
-        assert value.flags.c_contiguous
+        assert value.flags.c_contiguous, f"{name} does not lie in memory row after row"
         return ctypes.c_void_p(value.ctypes.data)
     return ctypes.c_int(value) if isinstance(value, np.int32) else ctypes.c_double(value)
 
@@ -99,8 +107,13 @@ def compiled(source: str, folder: Path) -> str:
     """PTX for an H100, by nvcc, or by NVRTC, which need no GPU; a machine without either skips."""
     compiler = shutil.which("nvcc")
     if compiler is None:
-        nvrtc = pytest.importorskip("cupy.cuda.compiler", reason="neither nvcc nor NVRTC is here")
-        return str(nvrtc.compile_using_nvrtc(source, arch="90")[0])
+        nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="neither nvcc nor NVRTC is here")
+        # CuPy's own function asks a driver which devices there are
+        program = nvrtc.createProgram(source, "kernel.cu", [], [])
+        nvrtc.compileProgram(program, ["--gpu-architecture=compute_90", "-std=c++17"])
+        text = nvrtc.getPTX(program).decode()
+        assert ".target sm_90" in text
+        return str(text)
     path = folder / "kernel.cu"
     path.write_text(source)
     command = [compiler, "-ptx", "-arch=sm_90", "-o", str(folder / "kernel.ptx"), str(path)]

@@ -11,6 +11,8 @@ import pytest
 
 from dkl.kernels import device, generic
 from dkl.kernels.cuda_source import (
+    calibration_source,
+    histogram_source,
     line_loss_source,
     map_source,
     packing_source,
@@ -36,6 +38,8 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     assert "steps" in text
     assert "packed" in compiled(packing_source(), tmp_path)
     assert "line_losses" in compiled(line_loss_source(), tmp_path)
+    assert "calibration" in compiled(calibration_source(), tmp_path)
+    assert "histograms" in compiled(histogram_source(np.dtype(dtype)), tmp_path)
     assert "scale" in compiled(scaling_source(np.dtype(dtype)), tmp_path)
     assert "scores" in compiled(score_source(np.dtype(dtype), 2), tmp_path)
     assert "weighted_rows" in compiled(row_sum_source(np.dtype(dtype), 2), tmp_path)

@@ -13,7 +13,7 @@ import dkl
 from dkl.data.create import create_dataset
 from dkl.features.harmonics import SphericalHarmonics
 from dkl.kernels import nufft
-from dkl.methods.peaks import grid_learner as grid_module
+from dkl.methods.peaks import learner as grid_module
 from dkl.methods.peaks.learner import PeakFeatures
 
 with_finufft = pytest.mark.skipif(nufft.why_no_nufft() is not None, reason="finufft is an extra")

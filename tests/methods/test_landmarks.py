@@ -22,9 +22,11 @@ from dkl.methods.landmarks.driver import (
     PlacementProblem,
     even_shares,
     landmark_angles,
+    lloyd,
+    moved_centers,
     similarity_map,
+    spread_seeds,
 )
-from dkl.methods.landmarks.kmeans import lloyd, moved_centers, spread_seeds
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_sums
 from dkl.methods.posterior.weights import pseudo_posterior
 from dkl.methods.potentials import PotentialProblem

@@ -11,12 +11,15 @@ from scipy import sparse
 
 from dkl.methods.frequency_search import column_subsets as chain_columns
 from dkl.methods.frequency_search import peak_search
-from dkl.methods.frequency_search.ascent import Slope, langevin, polished, quasi_newton
 from dkl.methods.frequency_search.peak_search import (
     SearchOptions,
+    Slope,
     distinct_peaks,
     grown_sample,
+    langevin,
     pair_potentials,
+    polished,
+    quasi_newton,
     sample_size,
     search_peaks,
 )

@@ -26,10 +26,9 @@ from dkl.methods.fit_context import FitContext
 from dkl.methods.rounds.driver import RoundsDriver
 from dkl.methods.rounds.problem import first_state
 from dkl.methods.rounds.sums import HeldTargets
-from dkl.methods.steps.atoms import parents_of, scored_atoms, with_atoms
+from dkl.methods.steps.atoms import parents_of, scored_atoms, split_scores, with_atoms
 from dkl.methods.steps.binning import column_bins
 from dkl.methods.steps.learner import StepFeatures
-from dkl.methods.steps.scores import split_scores
 from dkl.planning import plan
 from dkl.protocols.held_together import of_times
 from dkl.testing import check_learner

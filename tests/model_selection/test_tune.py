@@ -23,9 +23,9 @@ from dkl.data.create import create_dataset
 from dkl.errors import StoreError
 from dkl.linear.judge import Folds
 from dkl.model_selection.folds import fold_views
-from dkl.model_selection.halving import ladder_of
 from dkl.model_selection.proposals import Proposer
 from dkl.model_selection.space import space_of
+from dkl.model_selection.tuning import ladder_of
 
 RANGE = {"alpha": (1e-4, 1e2, "log")}
 

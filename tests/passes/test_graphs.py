@@ -12,8 +12,8 @@ import pytest
 
 from dkl.data.sources.lazy import DaskSource
 from dkl.passes.engine import run_pass
-from dkl.passes.graphs import culled, stand_alone
 from dkl.passes.reading import LOADER
+from dkl.passes.session import culled, stand_alone
 from dkl.passes.tasks import sum_blocks
 from tests.passes.sources import Source, moments, tree_by_definition
 

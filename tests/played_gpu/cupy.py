@@ -5,7 +5,7 @@ that the oldest or the newest CuPy admitted by pyproject.toml lacks raises Attri
 one of them does not know raises TypeError. Names and parameters were read from the wheels: `cupy_names.json`.
 There are as many devices as the environment variable PLAYED_GPUS says (1): an array is used on its own alone.
 `copied` has the bytes of each array of the host that went to a device, `counts` the operations that a device was given
-and how often the host waited for it.
+and how often the host waited for it, which it also does for the size of what masks and `flatnonzero` pick.
 
 The null stream does at once what it is asked for. Copies on another stream are made as late as CUDA may make them: when
 an event after them is waited for. What CUDA leaves to chance is an error here: to use an array before its copy is sure
@@ -34,8 +34,12 @@ from tests.kernels.cuda_sources import host_kernel
 __version__ = "played"
 # {version: {name: its parameters, or None where the wheel does not say them (compiled functions, ufuncs)}}
 _NAMES: dict[str, dict[str, list[str] | None]] = json.loads(Path(__file__).with_name("cupy_names.json").read_text())
-_TAKES_HOST_ARRAYS = {"array", "asarray", "ascontiguousarray"}
+_TAKES_HOST_ARRAYS = {"array", "asarray"}
 _WITHOUT_NUMBERS = {"shape", "dtype", "size", "nbytes", "ndim", "itemsize", "flags", "reshape", "T", "view"}
+# What only looks at an array in another way, or takes memory for it, starts no work on the device.
+_NO_WORK = {"reshape", "transpose", "view", "empty", "empty_like"}
+# What makes arrays whose size the host asks the device for.
+_WAITS = {"argwhere", "bincount", "flatnonzero", "histogram", "nonzero", "unique"}
 
 _current = threading.local()
 copied: list[int] = []
@@ -209,6 +213,10 @@ def get_default_memory_pool() -> SimpleNamespace:
     return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0, total_bytes=lambda: 0)
 
 
+def get_default_pinned_memory_pool() -> SimpleNamespace:
+    return SimpleNamespace(free_all_blocks=lambda: None)
+
+
 class PinnedMemory(bytearray):
     """Memory of the host that a device reads by itself, as `cupyx.empty_pinned` hands it out."""
 
@@ -254,8 +262,10 @@ class ndarray(NDArrayOperatorsMixin):
     def set(self, arr: np.ndarray, stream: Stream | None = None) -> None:
         if not isinstance(arr, np.ndarray):
             raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
-        if (self._values.dtype, self._values.shape) != (arr.dtype, arr.shape):
-            raise ValueError(f"{arr.dtype}{arr.shape} cannot be set to {self._values.dtype}{self._values.shape}")
+        if self._values.dtype != arr.dtype:
+            raise TypeError(f"{arr.dtype} array cannot be set to {self._values.dtype} array")
+        if self._values.shape != arr.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self._values.shape}, new shape: {arr.shape}")
         if not self._values.flags.c_contiguous:
             raise RuntimeError("Cannot set to non-contiguous array")
         copied.append(arr.nbytes)
@@ -280,9 +290,12 @@ class ndarray(NDArrayOperatorsMixin):
         return _outside(getattr(ufunc, method)(*map(_inside, inputs), **options))
 
     def __getitem__(self, index: Any) -> ndarray:
+        _count_index(index)
         return ndarray(np.asarray(self._values[_inside(index, host=True)]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        counts["launches"] += 1
+        _count_index(index)
         self.arrived()[_inside(index, host=True)] = _inside(value)
 
     def __len__(self) -> int:
@@ -305,7 +318,7 @@ class ndarray(NDArrayOperatorsMixin):
             raise AttributeError(name)
         # Shapes and views can be had before the numbers are there.
         found = getattr(self._values if name in _WITHOUT_NUMBERS else self.arrived(), name)
-        return _wrapped(found) if callable(found) else _outside(found)
+        return _wrapped(found, name=name) if callable(found) else _outside(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ndarray, (self.arrived(),)
@@ -323,6 +336,14 @@ class RawKernel:
     def __call__(self, grid: Any, block: Any, arguments: Any) -> None:
         counts["launches"] += 1
         self._kernel(grid, (1,) if self._alone else block, [_inside(one) for one in arguments])
+
+
+def _count_index(index: Any) -> None:
+    """What picks rows is work; its places are sent where they are on the host, and masks are waited for."""
+    parts = [one for one in (index if isinstance(index, tuple) else (index,)) if isinstance(one, ndarray | np.ndarray)]
+    counts["launches"] += bool(parts)
+    copied.extend(one.nbytes for one in parts if isinstance(one, np.ndarray))
+    counts["waits"] += any(one.dtype == bool for one in parts)
 
 
 def _to_device(function: Any) -> Any:
@@ -357,11 +378,15 @@ def _outside(value: Any) -> Any:
     return ndarray(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _wrapped(function: Any, host: bool = False) -> Any:
+def _wrapped(function: Any, host: bool = False, name: str = "") -> Any:
     def call(*args: Any, **options: Any) -> Any:
-        counts["launches"] += 1
         inner = {name: _inside(value, host) for name, value in options.items()}
-        return _outside(function(*(_inside(one, host) for one in args), **inner))
+        given = [_inside(one, host) for one in args]
+        made = function(*given, **inner)
+        # what is returned as it was given is no work either
+        counts["launches"] += name not in _NO_WORK and not (given and made is given[0])
+        counts["waits"] += name in _WAITS
+        return _outside(made)
 
     return call
 
@@ -384,7 +409,7 @@ def __getattr__(name: str) -> Any:
     found = _product if name == "matmul" else getattr(np, name)
     if isinstance(found, type) or not callable(found):
         return found
-    played = _to_device(found) if name in _TAKES_HOST_ARRAYS else _wrapped(found)
+    played = _to_device(found) if name in _TAKES_HOST_ARRAYS else _wrapped(found, name=name)
 
     def call(*args: Any, **options: Any) -> Any:
         for version, names in _NAMES.items():

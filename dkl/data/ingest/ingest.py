@@ -20,7 +20,16 @@ from dkl.data.ingest.column_rules import Missing
 from dkl.data.ingest.columns import column_kind
 from dkl.data.ingest.csv_files import CsvFormat
 from dkl.data.ingest.encoding import Layout, TableEncoding
-from dkl.data.ingest.formats import WRITTEN_BYTES, Buffers, Format, open_rows, table_reader
+from dkl.data.ingest.formats import (
+    WRITTEN_BYTES,
+    Buffers,
+    Format,
+    GivenTable,
+    given_table,
+    is_table,
+    open_rows,
+    table_reader,
+)
 from dkl.data.ingest.matrix_rows import MatrixRows
 from dkl.data.ingest.paths import InputFile, PathLike, find_files
 from dkl.data.ingest.scratch import check_free_space, scratch_folder
@@ -32,7 +41,6 @@ from dkl.data.splits import by_fractions
 from dkl.data.store.location import Location
 from dkl.data.store.overwriting import check_output, is_store
 from dkl.data.store.writer import DatasetWriter
-from dkl.data.table_input import GivenTable, given_table, is_table
 from dkl.data.together.choosing import check_one_kind
 from dkl.data.together.splitting import DEFAULT_SHARES
 from dkl.errors import StoreError

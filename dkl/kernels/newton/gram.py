@@ -163,6 +163,16 @@ class GramSum:
         self.take(together_on_host(self.on_gpu()))
 
 
+def finished(sums: dict[str, Any], grams: Sequence[GramSum]) -> dict[str, Any]:
+    """The named sums on the host, with those of the Gram matrices finished: of a GPU all come together, in one wait."""
+    parts = {(number, name): part for number, gram in enumerate(grams) for name, part in gram.on_gpu().items()}
+    here: dict[Any, Any] = together_on_host({**sums, **parts})  # type: ignore[dict-item]
+    for number, gram in enumerate(grams):
+        gram.take({name: here.pop((number, name)) for name in gram.on_gpu()})
+        gram.finish()
+    return here
+
+
 class CurvedRows:
     """The mapped rows of a block that have curvature, kept until there are enough of them for products worth making.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -15,7 +15,6 @@ from dkl.bounds.alignment import alignment_deviation, alignment_gap, rademacher_
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.pair_loss import divergence_bound
 from dkl.data.dataset import Dataset
-from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
@@ -161,14 +160,6 @@ class AlignedFeatures(Certified, SelectingLearner):
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Mapping[Any, float] | str | None = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
 
     def with_rho(
         self,

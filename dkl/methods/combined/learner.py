@@ -43,12 +43,12 @@ class CombinedFeatures(FeatureLearner):
     n_features : int or None
         Columns of all together at most: learners that ask for more get fewer, each the same share of its own. None
         leaves each its own.
-    dtype : {"float32", "float64"}
-        Of the features; learners compute in their own.
     max_rows : int or None
         Rows at most of the sample that all learners see.
     class_weight : dict, "balanced" or None
         For those learners that have none of their own.
+    dtype : {"float32", "float64"}
+        Of the features; learners compute in their own.
     device, random_state, checkpoint, progress, memory_limit
         As of `RandomFeatures`; those that a learner has itself stay.
 
@@ -87,14 +87,6 @@ class CombinedFeatures(FeatureLearner):
     searches: int = 1
     n_features: int | None = None
     _: KW_ONLY
-    dtype: str = "float32"
-    max_rows: int | None = None
-    class_weight: Any = None
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     @property
     def feature_map_(self) -> FeatureMap:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
-from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,6 @@ from dkl.bounds.alignment import rademacher_bound
 from dkl.bounds.certificate import Bounds
 from dkl.data.dataset import Dataset
 from dkl.errors import users_level
-from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
@@ -151,14 +149,6 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     warm_start: bool = False
     sigma_factors: Sequence[float] = (1.0,)
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Mapping[Any, float] | str | None = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, and the solver's passes as they may grow."""

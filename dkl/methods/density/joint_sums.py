@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.device import array_module, beside_rows, feature_sums_on_gpu, in_float64, is_on_gpu, together_on_host
 from dkl.kernels.normal_equations import TrialSteps, mapped_tiles, model_scores
 from dkl.kernels.sums import feature_sums
 from dkl.methods.density.loss_table import TUNED_LOSSES
-from dkl.methods.density.sums import sided_duals
+from dkl.methods.density.sums import SampledTargets, sided_duals
 from dkl.protocols.block import Block
 
 
@@ -31,29 +32,29 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         losses with zeros, and sums of both columns. "pool0", "pool1", ... of shape (parts, D, 2), one an output.
         "weight" (1,).
     """
-    targets, weight = operands["targets"](block)
+    _, *targets, total = beside_rows(block, "targets", SampledTargets(operands["targets"], None))
     models, pool, loss = operands["models"], operands["pool"], operands["loss"]
-    K, takes_one_pass = targets.shape[1], TUNED_LOSSES[loss].takes_one_pass
+    xp, K, takes_one_pass = array_module(block.X), len(models), TUNED_LOSSES[loss].takes_one_pass
     # the model itself is judged, not a step from it
     trial = TrialSteps(models, np.zeros_like(models), np.zeros((K, 1)))
-    columns = np.empty((block.n_rows, K, 2))
-    sums = {"loss": np.zeros((2, K)), "mass": np.zeros((2, K)), "weight": np.zeros(1)}
-    sums["weight"] += weight.sum()
+    columns = xp.empty((block.n_rows, K, 2))
+    sums: dict[str, Any] = {"loss": xp.zeros((2, K)), "mass": xp.zeros((2, K)), "weight": total}
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        wide, y, s = phi.astype(np.float64), targets[rows], weight[rows]
+        (y, s), wide = in_float64(targets, rows), phi if is_on_gpu(phi) else phi.astype(np.float64)
         if takes_one_pass:
             misfit = y - model_scores(wide, models)
-            columns[rows] = np.stack([misfit, np.ones_like(misfit)], axis=2) * s[:, None, None]
-            sums["loss"][0] += 0.5 * np.sum(columns[rows][:, :, 0] * misfit, axis=0)
+            columns[rows] = xp.stack([misfit, xp.ones_like(misfit)], axis=2) * s[:, None, None]
+            sums["loss"][0] += 0.5 * (columns[rows][:, :, 0] * misfit).sum(axis=0)
             sums["mass"] += columns[rows].sum(axis=0).T
         else:
             _, losses, sides, _ = sided_duals(wide, y, s, trial, operands["smoothing"], loss)
             columns[rows] = sides.transpose(1, 2, 0)
             sums["loss"] += losses
-            sums["mass"] += np.abs(sides).sum(axis=1)
+            sums["mass"] += abs(sides).sum(axis=1)
     # the one expensive product: the features of all candidates with two columns for each output
-    features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, dtype=operands["dtype"])
-    return sums | {f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}
+    summed = feature_sums_on_gpu if is_on_gpu(block.X) else feature_sums
+    features = summed(block.X, columns.reshape(block.n_rows, 2 * K), pool, np.dtype(operands["dtype"]))
+    return together_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})
 
 
 def pricing_shapes(parts: int, n_candidates: int, n_outputs: int) -> dict[str, tuple[int, ...]]:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY
-from os import PathLike
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import Tags
 
 from dkl.data.labels import TaskChoice
-from dkl.events import Subscriber
-from dkl.features.families import Family
-from dkl.features.scaling import ScalingChoice
-from dkl.methods.density.loss_table import TunedLoss
-from dkl.methods.density.meta_kernels import MetaKernel
 from dkl.methods.density.tuned_learner import TunedLearner
 from dkl.methods.parameters import TUNED_CLASSIFIER, TUNED_REGRESSOR, Constraints, estimator
 from dkl.methods.predicting import ClassPredictions, NumberPredictions
 from dkl.methods.validation import check_labels
 
 
-@estimator
 class TunedClassifier(ClassPredictions, TunedLearner):
     """A classifier whose kernel is learned with it: random Fourier features with a density of their own.
 
@@ -137,39 +128,6 @@ class TunedClassifier(ClassPredictions, TunedLearner):
     _parameter_constraints: ClassVar[Constraints] = TUNED_CLASSIFIER
     _task: ClassVar[TaskChoice] = "classification"
 
-    n_features: int = 1_000
-    _: KW_ONLY
-    family: Family | None = None
-    reference_scale: float | None = None
-    scaling: ScalingChoice | None = None
-    loss: TunedLoss = "hinge"
-    lam: float = 1e-4
-    Lam: float = 0.1
-    gamma: float = 0.1
-    meta_kernel: str | MetaKernel = "rbf"
-    length_scale: float | None = None
-    density_floor: float = 1.0
-    center: float = 1.0
-    shared_density: bool = True
-    solver: Literal["full", "adam"] = "full"
-    tol: float = 1e-4
-    max_passes: int = 100
-    epochs: int | None = None
-    learning_rate: float = 0.1
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 5
-    sums: str | PathLike[str] | None = None
-    warm_start: bool = False
-    max_rows: int | None = None
-    class_weight: Mapping[Any, float] | str | None = None
-    dtype: str = "float64"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
-
     def _check_classes(self, classes: np.ndarray) -> None:
         """Keep the labels; numbers would be a regressor's."""
         check_labels(classes, "TunedRegressor")
@@ -223,36 +181,9 @@ class TunedRegressor(NumberPredictions, TunedLearner):
     _parameter_constraints: ClassVar[Constraints] = TUNED_REGRESSOR
     _task: ClassVar[TaskChoice] = "regression"
 
-    n_features: int = 1_000
-    _: KW_ONLY
-    family: Family | None = None
-    reference_scale: float | None = None
-    scaling: ScalingChoice | None = None
     loss: Literal["squared_error"] = "squared_error"
-    lam: float = 1e-4
-    Lam: float = 0.1
-    gamma: float = 0.1
-    meta_kernel: str | MetaKernel = "rbf"
-    length_scale: float | None = None
-    density_floor: float = 1.0
-    center: float = 1.0
-    shared_density: bool = True
-    solver: Literal["full", "adam"] = "full"
-    tol: float = 1e-4
-    max_passes: int = 100
-    epochs: int | None = None
-    learning_rate: float = 0.1
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 5
-    sums: str | PathLike[str] | None = None
-    max_rows: int | None = None
-    dtype: str = "float64"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
+    warm_start: ClassVar[bool] = False  # type: ignore[misc]
+    class_weight: ClassVar[None] = None  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -5,10 +5,11 @@ name. Its value, slope and conjugate come from `dkl.solvers.losses`, which defin
 Parameters, drivers, block functions, Adam, the judgement of a model and joint machines read the row:
 
 - A loss that is quadratic needs no `duals`: `SquaredErrorDriver` finds the optimum from the sums of one pass.
-- A loss of the margin y f brings `duals`, a compiled loop over rows, and `HingeDriver` finds the optimum by Newton
-  steps. Its duality gap needs the conjugates of the loss at dual weights that were scaled. Beside a part that is linear
-  in these they are the loss itself, times the scale squared, where the loss is a square of the slack; and nothing where
-  it is made of straight lines. Another loss (the log loss, say) needs its own sum there, in `square_of_duals`.
+- A loss of the margin y f brings `duals`, a compiled loop over rows, and the same in array operations for rows on a
+  GPU, `duals_on_gpu`; `HingeDriver` finds the optimum by Newton steps. Its duality gap needs the conjugates of the loss
+  at dual weights that were scaled. Beside a part that is linear in these they are the loss itself, times the scale
+  squared, where the loss is a square of the slack; and nothing where it is made of straight lines. Another loss (the
+  log loss, say) needs its own sum there, in `square_of_duals`.
 
 The test `test_a_new_loss_is_a_row_of_the_table` adds half the squared hinge and finds its optimum.
 """
@@ -18,10 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numba
 import numpy as np
+
+from dkl.solvers.losses import loss_of, namespace_of
 
 TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
 
@@ -32,6 +35,8 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Widths = tuple[float, float, bool]
 # (start, move, targets, weight), the rows' priors, the steps, the widths, and the outputs that are added to
 DualLoop = Callable[[Arrays, np.ndarray, np.ndarray, Widths, Arrays], None]
+# the same rows, priors, steps and widths, to the outputs: arrays where the rows are, the weights of shape (n, 1)
+DualArrays = Callable[[tuple[Any, ...], Any, Any, Widths], tuple[Any, Any, Any, Any]]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -84,6 +89,39 @@ def _log_one_plus(q: float) -> float:
     return max(0.0, q) + math.log1p(math.exp(-abs(q)))
 
 
+def _squared_hinges_on_gpu(rows: tuple[Any, ...], prior: Any, steps: Any, widths: Widths) -> tuple[Any, Any, Any, Any]:
+    """`_squared_hinges` in array operations."""
+    (*_, y, w), at, loss = rows, _scores_at(rows, steps), loss_of("squared_hinge")
+    values = w * loss.value(y, at)
+    first = -w * loss.slope(y, at[0]), w * loss.curvature(y, at[0])
+    return values.sum(axis=1).T, _by_side(y, values[0]), *first
+
+
+def _smoothed_hinges_on_gpu(rows: tuple[Any, ...], prior: Any, steps: Any, widths: Widths) -> tuple[Any, Any, Any, Any]:
+    """`_smoothed_hinges` in array operations."""
+    (*_, y, w), (width, ahead, follows), at = rows, widths, _scores_at(rows, steps)
+    xp, slack, log_loss = namespace_of(y), 1.0 - y * at, loss_of("log_loss")
+    # log(1 + exp(q)) is the log loss of a row of the class -1 at the score q
+    each = log_loss.value(-1.0, prior + slack / width) - log_loss.value(-1.0, prior)
+    q = (prior + slack[0] / width if follows else prior) + slack[0] / ahead
+    small = xp.exp(-abs(q))
+    dual = w * y * xp.where(q > 0.0, 1.0, small) / (1.0 + small)
+    curvature = w * xp.where(small > _FLAT, small / (ahead * (1.0 + small) ** 2), 0.0)
+    return (w * width * each).sum(axis=1).T, _by_side(y, w * loss_of("hinge").value(y, at[0])), dual, curvature
+
+
+def _scores_at(rows: tuple[Any, ...], steps: Any) -> Any:
+    """The scores at every step, (T, n, K)."""
+    start, move, *_ = rows
+    return start + steps.T[:, None] * move
+
+
+def _by_side(y: Any, losses: Any) -> Any:
+    """Losses (n, K) summed over the rows with target -1 and 1, (2, K)."""
+    xp, zero = namespace_of(y), namespace_of(y).zeros_like(losses)
+    return xp.stack([xp.where(y > 0.0, zero, losses).sum(axis=0), xp.where(y > 0.0, losses, zero).sum(axis=0)])
+
+
 @dataclass(frozen=True)
 class LossRow:
     """A loss as the solvers of tuned and joint machines use it.
@@ -93,6 +131,8 @@ class LossRow:
     duals : callable or None
         The compiled loop over rows that adds the losses of a margin at trial steps, and writes the rows' dual weights
         and curvatures; None for a loss whose optimum follows from the sums of one pass.
+    duals_on_gpu : callable or None
+        What `duals` adds and writes, returned, in array operations where the rows are.
     is_smoothed : bool
         Whether `duals` makes the loss smooth over a width, which shrinks while the model is fitted.
     slope_widths : tuple of float
@@ -104,6 +144,7 @@ class LossRow:
     """
 
     duals: DualLoop | None = None
+    duals_on_gpu: DualArrays | None = None
     is_smoothed: bool = False
     slope_widths: tuple[float, ...] = (0.0,)
     has_schedules: bool = False
@@ -117,6 +158,12 @@ class LossRow:
 # half the squared error serves numbers and labels; losses of the margin serve labels alone
 TUNED_LOSSES: dict[str, LossRow] = {
     "squared_error": LossRow(has_schedules=True),
-    "hinge": LossRow(_smoothed_hinges, is_smoothed=True, slope_widths=(0.0, 0.03, 0.1, 0.3, 1.0), has_schedules=True),
-    "squared_hinge": LossRow(_squared_hinges),
+    "hinge": LossRow(
+        _smoothed_hinges,
+        _smoothed_hinges_on_gpu,
+        is_smoothed=True,
+        slope_widths=(0.0, 0.03, 0.1, 0.3, 1.0),
+        has_schedules=True,
+    ),
+    "squared_hinge": LossRow(_squared_hinges, _squared_hinges_on_gpu),
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dkl.kernels.newton.gram import GramSum, packed_size, rows_at
+from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host
+from dkl.kernels.newton.gram import GramSum, finished, packed_size, rows_at
 from dkl.kernels.normal_equations import (
+    NewtonTargets,
     TrialSteps,
     design_tiles,
     mapped_tiles,
@@ -80,9 +82,9 @@ def squared_sums(
     weight: np.ndarray,
     folds: np.ndarray,
     grams: Sequence[GramSum],
-    out: Mapping[str, np.ndarray],
+    out: dict[str, Any],
 ) -> None:
-    """Add what the squared loss of linear models depends on, fold by fold, to `out`.
+    """Add what the squared loss of linear models depends on, fold by fold, to `out`; of a GPU it stays there.
 
     Parameters
     ----------
@@ -93,9 +95,10 @@ def squared_sums(
         Rows below 0, and those at or above F, are left out.
     grams : sequence of F GramSum
         Of sum_i s_i (phi_i, 1)(phi_i, 1)^T.
-    out : mapping
+    out : dict
         If there, "cross" (F, K, m + 1) with sum_i s_i y_ik (phi_i, 1), "squares" (F, K) with sum_i s_i y_ik^2.
     """
+    xp = array_module(phi)
     for fold, gram in enumerate(grams):
         rows = np.flatnonzero((folds == fold) & (weight > 0.0))
         if len(rows) == 0:
@@ -106,8 +109,9 @@ def squared_sums(
         # one panel of columns brings the sums of the targets, the others would only repeat them
         if "cross" in out:
             weighted = (targets[rows] * weight[rows, None]).T
-            out["cross"][fold] += weighted_sums(weighted, part.astype(np.float64))
             out["squares"][fold] += np.sum(weighted * targets[rows].T, axis=1)
+            out["cross"] = xp.asarray(out["cross"])
+            out["cross"][fold] += weighted_sums(xp.asarray(weighted), part.astype(np.float64))
 
 
 def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -120,105 +124,112 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     values, weight = operands["targets"](block)
     folds = np.zeros(block.n_rows, np.int64) if operands["folds"] is None else operands["folds"](block.held_with)
     F, K = operands["n_folds"], values.shape[1]
-    out = {"gram": np.zeros((F, packed_size(*columns)))}
+    out: dict[str, Any] = {"gram": np.zeros((F, packed_size(*columns)))}
     if operands["first"]:
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
     grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
     for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
         squared_sums(phi, values[rows], weight[rows], folds[rows], grams, out)
-    for gram in grams:
-        gram.finish()
-    return out
+    return finished(out, grams)
 
 
-def misfit_sums(
-    phi: np.ndarray, targets: np.ndarray, weight: np.ndarray, models: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def misfit_sums(phi: Any, targets: Any, weight: Any, models: np.ndarray) -> tuple[Any, Any]:
     """Sums of the residuals e_ik = y_ik - f_k(x_i), which are the dual weights of half the squared error.
 
     ``sum_i s_i e_ik (phi_i, 1)``, (K, m + 1), is minus the gradient of the loss; ``sum_i s_i e_ik^2``, (K,), twice its
-    value. Both are float64.
+    value. Both are float64, and where the rows are.
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
-    targets : ndarray of shape (n, K)
-    weight : ndarray of shape (n,)
+    phi : array of shape (n, m)
+    targets : array of shape (n, K)
+    weight : array of shape (n,)
     models : ndarray of shape (K, m + 1)
         The intercept last.
     """
     # float64 whatever the features are in: the residuals correct what float32 has lost
-    wide = phi.astype(np.float64)
+    wide = _wide(phi)
     misfit = targets - model_scores(wide, models)
     duals = (misfit * weight[:, None]).T
-    return weighted_sums(duals, wide), np.sum(duals * misfit.T, axis=1)
+    return weighted_sums(duals, wide), (duals * misfit.T).sum(axis=1)
+
+
+def _wide(phi: Any) -> Any:
+    """Mapped rows in float64; those on a GPU as they are, where products with models are float64 whatever they are."""
+    return array_module(phi).ascontiguousarray(phi) if is_on_gpu(phi) else phi.astype(np.float64)
 
 
 def misfit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`misfit_sums` of a block. Operands: "feature_map", "targets", "models", "dtype"."""
-    values, weight = operands["targets"](block)
-    models = operands["models"]
-    dual_sums, squares = np.zeros(models.shape), np.zeros(len(models))
+    targets, models = beside_rows(block, "targets", operands["targets"]), operands["models"]
+    sums: dict[str, Any] = {"dual_sums": np.zeros(models.shape), "squares": np.zeros(len(models))}
     for rows, phi in mapped_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        more_duals, more_squares = misfit_sums(phi, values[rows], weight[rows], models)
-        dual_sums += more_duals
-        squares += more_squares
-    return {"dual_sums": dual_sums, "squares": squares}
+        y, s = in_float64(targets, rows)
+        _add(sums, dict(zip(sums, misfit_sums(phi, y, s, models), strict=True)))
+    return together_on_host(sums)
+
+
+def _add(sums: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add the sums of a tile; those of a GPU stay there."""
+    for name, value in more.items():
+        sums[name] = array_module(value).asarray(sums[name]) + value
 
 
 def margin_sums(
-    phi: np.ndarray,
-    targets: np.ndarray,
-    weight: np.ndarray,
+    phi: Any,
+    targets: Any,
+    weight: Any,
     trial: TrialSteps,
     smoothing: Smoothing,
     options: MarginOptions,
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+) -> tuple[dict[str, Any], Any]:
     """The sums of a Newton step on losses of the margin, and the curvature of each row.
 
     The squared hinge is max(0, 1 - y f)^2 and needs no smoothing; its dual weights are 2 s y max(0, 1 - y f).
 
     Parameters
     ----------
-    phi : ndarray of shape (n, m)
-    targets : ndarray of shape (n, K)
+    phi : array of shape (n, m)
+        On the host or on a GPU, as all of a row is then.
+    targets : array of shape (n, K)
         -1 or 1.
-    weight : ndarray of shape (n,)
+    weight : array of shape (n,)
     trial : TrialSteps
     smoothing : Smoothing
     options : MarginOptions
 
     Returns
     -------
-    sums : dict of ndarray
+    sums : dict of array
         "smooth" (K, T), the smoothed losses at the steps; at the first one, separately over the rows with target -1
         and 1, "loss" (2, K), the losses themselves, "mass" (2, K), the sums of |dual weights|, and "dual_sums"
         (2, K, m + 1), sums of the dual weights times (phi_i, 1) for each side: together they are minus the gradient.
-    curvature : ndarray of shape (n, K)
+    curvature : array of shape (n, K)
         The second derivatives of the smoothed losses by f, times the weights; 0 where they hardly count.
     """
-    wide = phi.astype(np.float64)
+    wide = _wide(phi)
     # Scores and dual weights are float64 for float32 features, too: at the optimum the dual weights cancel.
     smooth, loss, sides, curvature = sided_duals(wide, targets, weight, trial, smoothing, options.loss)
     dual_sums = weighted_sums(sides.transpose(0, 2, 1), wide)
-    return {"smooth": smooth, "loss": loss, "mass": np.abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
+    return {"smooth": smooth, "loss": loss, "mass": abs(sides).sum(axis=1), "dual_sums": dual_sums}, curvature
 
 
 def sided_duals(
-    wide: np.ndarray,
-    targets: np.ndarray,
-    weight: np.ndarray,
+    wide: Any,
+    targets: Any,
+    weight: Any,
     trial: TrialSteps,
     smoothing: Smoothing,
     loss: TunedLoss,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The losses and the dual weights of rows mapped in float64: `margin_sums` before its sums over rows.
+) -> tuple[Any, Any, Any, Any]:
+    """The losses and the dual weights of mapped rows: `margin_sums` before its sums over rows.
 
     Parameters
     ----------
-    wide : ndarray of shape (n, m), float64
-    targets : ndarray of shape (n, K)
-    weight : ndarray of shape (n,)
+    wide : array of shape (n, m)
+        On the host in float64.
+    targets : array of shape (n, K)
+    weight : array of shape (n,)
     trial : TrialSteps
     smoothing : Smoothing
     loss : {"hinge", "squared_hinge"}
@@ -235,19 +246,51 @@ def sided_duals(
     """
     # Scores of the point, of the direction and of the prior's model: every trial step and the prior of every row follow
     # from these three, so that a pass needs no more products however many steps it tries.
-    models = (trial.coefficients, trial.directions, smoothing.past)
-    start, move, past = (model_scores(wide, model) for model in models)
-    n, K = targets.shape
-    smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
-    dual_loop = TUNED_LOSSES[loss].duals
-    if dual_loop is None:
+    models, (n, K) = (trial.coefficients, trial.directions, smoothing.past), targets.shape
+    widths, row = (smoothing.width, smoothing.ahead, smoothing.follows), TUNED_LOSSES[loss]
+    if row.duals is None:
         raise ValueError(f"loss={loss!r} is no loss of a margin: its optimum follows from `squared_block`, in one pass")
-    widths = (smoothing.width, smoothing.ahead, smoothing.follows)
+    if is_on_gpu(wide):
+        if row.duals_on_gpu is None:
+            raise ValueError(f"loss={loss!r} has no `duals_on_gpu`; fit it with device='cpu'")
+        xp, scores = array_module(wide), model_scores(wide, np.vstack(models))
+        start, move, past = (scores[:, k * K : (k + 1) * K] for k in range(3))
+        prior, steps = smoothing.reach - targets * past, xp.asarray(trial.steps)
+        smooth, losses, dual, curvature = row.duals_on_gpu(
+            (start, move, targets, weight[:, None]), prior, steps, widths
+        )
+        sides = xp.stack([xp.where(targets < 0.0, dual, 0.0), xp.where(targets > 0.0, dual, 0.0)])
+        return smooth, losses, sides, curvature
+    start, move, past = (model_scores(wide, model) for model in models)
+    smooth, losses, dual, curvature = (np.zeros(shape) for shape in (trial.steps.shape, (2, K), (n, K), (n, K)))
     prior = smoothing.reach - targets * past
-    dual_loop((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
+    row.duals((start, move, targets, weight), prior, trial.steps, widths, (smooth, losses, dual, curvature))
     # apart by side: a dual point must sum to zero, and each side is scaled by itself to make it so
     sides = np.stack([np.where(targets < 0.0, dual, 0.0), np.where(targets > 0.0, dual, 0.0)])
     return smooth, losses, sides, curvature
+
+
+@dataclass(frozen=True, eq=False)
+class SampledTargets:
+    """Targets and weights of the rows of a block that count.
+
+    Parameters
+    ----------
+    targets : NewtonTargets
+    sample : callable or None
+        Row ids to a mask of the rows that count; None for all.
+    """
+
+    targets: NewtonTargets
+    sample: Any
+
+    def __call__(self, block: Block) -> tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
+        """The positions of these rows, None for all; their targets (k, K) and weights (k,); the sum of these."""
+        some = None if self.sample is None else np.flatnonzero(self.sample(block.row_id))
+        if some is not None:
+            block = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+        values, weight = self.targets(block)
+        return some, values, weight, np.array([weight.sum()])
 
 
 def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -258,25 +301,28 @@ def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     """
     options, trial, feature_map = operands["options"], operands["trial"], operands["feature_map"]
     # the first Newton steps see a subsample: its rows are cut out before they are mapped
-    if operands["sample"] is not None:
-        block = block.rows(np.flatnonzero(operands["sample"](block.row_id)))
-    values, weight = operands["targets"](block)
-    out = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
+    some, *targets, total = beside_rows(block, "targets", SampledTargets(operands["targets"], operands["sample"]))
+    X = block.X if some is None else block.X[some]
+    out: dict[str, Any] = {name: np.zeros(shape) for name, shape in margin_shapes(trial, options).items()}
     if options.first_order:
-        out["weight"] += weight.sum()
+        out["weight"] = total
     hessians = [] if options.columns is None else [GramSum(options.columns, own) for own in out["hessian"]]
-    for rows, phi in mapped_tiles(block.X, feature_map, options.dtype):
-        sums, curvature = margin_sums(phi, values[rows], weight[rows], trial, operands["smoothing"], options)
-        for name in sums if options.first_order else ():
-            out[name] += sums[name]
-        # most rows of a narrow hinge have no curvature: the Hessian takes the others alone
+    # losses of all steps and models are alive at once
+    for rows, phi in mapped_tiles(X, feature_map, options.dtype, trial.steps.size):
+        y, s = in_float64(targets, rows)
+        sums, curvature = margin_sums(phi, y, s, trial, operands["smoothing"], options)
+        if options.first_order:
+            _add(out, sums)
         for model, hessian in zip(options.hessian_of if hessians else (), hessians, strict=True):
+            if is_on_gpu(phi):
+                # which rows have curvature is not known there without a wait: the others have weight 0
+                hessian.add(phi, curvature[:, model])
+                continue
+            # most rows of a narrow hinge have no curvature: the Hessian takes the others alone
             curved = np.flatnonzero(curvature[:, model])
             if len(curved):
                 hessian.add(phi if len(curved) == len(phi) else rows_at(phi, curved), curvature[curved, model])
-    for hessian in hessians:
-        hessian.finish()
-    return out
+    return finished(out, hessians)
 
 
 def margin_shapes(trial: TrialSteps, options: MarginOptions) -> dict[str, tuple[int, ...]]:
@@ -302,25 +348,26 @@ def judging_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "feature_map", "targets" (a `NewtonTargets`), "model" (a `TunedModel`), "loss", "dtype".
     """
     model, loss = operands["model"], loss_of(operands["loss"])
-    values, weight = operands["targets"](block)
-    total = {name: np.zeros(shape) for name, shape in judging_shapes(model.coef, operands["loss"]).items()}
-    total["weight"] += weight.sum()
+    _, *targets, weight = beside_rows(block, "targets", SampledTargets(operands["targets"], None))
+    shapes = judging_shapes(model.coef, operands["loss"])
+    total: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()} | {"weight": weight}
     models = np.concatenate([model.coef, np.reshape(model.intercept, (-1, 1))], axis=1)
     for rows, phi in design_tiles(block.X, operands["feature_map"], operands["dtype"]):
-        wide, y, s = phi[:, :-1].astype(np.float64), values[rows], weight[rows][:, None]
+        xp, (y, s), wide = array_module(phi), in_float64(targets, rows), _wide(phi[:, :-1])
         scores = model_scores(wide, models)
         # objective, and for each width of the slope the sums that make a dual point of it
-        total["loss"] += weight[rows] @ loss.value(y, scores).sum(axis=1)
-        for number, width in enumerate(TUNED_LOSSES[operands["loss"]].slope_widths):
+        tile: dict[str, Any] = {"loss": xp.reshape(s @ loss.value(y, scores).sum(axis=1), (1,))}
+        slopes = []
+        for width in TUNED_LOSSES[operands["loss"]].slope_widths:
             # a slope that jumps from 0 to -y at the margin 1 is spread over a width beyond it
-            slope = -y * np.clip((1.0 - y * scores) / width, 0.0, 1.0) if width else loss.slope(y, scores)
-            # dual weights a = -slope, those above and those below zero apart
-            sides = np.stack([np.maximum(-slope, 0.0), np.minimum(-slope, 0.0)])
-            total["mass"][number] += np.abs(sides * s).sum(axis=1)
-            total["linear"][number] += (sides * s * y).sum(axis=1)
-            total["squares"][number] += (sides**2 * s).sum(axis=1)
-            total["dual_sums"][number] += weighted_sums((sides * s).transpose(0, 2, 1), wide)
-    return total
+            slopes.append(-y * ((1.0 - y * scores) / width).clip(0.0, 1.0) if width else loss.slope(y, scores))
+        # dual weights a = -slope, those above and those below zero apart: by width, sign, row and model
+        sides = xp.stack([xp.stack([(-slope).clip(0.0, None), (-slope).clip(None, 0.0)]) for slope in slopes])
+        weighted = sides * s[:, None]
+        tile |= {"mass": abs(weighted).sum(axis=2), "linear": (weighted * y).sum(axis=2)}
+        tile |= {"squares": (sides * weighted).sum(axis=2)}
+        _add(total, {**tile, "dual_sums": weighted_sums(weighted.transpose(0, 1, 3, 2), wide)})
+    return together_on_host(total)
 
 
 def judging_shapes(coef: np.ndarray, loss: TunedLoss) -> dict[str, tuple[int, ...]]:

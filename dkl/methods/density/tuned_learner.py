@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from dataclasses import KW_ONLY, replace
+from os import PathLike
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -17,6 +17,7 @@ from dkl.data.dataset import Dataset
 from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
+from dkl.features.scaling import ScalingChoice
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem
@@ -42,7 +43,7 @@ from dkl.methods.density.penalty import (
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.frequency_search.learner import row_bytes, weight_of
-from dkl.methods.parameters import family_of, kept_frequencies
+from dkl.methods.parameters import estimator, family_of, kept_frequencies
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
@@ -56,6 +57,7 @@ from dkl.protocols.driver import Driver
 Start = tuple[np.ndarray, np.ndarray]
 
 
+@estimator
 class TunedLearner(Updated, Certified, FeatureLearner):
     """Tuned random features (Shilton et al. 2022): a linear model on them is learned together with their density.
 
@@ -68,28 +70,32 @@ class TunedLearner(Updated, Certified, FeatureLearner):
     _supervised: ClassVar[bool] = True
     _parts: ClassVar[tuple[str, ...]] = ("family", "meta_kernel")
     _fitted_by: ClassVar[str] = "coef_"
-    class_weight: Mapping[Any, float] | str | None = None
-    warm_start: bool = False
 
-    n_features: int
-    reference_scale: float | None
-    loss: TunedLoss
-    lam: float
-    Lam: float
-    gamma: float
-    meta_kernel: str | MetaKernel
-    length_scale: float | None
-    density_floor: float
-    center: float
-    shared_density: bool
-    solver: str
-    tol: float
-    max_passes: int
-    epochs: int | None
-    learning_rate: float
-    early_stopping: bool
-    validation_fraction: float
-    patience: int
+    n_features: int = 1_000
+    _: KW_ONLY
+    family: Family | None = None
+    reference_scale: float | None = None
+    scaling: ScalingChoice | None = None
+    loss: TunedLoss = "hinge"
+    lam: float = 1e-4
+    Lam: float = 0.1
+    gamma: float = 0.1
+    meta_kernel: str | MetaKernel = "rbf"
+    length_scale: float | None = None
+    density_floor: float = 1.0
+    center: float = 1.0
+    shared_density: bool = True
+    solver: Literal["full", "adam"] = "full"
+    tol: float = 1e-4
+    max_passes: int = 100
+    epochs: int | None = None
+    learning_rate: float = 0.1
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 5
+    sums: str | PathLike[str] | None = None
+    warm_start: bool = False
+    dtype: str = "float64"
 
     def fit(
         self,

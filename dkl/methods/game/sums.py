@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows, together_on_host
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import spans
@@ -316,12 +316,14 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     signs, weight, _ = operands["targets"](block)
     feature_map = operands["feature_map"]
     # in float64: the largest eigenvalue of this matrix is divided by, and may not be too small
-    gram = np.zeros((feature_map.n_features, feature_map.n_features))
-    for start in range(0, block.n_rows, _TILE_ROWS):
-        rows = slice(start, min(start + _TILE_ROWS, block.n_rows))
-        phi = on_host(map_rows(block.X[rows], feature_map, operands["dtype"])).astype(np.float64)
-        gram += (phi * weight[rows, None]).T @ phi
-    return {"gram": gram, "classes": np.stack([weight @ (signs < 0.0), weight @ (signs > 0.0)])}
+    xp = array_module(block.X)
+    gram = xp.zeros((feature_map.n_features, feature_map.n_features))
+    step = tile_rows(feature_map.n_features, gram.itemsize) if is_on_gpu(block.X) else _TILE_ROWS
+    for rows in spans(block.n_rows, step):
+        phi = map_rows(block.X[rows], feature_map, operands["dtype"]).astype(np.float64)
+        gram += (phi * xp.asarray(weight[rows])[:, None]).T @ phi
+    classes = np.stack([weight @ (signs < 0.0), weight @ (signs > 0.0)])
+    return {**together_on_host({"gram": gram}), "classes": classes}
 
 
 def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

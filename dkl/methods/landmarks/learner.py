@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
@@ -13,7 +13,6 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.similarity import landmark_bound
 from dkl.data.dataset import Dataset
-from dkl.events import Subscriber
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingChoice
@@ -144,14 +143,6 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
     sigma_factors: Sequence[float] = (1.0,)
     sums: str | PathLike[str] | None = None
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Mapping[Any, float] | str | None = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
 
     @property
     def candidates_(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from numbers import Integral
 from os import PathLike
@@ -13,7 +13,6 @@ import numpy as np
 from dkl.bounds.certificate import Bounds
 from dkl.bounds.leverage import coherence_ratio, feature_count
 from dkl.data.dataset import Dataset
-from dkl.events import Subscriber
 from dkl.features.families import Family, FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
@@ -142,14 +141,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     sums: str | PathLike[str] | None = None
     sigma_factors: Sequence[float] = (1.0,)
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Mapping[Any, float] | str | None = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    checkpoint: str | PathLike[str] | None = None
-    progress: bool | Subscriber | None = None
-    memory_limit: int | str | None = None
 
     def with_mu(self, mu: float | None = None, *, n_features: int | None = None, weighted: bool | None = None) -> Self:
         """A fitted copy with another ridge (number of columns, weighting), without reading the rows.

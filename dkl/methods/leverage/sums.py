@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import on_host
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import GramSum, packed_size
 from dkl.kernels.normal_equations import newton_tile
@@ -67,13 +67,15 @@ def cross_gram_sums(
     -------
     ndarray of shape (m, l), float64
     """
-    out = np.zeros((first.n_features, second.n_features))
-    for rows in spans(X.shape[0], newton_tile(first.n_features + second.n_features, "float64")):
-        phi, psi = (on_host(map_rows(X[rows], features, dtype)).astype(np.float64) for features in (first, second))
+    xp, width = array_module(X), first.n_features + second.n_features
+    out = xp.zeros((first.n_features, second.n_features))
+    step = tile_rows(width, out.itemsize) if is_on_gpu(X) else newton_tile(width, "float64")
+    for rows in spans(X.shape[0], step):
+        phi, psi = (map_rows(X[rows], features, dtype).astype(np.float64) for features in (first, second))
         # weights go into one of the two factors
-        phi *= weight[rows, None]
+        phi *= xp.asarray(weight[rows])[:, None]
         out += phi.T @ psi
-    return out
+    return on_host(out)
 
 
 def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -226,14 +226,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     refine: int = 0
     warm_start: bool = False
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Any = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
         """The targets' moments where they are numbers, and the rounds as they grow."""

@@ -154,7 +154,7 @@ def _scores(phi: Any, models: np.ndarray) -> Any:
 def _weighted_rows(weights: Any, phi: Any) -> Any:
     """Sums of rows of the design matrix by weights (K, n), where the rows are."""
     if is_on_gpu(phi):
-        return weighted_rows_on_gpu(array_module(phi).ascontiguousarray(weights), phi)
+        return weighted_rows_on_gpu(weights, phi)
     return product(weights.astype(phi.dtype), phi)
 
 
@@ -165,8 +165,7 @@ def _product(left: Any, right: Any) -> Any:
 
 def corrective_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`corrective_sums` of a block. Operands: "feature_map", "round", "targets" (a `HeldTargets`)."""
-    make = operands["targets"]
-    targets = beside_rows(block, "corrective round", make) if is_on_gpu(block.X) else make(block)
+    targets = beside_rows(block, "corrective round", operands["targets"])
     return corrective_sums(block.X, targets, operands["feature_map"], operands["round"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection, in_metric
 from dkl.features.radial import radial_slope, radial_value
 from dkl.features.scaling import Scaler
+from dkl.kernels import generic
 from dkl.kernels.blas import product
+from dkl.kernels.device import array_module, beside_rows, dense_tiles, in_float64, is_on_gpu, together_on_host
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.block import Block
 
@@ -42,20 +44,30 @@ class MetricModel:
     metric: np.ndarray
     coefficients: np.ndarray
 
-    def tiles(self, block: Block) -> RowTiles:
-        """The rows of a block, scaled, in float64."""
+    def tiles(self, block: Block) -> Iterator[tuple[slice, Any]]:
+        """The rows of a block, scaled, in float64, where they are."""
         projection = NystromProjection(self.kernel, self.landmarks, np.eye(len(self.landmarks)))
         own = FeatureMap("nystrom", projection, np.ones(len(self.landmarks)), scaler=self.scaler)
-        return RowTiles(block.X, own, np.dtype(np.float64), dense=True, rows=_TILE_ROWS)
+        dtype = np.dtype(np.float64)
+        if is_on_gpu(block.X):
+            for rows, tile in dense_tiles(block.X, own, dtype):
+                yield rows, generic.scaled(array_module(tile), tile, self.scaler, dtype)
+            return
+        yield from RowTiles(block.X, own, dtype, dense=True, rows=_TILE_ROWS)
 
 
-def _distances(rows: np.ndarray, Z: np.ndarray) -> np.ndarray:
+def _distances(rows: Any, Z: Any) -> Any:
     """|x - z| of rows (n, d) and landmarks (l, d), by one product: of many columns ten times as fast as one by one.
 
     Half of the digits are lost near 0, where a metric that is learned from sums over all rows does not need them.
     """
-    squares = np.sum(rows**2, axis=1)[:, None] + np.sum(Z**2, axis=1) - 2.0 * (rows @ Z.T)
+    squares = (rows**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2.0 * (rows @ Z.T)
     return np.sqrt(np.maximum(squares, 0.0))
+
+
+def _counting(weight: Any) -> Any:
+    """The positions of the rows that count; on a GPU, where nobody knows them without a wait, all rows."""
+    return slice(None) if is_on_gpu(weight) else np.flatnonzero(weight)
 
 
 def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -71,19 +83,19 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         sum w y^2, and their weight.
     """
     model: MetricModel = operands["model"]
-    y, weight, held = operands["targets"](block)
-    n_landmarks, K = len(model.landmarks), y.shape[1]
-    sums = {name: np.zeros((n_landmarks, n_landmarks)) for name in ("gram", "held_gram")}
-    sums |= {name: np.zeros((n_landmarks, K)) for name in ("gradient", "held_gradient")}
-    Z = in_metric(model.landmarks, model.metric)
+    y, weight, held = in_float64(beside_rows(block, "metric", operands["targets"]))
+    n_landmarks, K, xp = len(model.landmarks), y.shape[1], array_module(block.X)
+    sums: dict[str, Any] = {name: xp.zeros((n_landmarks, n_landmarks)) for name in ("gram", "held_gram")}
+    sums |= {name: xp.zeros((n_landmarks, K)) for name in ("gradient", "held_gradient")}
+    Z, R = xp.asarray(in_metric(model.landmarks, model.metric)), xp.asarray(model.metric)
     for rows, tile in model.tiles(block):
-        similarities = radial_value(model.kernel, _distances(in_metric(tile, model.metric), Z))
+        similarities = radial_value(model.kernel, _distances(in_metric(tile, R), Z))
         for prefix, own in (("", weight[rows]), ("held_", held[rows])):
-            used = np.flatnonzero(own)
+            used = _counting(own)
             weighted = similarities[used] * own[used, None]
             sums[prefix + "gram"] += weighted.T @ similarities[used]
             sums[prefix + "gradient"] += product(weighted.T, y[rows][used])
-    return {**sums, "held_squares": held @ y**2, "held_weight": np.array(held.sum())}
+    return together_on_host({**sums, "held_squares": held @ y**2, "held_weight": xp.asarray(held.sum())})
 
 
 def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -96,17 +108,17 @@ def slope_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
         metric its diagonal, (d,).
     """
     model: MetricModel = operands["model"]
-    _, weight, _ = operands["targets"](block)
-    Z, R = in_metric(model.landmarks, model.metric), model.metric
-    products = np.zeros(R.shape)
+    (_, weight, _), xp = in_float64(beside_rows(block, "metric", operands["targets"])), array_module(block.X)
+    Z, R = xp.asarray(in_metric(model.landmarks, model.metric)), xp.asarray(model.metric)
+    coefficients, products = xp.asarray(model.coefficients), xp.zeros(R.shape)
     for rows, tile in model.tiles(block):
-        used = np.flatnonzero(weight[rows])
+        used = _counting(weight[rows])
         x = in_metric(tile[used], R)
         slopes = radial_slope(model.kernel, _distances(x, Z))
-        for coef in model.coefficients:
+        for coef in coefficients:
             # sum_l s_l c_l (x - z_l) in the metric, and times R' in the scaled columns
             own = slopes * coef
             gradients = in_metric(x * own.sum(axis=1, keepdims=True) - own @ Z, R if R.ndim == 1 else R.T)
             w = weight[rows][used]
             products += w @ gradients**2 if R.ndim == 1 else (gradients * w[:, None]).T @ gradients
-    return {"products": products}
+    return together_on_host({"products": products})

@@ -107,14 +107,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     validation_fraction: float = 0.2
     categories: Literal["one-hot", "ordered"] = "one-hot"
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Any = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     @property
     def landmarks_(self) -> np.ndarray:

@@ -1,25 +1,107 @@
-"""PeakFeatures: the peaks of the targets' Fourier potential, searched on a row sample and verified on all rows."""
+"""PeakFeatures: the peaks of the targets' Fourier potential, by ascents or on a grid, verified on all rows."""
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from dkl.data.dataset import Dataset
-from dkl.features.families import FiniteFamily
+from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
-from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy
-from dkl.methods.frequency_search.peak_search import Method
+from dkl.kernels.nufft import MOST_COLUMNS, FrequencyGrid, why_no_nufft
+from dkl.kernels.scale import scale_rows
+from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy, check_searchable
+from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.methods.parameters import PEAKS, Constraints, estimator, kept_frequencies
-from dkl.methods.peaks.ascent_learner import AscentSearch
-from dkl.methods.peaks.grid_learner import GridSearch
+from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points, distinct_points, filled
+from dkl.methods.peaks.grid_driver import REACH, GridDriver, GridProblem, GridState
+from dkl.methods.peaks.sums import PeakTargets
 from dkl.methods.room import check_room
 from dkl.methods.warm_start import goes_on
+from dkl.passes.devices import driving_device
 
+
+@dataclass(frozen=True, eq=False)
+class PeakSearch:
+    """The parameters of PeakFeatures that mean the same for each `method`.
+
+    Parameters
+    ----------
+    family, n_features, plain_share, cosine, max_norm, search_rows
+    """
+
+    family: Family | None
+    n_features: int
+    plain_share: float
+    cosine: float
+    max_norm: float | None
+    search_rows: int | None
+
+    @property
+    def given_family(self) -> Family:
+        """The family, before its bandwidth is known."""
+        return Gaussian() if self.family is None else self.family
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of frequencies to search for, and to keep in all."""
+        # a pair of a cosine and a sine takes two columns
+        n_points = self.n_features // 2
+        return int(np.ceil((1.0 - self.plain_share) * n_points)), n_points
+
+    def check(self) -> None:
+        """Raise ValueError for a family that cannot be searched, or for `n_features` below one of its pairs."""
+        check_searchable("PeakFeatures", self.given_family)
+        if not isinstance(self.given_family, FiniteFamily):
+            kept_frequencies("PeakFeatures", self.n_features, self.given_family)
+
+    def columns(self, problem: object, start: object) -> None:
+        """No row columns."""
+        return None
+
+    def targets(self, rows: PreparedRows) -> PeakTargets:
+        """The weights s of the potential: class indicators minus their shares, or standardised targets."""
+        dataset, scale = rows.dataset, rows.target_scale
+        if dataset.classes is not None:
+            # the share of each class in the total weight, class factors included
+            totals = np.asarray(dataset.class_weights, dtype=np.float64)
+            totals = totals if rows.class_weight is None else totals * rows.class_weight
+            return PeakTargets(len(totals), rows.class_weight, totals / totals.sum())
+        if scale is None:
+            # a plan reads no targets: their number alone counts
+            n_targets = dataset.schema.n_targets or 1
+            return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
+        return PeakTargets(None, None, scale.center, scale.scale)
+
+
+def kept_attributes(pool: FeatureMap, potentials: np.ndarray, kept: np.ndarray) -> dict[str, Any]:
+    """Fitted attributes: all candidates with potentials, and the map of the kept ones with amplitudes 1 / sqrt(m)."""
+    weights = np.zeros(len(potentials))
+    weights[kept] = 1.0 / max(1, len(kept))
+    return {
+        "pool_": pool,
+        "feature_map_": pool.take(kept, np.full(len(kept), 1.0 / np.sqrt(max(1, len(kept))))),
+        "candidate_potentials_": potentials,
+        "potentials_": potentials[kept],
+        "weights_": weights,
+    }
+
+
+# Half the width of the searched box, in units of 1 / sigma, for max_norm=None.
+_WIDTH = 12.0
+_SAMPLE_ROWS = 20_000
+# Bytes of the sums of one pass over the first grid.
+_SUM_BYTES = 64 << 20
+# Chains for chains=None: their least number, and for each wanted peak; candidates verified for each wanted peak.
+_LEAST_CHAINS, _CHAINS_A_PEAK, _CANDIDATES_A_PEAK = 200, 4, 2
+# The error of a sampled potential that sets the size of the first sample, by theorem 4.4.
+_ACCURACY = 0.1
+# Rows of a sample at least, if the data have as many, and its bytes at most.
+_FEWEST_SAMPLED, _SAMPLE_BYTES = 1_000, 64 << 20
 P = TypeVar("P")
 S = TypeVar("S")
 Start = TypeVar("Start", contravariant=True)
@@ -149,14 +231,6 @@ class PeakFeatures(SearchingLearner):
     warm_start: bool = False
     search_rows: int | None = None
     scaling: ScalingChoice | None = None
-    max_rows: int | None = None
-    class_weight: Any = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     @property
     def candidates_(self) -> Any:
@@ -209,3 +283,200 @@ class PeakFeatures(SearchingLearner):
         problem = strategy.problem(rows, start)
         state = self._run(strategy.driver(), problem, dataset, strategy.stage)
         self.__dict__.update(strategy.fitted(rows, problem, state))
+
+
+@dataclass(frozen=True, eq=False)
+class AscentSearch(PeakSearch):
+    """`method="langevin"` and `"quasi-newton"` of PeakFeatures; parameters as there."""
+
+    method: Method
+    chains: int | None
+    steps: int
+    stride: float
+    noise: float
+    sparse_share: float
+    polish: int
+    held_out: float
+    device: Any
+
+    stage: ClassVar[str] = "peaks"
+
+    def check_rows(self, rows: PreparedRows) -> None:
+        """Rows of any number of columns can be searched on."""
+
+    def driver(self) -> PeakDriver:
+        """The searches on samples and the passes that verify them."""
+        return PeakDriver()
+
+    def start(self, feature_map: FeatureMap, n_peaks: int) -> np.ndarray | None:
+        """The peaks of the last fit as candidates, since a search may miss them; None for a finite family."""
+        if isinstance(self.given_family, FiniteFamily):
+            return None
+        return np.asarray(feature_map.projection.take(np.arange(n_peaks)).dense(), dtype=np.float32)
+
+    def problem(self, rows: PreparedRows, start: np.ndarray | None) -> PeakProblem:
+        """The search on these rows, with twice as many candidates as peaks, and random draws to fill up."""
+        n_peaks, n_points = self.counts
+        n_rows = rows.dataset.n_rows
+        chains = max(_LEAST_CHAINS, _CHAINS_A_PEAK * n_points) if self.chains is None else self.chains
+        options = SearchOptions(
+            chains=chains,
+            steps=self.steps,
+            stride=self.stride,
+            noise=self.noise,
+            sparse_share=self.sparse_share,
+            polish=self.polish,
+            max_norm=self.max_norm,
+            method=self.method,
+            held_out=self.held_out,
+            device=driving_device(self.device),
+        )
+        space = rows.frequency_space("PeakFeatures", options)
+        if not space.draws_plainly:
+            n_peaks = n_points = max(1, self.n_features // space.columns_a_point)
+        most = min(n_rows, max(_FEWEST_SAMPLED, rows.within(_SAMPLE_BYTES)))
+        # n >= 8 log(2 K / failure) / accuracy^2 rows are right about K chains at once
+        first = min(n_rows, min(sample_size(chains, _ACCURACY), most) if self.search_rows is None else self.search_rows)
+        n_candidates = _CANDIDATES_A_PEAK * n_peaks if space.size is None else space.size
+        return PeakProblem(
+            space=space,
+            targets=self.targets(rows),
+            n_peaks=n_peaks,
+            n_candidates=n_candidates,
+            n_rows=n_rows,
+            sample_rows=first,
+            most_rows=max(first, most),
+            n_points=n_points,
+            n_plain=n_points if self.plain_share and space.draws_plainly else 0,
+            cosine=self.cosine,
+            seed=rows.seed,
+            dtype=rows.dtype,
+            start=start,
+        )
+
+    def fitted(self, rows: PreparedRows, problem: PeakProblem, state: PeakState) -> dict[str, Any]:
+        """The highest distinct peaks, highest first, and random draws."""
+        kept = chosen_points(problem, state)
+        n_peaks = len(distinct_points(problem, state.points, state.verified, problem.n_peaks)) if len(kept) else 0
+        is_pool, peaks = problem.space.size is not None, kept[:n_peaks]
+        if is_pool:
+            message = f"took the best {n_peaks} of {len(state.points)} features by their potentials on all rows"
+        else:
+            noun = "peak" if n_peaks == 1 else "peaks"
+            message = f"{n_peaks} {noun}, searched on {state.sample_rows} rows in {state.passes} passes"
+            message = f"{state.ended}: {message}" if state.ended else message
+            # how far the search has followed the noise of its rows: on all rows the median peak keeps this share
+            sampled, verified = np.median(state.sampled[peaks]), np.median(state.verified[peaks])
+            share = verified / sampled if sampled > 0.0 else 1.0
+            message = f"{message}; on all rows they keep {share:.0%} of the sampled potential"
+            if n_peaks < problem.n_peaks:
+                more = "more chains, or MarginFeatures, find more that differ"
+                message = f"{message}. {problem.n_peaks} were asked for: {more}"
+        return {
+            **kept_attributes(problem.space.feature_map(state.points), state.verified, kept),
+            "n_peaks_": n_peaks,
+            "certificate_": None,
+            "sample_rows_": 0 if is_pool else min(state.sample_rows, problem.n_rows),
+            "message_": message,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class GridSearch(PeakSearch):
+    """`method="grid"` of PeakFeatures; parameters as there."""
+
+    tol: float
+
+    stage: ClassVar[str] = "grid"
+
+    def check(self) -> None:
+        """Raise an error where a grid cannot be searched at all.
+
+        Raises
+        ------
+        ImportError
+            If finufft is missing.
+        ValueError
+            If the family has no frequencies.
+        """
+        reason = why_no_nufft()
+        if reason is not None:
+            raise ImportError(f"method='grid' needs non-uniform fast transforms, and {reason}")
+        if isinstance(self.given_family, FiniteFamily):
+            raise ValueError(
+                f"method='grid' searches frequencies, and {self.given_family!r} has a finite pool, which needs no "
+                "search"
+            )
+        super().check()
+
+    def check_rows(self, rows: PreparedRows) -> None:
+        """Raise ValueError for rows of too many columns: a grid grows exponentially with them."""
+        d = rows.dataset.n_columns
+        if d > MOST_COLUMNS:
+            raise ValueError(
+                f"method='grid' is for rows of at most {MOST_COLUMNS} columns; these have {d}. Use method='langevin'"
+            )
+
+    def driver(self) -> GridDriver:
+        """Branch and bound over the box."""
+        return GridDriver()
+
+    def start(self, feature_map: FeatureMap, n_peaks: int) -> None:
+        """None: a grid misses no peak, so that the last fit has nothing to add."""
+        return None
+
+    def problem(self, rows: PreparedRows, start: None) -> GridProblem:
+        """The box to search, cut into the number of cells that one pass sums."""
+        d, seed, targets = rows.dataset.n_columns, rows.seed, self.targets(rows)
+        origin = replace(rows.family.draw(1, d, 0, rows.dtype), scaler=rows.scaler)
+        sigma = getattr(rows.family, "sigma", 1.0)
+        width = _WIDTH / sigma if self.max_norm is None else self.max_norm
+        # frequencies |k_j| <= reach on each axis: fewer where there are several columns of sums
+        reach = REACH[d]
+        while reach > 1 and 16 * targets.n_columns * (reach + 1) * (2 * reach + 1) ** (d - 1) > _SUM_BYTES:
+            reach -= 1
+        # The mean of the first scaled rows is near enough to the middle of all: the certificate is valid around any
+        # point, and tightest around the middle.
+        source, center = rows.dataset.source, np.zeros(d)
+        index = next((i for i in range(source.n_blocks) if source.block_rows[i]), None)
+        if index is not None:
+            scaled = scale_rows(source.reader().load(source.ticket(index)).X, rows.scaler, "float64")
+            center = np.asarray(scaled.mean(axis=0), dtype=np.float64).ravel()
+        n_peaks, n_points = self.counts
+        random = np.asarray(rows.family.draw(n_points, d, seed, np.float32).projection.dense())
+        return GridProblem(
+            origin=origin,
+            targets=targets,
+            grid=FrequencyGrid(np.full(d, width / reach), (reach,) * d),
+            center=center,
+            n_peaks=n_peaks,
+            n_candidates=_CANDIDATES_A_PEAK * n_peaks,
+            n_rows=rows.dataset.n_rows,
+            sample_rows=min(rows.dataset.n_rows, self.search_rows or _SAMPLE_ROWS),
+            tol=self.tol,
+            seed=seed,
+            dtype=rows.dtype,
+            plain=random if self.plain_share else None,
+        )
+
+    def fitted(self, rows: PreparedRows, problem: GridProblem, state: GridState) -> dict[str, Any]:
+        """The highest distinct peaks, random draws, and the bound that no other frequency exceeds."""
+        peaks = distinct_peaks(state.points, state.verified, problem.n_peaks, cosine=self.cosine)
+        n_random = 0 if problem.plain is None else len(problem.plain)
+        kept = filled(peaks, n_random, self.counts[1])
+        # roots of potentials are bounded: the certificate is of the potential itself, which is 1 at most
+        certificate = min(1.0, state.bound**2)
+        width = problem.grid.spacing[0] * problem.grid.reach[0]
+        message = (
+            f"{len(peaks)} peaks in {state.passes} passes; certified: no frequency with |w_j| <= {width:.3g} has a "
+            f"potential above {certificate:.3g}, and the best has about {state.best**2:.3g}"
+        )
+        if state.bound > state.best + 1.01 * problem.tol:
+            message += f". tol={problem.tol} was asked for and not reached; a smaller max_norm comes closer"
+        return {
+            **kept_attributes(problem.feature_map(state.points), state.verified, kept),
+            "n_peaks_": len(peaks),
+            "certificate_": certificate,
+            "sample_rows_": problem.sample_rows,
+            "message_": message,
+        }

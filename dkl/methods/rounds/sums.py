@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
+from dkl.kernels import generic
 from dkl.kernels.blas import product
-from dkl.kernels.maps import row_mapper
+from dkl.kernels.device import (
+    array_module,
+    beside_rows,
+    dense_tiles,
+    histograms_on_gpu,
+    in_float64,
+    is_on_gpu,
+    together_on_host,
+    weighted_rows_on_gpu,
+)
+from dkl.kernels.maps import map_rows, row_mapper
+from dkl.kernels.newton.gram import summed_product
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
@@ -119,19 +131,37 @@ def refit_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     """
     task: RefitTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
-    y, weight, _ = operands["targets"](block)
+    (y, weight, _), xp = in_float64(beside_rows(block, "rounds", operands["targets"])), array_module(block.X)
     loss, m = task.loss, feature_map.n_features
+    columns = task.new if isinstance(task.new, slice) else xp.asarray(task.new)
     n_new = len(np.arange(m)[task.new])
-    gram, gradient = np.zeros((m, n_new)), np.zeros((n_new, y.shape[1]))
+    gram, gradient = xp.zeros((m, n_new)), xp.zeros((n_new, y.shape[1]))
     for rows, _, phi in _tiles(block.X, feature_map, task.dtype):
-        scores = phi.astype(np.float64) @ task.coefficients.T if task.coefficients.any() else np.zeros_like(y[rows])
+        scores = _scores(phi, task.coefficients) if task.coefficients.any() else xp.zeros_like(y[rows])
         s = -loss.slope(y[rows], scores) * weight[rows, None]
         # one system for all models, with the largest curvature of a row as a bound on the curvature of each model
         h = weight[rows] * loss.curvature(y[rows], scores).max(axis=1)
-        new = phi[:, task.new]
-        gram += (phi * h[:, None].astype(phi.dtype)).T @ new
-        gradient += product(new.T, s.astype(phi.dtype))
-    return {"gram": gram, "gradient": gradient}
+        new = phi[:, columns]
+        gram += _product(phi * h[:, None].astype(phi.dtype), new)
+        gradient += _sums_by(s, new)
+    return together_on_host({"gram": gram, "gradient": gradient})
+
+
+def _scores(phi: Any, models: np.ndarray) -> Any:
+    """The scores (n, g) in float64 of features (n, m) under models (g, m), where the features are."""
+    return phi.astype(np.float64) @ array_module(phi).asarray(models).T
+
+
+def _product(left: Any, right: Any) -> Any:
+    """left^T right of rows (n, p) and (n, q), where they are."""
+    return summed_product(left.T, right) if is_on_gpu(left) else left.T @ right
+
+
+def _sums_by(s: Any, phi: Any) -> Any:
+    """sum_i s_ik phi_ij, (m, K), of rows (n, m) and columns of weights (n, K), where they are."""
+    if not is_on_gpu(phi):
+        return product(phi.T, s.astype(phi.dtype))
+    return weighted_rows_on_gpu(s.T, phi).T
 
 
 def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -147,30 +177,36 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     """
     task: SearchTask = operands["task"]
     feature_map: FeatureMap = operands["feature_map"]
-    y, weight, held = operands["targets"](block)
+    (y, weight, held), xp = in_float64(beside_rows(block, "rounds", operands["targets"])), array_module(block.X)
     loss, (n_trials, K, m) = task.loss, task.trials.shape
     bins = task.bins
-    histograms = np.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
-    losses = np.zeros(n_trials)
-    coefficients = task.trials.reshape(-1, m).T
+    histograms = xp.zeros((len(task.parents), *bins.edges.shape, SHARED_SUMS + K))
+    losses = xp.zeros(n_trials)
+    coefficients = task.trials.reshape(-1, m)
     mapped = None if task.candidates is None else row_mapper(block.X, task.candidates, task.dtype)
     C = 0 if task.candidates is None else task.candidates.n_features
-    cross, gradient = np.zeros((m + C, C)), np.zeros((m + C, K))
+    cross, gradient = xp.zeros((m + C, C)), xp.zeros((m + C, K))
     for rows, X, phi in _tiles(block.X, feature_map, task.dtype):
-        scores = (phi.astype(np.float64) @ coefficients).reshape(-1, n_trials, K)
-        if held[rows].any():
+        scores = _scores(phi, coefficients).reshape(-1, n_trials, K)
+        # whether rows are held out is not known on a GPU without a wait
+        if is_on_gpu(phi) or held[rows].any():
             # a trial whose mean exp(f) overflows gets an infinite loss, and is not chosen
             with np.errstate(over="ignore"):
-                losses += [held[rows] @ loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
+                trials = [loss.value(y[rows], scores[:, i]).sum(axis=1) for i in range(n_trials)]
+            losses += xp.stack([held[rows] @ each for each in trials])
         s = -loss.slope(y[rows], scores[:, -1]) * weight[rows, None]
-        curved = scores[:, -1] if task.base is None else phi.astype(np.float64) @ task.base.T
+        curved = scores[:, -1] if task.base is None else _scores(phi, task.base)
         h = weight[rows] * loss.curvature(y[rows], curved).max(axis=1)
         if mapped is not None:
             psi = mapped(rows)
-            both = np.hstack([phi, psi])
-            cross += (both * h[:, None].astype(phi.dtype)).T @ psi
-            gradient += product(both.T, s.astype(phi.dtype))
+            both = xp.concat([phi, psi], axis=1)
+            cross += _product(both * h[:, None].astype(phi.dtype), psi)
+            gradient += _sums_by(s, both)
         if not len(task.parents):
+            continue
+        if is_on_gpu(phi):
+            sums = xp.concat([weight[rows, None], h[:, None], s], axis=1)
+            histograms += histograms_on_gpu(X, (bins.edges, bins.n_edges), (phi, task.parents), sums)
             continue
         if task.codes is None:
             codes = np.empty(X.shape, np.uint8)
@@ -180,12 +216,17 @@ def search_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         for histogram, parent in zip(histograms, task.parents, strict=True):
             inside = np.flatnonzero((phi[:, parent] > 0.0) & (weight[rows] > 0.0))
             add_histograms(codes, inside, weight[rows], h, s, histogram)
-    sums = {"held_out": losses, "weight": np.array(held.sum()), "histograms": histograms}
-    return sums if mapped is None else {**sums, "cross": cross, "gradient": gradient}
+    found = {"held_out": losses, "weight": xp.asarray(held.sum()), "histograms": histograms}
+    return together_on_host(found if mapped is None else {**found, "cross": cross, "gradient": gradient})
 
 
-def _tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Tiles of raw rows, in float64, with their features; of maps of steps alone as `step_tiles`."""
+def _tiles(X: Rows, feature_map: FeatureMap, dtype: str) -> Iterator[tuple[slice, Any, Any]]:
+    """Tiles of scaled rows, in float64, with their features, where they are; of maps of steps alone as `step_tiles`."""
+    if is_on_gpu(X):
+        for rows, tile in dense_tiles(X, feature_map, np.dtype(np.float64), width=feature_map.n_features):
+            phi = map_rows(tile, feature_map, dtype)
+            yield rows, generic.scaled(array_module(tile), tile, feature_map.scaler, np.float64), phi
+        return
     if feature_map.activation == "steps":
         yield from step_tiles(X, feature_map, dtype)
         return

@@ -138,14 +138,6 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
     patience: int = 8
     validation_fraction: float = 0.2
     bags: int = 1
-    max_rows: int | None = None
-    class_weight: Any = None
-    dtype: str = "float32"
-    device: str = "auto"
-    random_state: Any = None
-    checkpoint: Any = None
-    progress: Any = None
-    memory_limit: Any = None
 
     @property
     def atoms_(self) -> list[str]:

@@ -1,0 +1,301 @@
+"""The commands `suggest`, `explain`, `drift`, `report`, `export`: what rows ask for, and what a model has to show."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from dkl.cli.cluster import Compute, computing_on
+from dkl.cli.command import Result, Running, command
+from dkl.cli.compare_command import saved_picture
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.given_files import Rows, store_of
+from dkl.cli.model_commands import Model, Store, chosen_split, strengths
+from dkl.cli.output_checks import OutputFolder, check_before
+from dkl.data.store.outputs import written_whole
+
+if TYPE_CHECKING:
+    from dkl.data.dataset import Dataset
+    from dkl.explain.contributions import Contributions
+    from dkl.explain.importance import Importance
+    from dkl.plots.figure import Display
+    from dkl.protocols.estimators import FittedModel
+
+# Files that `export` writes.
+_SUFFIXES = (".onnx", ".joblib")
+# Where the command that `suggest` prints writes the model.
+_MODEL = "model.zarr"
+# Rows that the picture of dependence, and the base of a row's contributions, are averages over.
+_ROWS = 1_000
+# Columns whose dependence is drawn.
+_DRAWN = 4
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program."""
+    command(app, "suggest", epilog="Example: [bold]dkl suggest rows.csv --target label[/bold]")(suggest)
+    command(app, "explain", epilog="Example: [bold]dkl explain model.zarr rows.zarr --row 17[/bold]")(explain)
+    command(app, "drift", epilog="Example: [bold]dkl drift last-year.zarr this-year.zarr[/bold]")(drift)
+    example = "dkl report model.zarr rows.zarr --output report.html"
+    command(app, "report", epilog=f"Example: [bold]{example}[/bold]")(report)
+    command(app, "export", epilog="Example: [bold]dkl export model.zarr model.onnx[/bold]")(export)
+
+
+def explain(
+    model: Model,
+    store: Store,
+    compute: Compute,
+    running: Running,
+    *,
+    split: Annotated[str | None, typer.Option(help="Rows to explain on (default: test where it is there).")] = None,
+    row: Annotated[int | None, typer.Option(help="Explain the answer to the row of this row_id, too.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Columns that are shown.")] = 20,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for pictures: importance.png, dependence.png, row.png.")
+    ] = None,
+) -> Result:
+    """Say which columns the predictions change with, the most important first, in one pass over the rows.
+
+    The strength of a column is how much the decision values change with it, a standard deviation; for numbers it is in
+    units of the target. With --row: what each column adds to the answer to one row (Shapley values). With --output:
+    pictures, of how the predictions depend on the most important columns, too.
+    """
+    from dkl.explain.contributions import contributions
+    from dkl.methods.validation import checked_dataset
+    from dkl.model_io import load_model
+
+    names = ["importance.png", "dependence.png", *([] if row is None else ["row.png"])]
+    if output is not None:
+        OutputFolder(output, names, inputs=[model, store])
+    dataset = chosen_split(store, split, "test")
+    estimator = load_model(model)
+    with computing_on(compute):
+        found, ordered, shown = strengths(estimator, dataset, compute, running, most)
+        parts = None
+        if row is not None:
+            (places,) = (dataset.row_id.compute() == row).nonzero()
+            if not len(places):
+                raise ValueError(
+                    f"no row of {dataset!r} has the row_id {row}; each prediction of dkl predict carries its own"
+                )
+            # Codes of categories become numbers, as in the rows that the model answers.
+            alone = checked_dataset(estimator, dataset).X[int(places[0]) : int(places[0]) + 1].compute()
+            parts = contributions(estimator, alone, dataset.thin(_ROWS))
+        pictures = [] if output is None else _pictures(estimator, dataset, found, parts, output)
+    facts: dict[str, Any] = {"rows": dataset.n_rows, "measure": found.measure, "importance": ordered}
+    if parts is not None:
+        facts["row"], table = _row_facts(parts, row or 0, most)
+        shown += [Text(""), table]
+    if pictures:
+        facts["pictures"] = pictures
+        shown += [Text(f"picture: {picture}") for picture in pictures]
+    return Result(facts, Group(*shown))
+
+
+def _row_facts(parts: Contributions, row: int, most: int) -> tuple[dict[str, Any], Table]:
+    """The contributions to one answer as JSON values, and the largest of them as a table."""
+    # Of several outputs the one with the largest decision value is explained, which is the answer.
+    output = int(parts.predictions[0].argmax())
+    own = parts.values[0, :, output]
+    order = (-abs(own)).argsort(kind="stable")
+    of_class = f" of {parts.outputs[output]!r}" if parts.outputs else ""
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), title=f"the decision value{of_class} of row {row}", title_justify="left"
+    )
+    table.add_column("column")
+    table.add_column("adds", justify="right")
+    table.add_row("the mean over rows", f"{parts.base[output]:.4g}")
+    for g in order[:most]:
+        table.add_row(Text(parts.label(0, int(g))), f"{own[g]:+.4g}")
+    if len(order) > most:
+        table.add_row(f"{len(order) - most} others", f"{own[order[most:]].sum():+.4g}")
+    table.add_row("in all", f"{parts.predictions[0, output]:.4g}")
+    facts = {
+        "row_id": row,
+        "base": float(parts.base[output]),
+        "contributions": {parts.label(0, int(g)): float(own[g]) for g in order},
+        "decision": float(parts.predictions[0, output]),
+    }
+    return facts, table
+
+
+def _pictures(
+    estimator: FittedModel, dataset: Dataset, found: Importance, parts: Contributions | None, output: Path
+) -> list[str]:
+    """The pictures, each written as it is drawn; none without matplotlib, which is said."""
+    from dkl.explain.column_groups import columns_of, has_axis
+    from dkl.plots.explanations import ContributionsDisplay, DependenceDisplay, ImportanceDisplay
+    from dkl.plots.fitted_rows import in_memory_rows
+
+    displays: dict[str, Display] = {"importance.png": ImportanceDisplay(found)}
+    known, (rows, _) = columns_of(estimator, None, None), in_memory_rows(estimator, dataset)
+    # Dates are several numbers at once, along which nothing can be drawn.
+    drawn = [int(g) for g in found.order if has_axis(rows[:, known.members[g]])][:_DRAWN]
+    if drawn:
+        displays["dependence.png"] = DependenceDisplay.from_estimator(estimator, dataset, drawn)
+    if parts is not None:
+        displays["row.png"] = ContributionsDisplay(parts, output=int(parts.predictions[0].argmax()))
+    saved = [saved_picture(display, output / name) for name, display in displays.items()]
+    return [picture for picture in saved if picture is not None]
+
+
+def suggest(
+    data: Rows,
+    roles: RoleOptions,
+    text: CsvOptions,
+    held: HeldOptions,
+    compute: Compute,
+    running: Running,
+    *,
+    split: Annotated[str | None, typer.Option(help="Rows to judge on (default: train where it is there).")] = None,
+    effort: Annotated[
+        Literal["fast", "balanced", "best"], typer.Option(help="How much work the choice may take.")
+    ] = "balanced",
+    seed: Annotated[int, typer.Option(help="Of the race, and of the model.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All that was tried, and why.")] = False,
+) -> Result:
+    """Say what `dkl fit` without options chooses on these rows: what it tries, the scores, and the parameters.
+
+    Kinds of features race on held-out rows. The last line is the command that holds the same race and fits the winner;
+    with --verbose the scores and the parameters come before it.
+    Files are read into the store model.rows.zarr first, which that command uses again while they are unchanged.
+    """
+    from dkl.suggestions import suggest as suggest_for
+
+    store, read = store_of(data, _MODEL, roles, text, held, compute=compute, running=running, seed=seed)
+    dataset = held.of(chosen_split(store, split, "train"))
+    with computing_on(compute):
+        suggestion = suggest_for(
+            dataset, effort=effort, random_state=seed, progress=running.progress, memory_limit=compute.memory_limit
+        )
+    facts = {
+        "rows": suggestion.rows,
+        "tried": [asdict(kind) for kind in suggestion.tried],
+        "summary": suggestion.summary,
+        "reasons": list(suggestion.reasons),
+        "estimator": repr(suggestion.estimator),
+    }
+    # Without a target there is nothing to fit, so no command can follow.
+    if suggestion.task is None:
+        return Result(facts, Text(repr(suggestion)))
+    # The line is one that a shell takes as it stands: names with spaces are quoted.
+    by = [text for name, value in vars(held).items() if value for text in (f"--{name.replace('_', '-')}", value)]
+    by += [*(roles.given if read else ()), *(text.given if read else ())]
+    where = [data, _MODEL, *([] if split is None else ["--split", split]), *by]
+    line = shlex.join(["dkl", "fit", *where, "--effort", effort, "--seed", str(seed)])
+    said = repr(suggestion) if verbose else f"For {suggestion.rows}:\n{suggestion.summary}"
+    return Result(
+        facts | {"command": line}, Text.assemble(f"{read}\n\n" if read else "", f"{said}\n\n", (line, "bold"))
+    )
+
+
+def drift(
+    a: Annotated[str, typer.Argument(help="Path or URL of a store.", show_default=False)],
+    b: Annotated[str, typer.Argument(help="Path or URL of another store, or of the same one.", show_default=False)],
+    compute: Compute,
+    running: Running,
+    *,
+    split_a: Annotated[str, typer.Option(help="A split of the first store.", show_default="all rows")] = "",
+    split_b: Annotated[str, typer.Option(help="A split of the second store.", show_default="all rows")] = "",
+    features: Annotated[int, typer.Option(min=2, help="Columns of the feature map that the rows are seen by.")] = 500,
+    level: Annotated[float, typer.Option(help="The share of false alarms among samples that are alike.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of the frequencies and of the sampled rows.")] = 0,
+) -> Result:
+    """Say whether the rows of two stores are alike, and which columns differ.
+
+    Each store is read once, and a few of its blocks beforehand. Targets are not looked at. What differs is told by its
+    p value and by its size: with many rows, differences that matter to nobody are found, too.
+    """
+    from dkl.uncertainty.drifting import drift as drift_of
+
+    samples = chosen_split(a, split_a, ""), chosen_split(b, split_b, "")
+    with computing_on(compute):
+        found = drift_of(
+            *samples,
+            n_features=features,
+            alpha=level,
+            random_state=seed,
+            device=compute.device,
+            progress=running.progress,
+            memory_limit=compute.memory_limit,
+        )
+    return Result(found.facts, Text(repr(found)))
+
+
+def report(
+    model: Model,
+    compute: Compute,
+    running: Running,
+    *,
+    data: Annotated[
+        str | None, typer.Argument(help="A store whose splits are scored; without it no row is read.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Write the page here: .html, .json or .txt.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a page that is there.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="All reasons of what was chosen.")] = False,
+) -> Result:
+    """A page on a model to show: scores with intervals and a baseline, errors, importance, what was chosen and why.
+
+    With --output report.html one file with its pictures, which needs no network; rows, settings, memory, bounds and
+    versions are folded below. The hash of the fit is equal for two people who fitted the same rows with the same
+    settings to the same bits.
+    """
+    from dkl.data.dataset import open_dataset
+    from dkl.reporting import check_format, is_page
+    from dkl.reporting import report as report_on
+
+    if output is not None:
+        # A page that cannot be written is refused before the rows are scored.
+        check_format(output)
+        check_before(output, "report", overwrite=overwrite, inputs=[model, data], is_own=is_page)
+    with computing_on(compute):
+        # Scores are a pass over the rows, so they are computed where the options say.
+        page = report_on(model, None if data is None else open_dataset(data))
+    if output is not None:
+        page.write(output)
+    return Result(page.facts, Text(page.text(verbose=verbose)))
+
+
+def export(
+    model: Model,
+    output: Annotated[str, typer.Argument(help="model.onnx or model.joblib.", show_default=False)],
+    running: Running,
+    *,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an exported model that is there.")] = False,
+) -> Result:
+    """Write a model as an ONNX graph, or as a Pipeline of scikit-learn: both answer without dkl.
+
+    An ONNX graph takes raw columns by their names, a pipeline (joblib) raw rows as a data frame. Load pipelines only
+    where you trust the file, as with every pickle.
+    """
+    from dkl.model_io import load_model
+
+    suffix = Path(output).suffix
+    if "://" in output or suffix not in _SUFFIXES:
+        raise ValueError(f"the output is {output!r}; it must be a local path that ends in .onnx or .joblib")
+    check_before(output, "exported model", overwrite=overwrite, inputs=[model], is_own=is_export)
+    estimator = load_model(model)
+    with written_whole(output) as hidden:
+        if suffix == ".onnx":
+            estimator.to_onnx(hidden)
+        else:
+            import joblib
+
+            joblib.dump(estimator.to_sklearn(), hidden)
+        size = Path(hidden).stat().st_size
+    return Result({"model": model, "output": output, "bytes": size})
+
+
+def is_export(path: Path) -> bool:
+    """Whether a file is certain to be one that this command wrote: an ONNX graph says who produced it."""
+    from dkl.export.onnx_graph import is_graph
+
+    # A pickle would have to be run to be known.
+    return path.suffix == ".onnx" and is_graph(path)
