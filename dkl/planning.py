@@ -12,7 +12,9 @@ from typing import Any
 import dask
 import numpy as np
 from dask.utils import format_bytes, format_time
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
@@ -30,6 +32,7 @@ from dkl.passes.room import Room
 from dkl.passes.timing import Seconds, TimedRows, seconds_counted
 from dkl.passes.tree_sum import count_nodes, task_level
 from dkl.process import waited_seconds
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.driver import with_passes
 from dkl.protocols.records import BlockSum, Record
@@ -47,6 +50,8 @@ _COLUMN_S, _NEW_COLUMNS_S = 5e-3, 1e-2
 _LONG_S, _CHEAPER = 3_600.0, 0.5
 # Blocks that a plan reads to measure the speed of reading: two, and up to four until a quarter of a second is over.
 _LEAST_READS, _MOST_READS, _READING_S = 2, 4, 0.25
+# Rows that a search is timed on, and numbers of dense ones, so that it takes some tenths of a second.
+_MADE_ROWS, _MADE_NUMBERS = (256, 8_192), 1 << 21
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
@@ -433,7 +438,7 @@ def plan(learner: PlannedLearner, dataset: object, y: object = None, *, exposure
         device=device,
         in_files=work.in_files,
         room=work.room,
-        driver_seconds=_BEGINS_S + planned_driving(learner, whole) / flops_per_second,
+        driver_seconds=_BEGINS_S + planned_driving(learner, whole, _made_rows(whole, block), flops_per_second),
         choice=choice,
         n_rows=whole.n_rows,
     )
@@ -549,6 +554,17 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
         # One block stands for all: the share of its rows in all rows is its share of the bytes.
         rates.append(source.stored_nbytes * (source.block_rows[number] / rows.n_rows) / seconds)
     return block, max(rates)
+
+
+def _made_rows(rows: Dataset, block: Block | None) -> Rows:
+    """A few made rows of length 1, float32, of as many columns as those of the dataset, and as sparse."""
+    draw, d = np.random.default_rng(0), rows.n_columns
+    n = int(np.clip(_MADE_NUMBERS // max(d, 1), *_MADE_ROWS))
+    if block is None or not sparse.issparse(block.X):
+        return normalize(draw.standard_normal((n, d), dtype=np.float32), copy=False)
+    some = sparse.csr_array(block.X)[:n]
+    values = draw.standard_normal(some.nnz, dtype=np.float32)
+    return normalize(sparse.csr_array((values, some.indices, some.indptr), shape=some.shape), copy=False)
 
 
 def _kept_share(records: Sequence[Record], rows: Dataset, memory: MemoryProjection, n_processes: int) -> float:

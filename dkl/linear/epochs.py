@@ -28,6 +28,8 @@ _TOLERANCE = 1e-4
 # What a step costs, in operations of a matrix product at 100 GFLOP/s, so that plans can add it to products: .2
 # microseconds a row and model, and .36 nanoseconds a coefficient.
 _ROW_FLOPS, _COEFFICIENT_FLOPS = 2e4, 36.0
+# The epoch after which the held-out loss is lowest, as a rule: 2 to 5 of 5 in twenty fits of 1.1 and 2 million rows.
+_USUAL_BEST = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +213,13 @@ class EpochDriver:
         return replace(state, ended=why) if state.epoch else None
 
     def plan(self, problem: EpochProblem) -> Sequence[tuple[Sequence[Record], int]]:
-        """All epochs, and as many looks."""
-        state = self.init(problem)
-        passes: list[tuple[Sequence[Record], int]] = [([_epoch(problem, state)], problem.epochs)]
-        if problem.stopping is not None:
-            passes.append(([_held_out_look(problem, state)], problem.epochs))
-        return passes
+        """All epochs, and as many looks; where held-out rows stop them, as a rule fewer."""
+        state, stopping = self.init(problem), problem.stopping
+        if stopping is None:
+            return [([_epoch(problem, state)], problem.epochs)]
+        usual = _USUAL_BEST + stopping.patience
+        records = (_epoch(problem, state), _held_out_look(problem, state))
+        return [([replace(record, usual_calls=usual)], problem.epochs) for record in records]
 
 
 def epochs_message(problem: EpochProblem, state: EpochState) -> str:

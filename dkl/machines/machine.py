@@ -76,6 +76,7 @@ from dkl.methods.validation import (
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
 from dkl.progress import resolve_progress
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.registry import learner_entry, learner_keys
 from dkl.solvers.losses import LOG_LINK, PROBABLE
@@ -484,13 +485,13 @@ class KernelMachine(ConformalMixin, SavingMixin, DocumentedMixin, CallbackSuppor
             settled._settle(dataset)
         return settled._template().planned_features(dataset)
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Work of the driver between the passes of its features, in operations of a matrix product."""
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the driver between the passes of its features."""
         if self._chooses:
             return 0.0
         unfitted = self._unfitted()
         unfitted._settle(dataset)
-        return planned_driving(unfitted._staged(unfitted._template(), "features"), dataset)
+        return planned_driving(unfitted._staged(unfitted._template(), "features"), dataset, few, flops_per_second)
 
     def usual_time(
         self, dataset: Dataset, block: Block | None, *, slots: int, flops_per_second: float

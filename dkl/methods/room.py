@@ -29,8 +29,9 @@ from dkl.passes.kept_sums import source_of
 from dkl.passes.memory import MemoryProjection, blocks_ahead, fit_limits, least_memory, refusal
 from dkl.passes.room import Room, load, modules_of, own_cores, own_room, room_of, room_to_grow
 from dkl.passes.session import backend_for
+from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import bytes_beside, with_passes
-from dkl.protocols.records import BlockSum, Record
+from dkl.protocols.records import Record, RowSample
 
 _NUMBER = 8
 # Copies of the coefficients in memory while a linear model is fitted, at least: means, steps and gradients.
@@ -119,7 +120,8 @@ class PlannedLearner(Protocol):
     item by item. One that fits in stages, of which none holds what another does, has
     ``planned_stages(dataset) -> list of (passes, dict of int)`` in place of both. One that makes features has
     ``planned_features(dataset) -> int``: their number at most. One whose driver takes long has
-    ``planned_driving(dataset) -> float``: its work, in operations of a matrix product on one thread that take as long.
+    ``planned_driving(dataset, few, flops_per_second) -> float``: its seconds, told from a search on a few rows of the
+    same kind, and from what a thread of this machine does of a product of matrices.
     """
 
     memory_limit: int | str | None
@@ -293,7 +295,7 @@ def check_plan(learner: PlannedLearner, dataset: Dataset, device: Device, publis
 
 def usual_calls(records: Sequence[Record], calls: int) -> int:
     """How often a pass usually runs, which runs `calls` times at most."""
-    usual = [record.usual_calls for record in records if isinstance(record, BlockSum)]
+    usual = [record.usual_calls for record in records if not isinstance(record, RowSample)]
     return min(calls, max((each for each in usual if each is not None), default=calls))
 
 
@@ -314,9 +316,19 @@ def planned_kinds(learner: PlannedLearner, rows: Dataset, tables: Mapping[str, i
     ]
 
 
-def planned_driving(learner: PlannedLearner, rows: Dataset) -> float:
-    """Work of the driver outside the passes, in operations of a matrix product; 0 for learners that do not count it."""
-    return float(learner.planned_driving(rows)) if hasattr(learner, "planned_driving") else 0.0
+def planned_driving(learner: PlannedLearner, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+    """Seconds of the driver outside the passes; 0 for learners that do not count them.
+
+    Parameters
+    ----------
+    learner : feature learner or kernel machine
+    dataset : Dataset
+    few : ndarray or csr_array of shape (r, d), float32
+        A few made rows of the same kind, on which a search is timed.
+    flops_per_second : float
+        Of a product of matrices, on one thread.
+    """
+    return learner.planned_driving(dataset, few, flops_per_second) if hasattr(learner, "planned_driving") else 0.0
 
 
 def _too_large(

@@ -180,6 +180,8 @@ class Fold:
         each piece after it was made or kept; cheap, and pure.
     cost : callable
         Of preparing and stepping through one block.
+    usual_calls : int or None
+        As of `BlockSum`.
     """
 
     name: str
@@ -194,6 +196,7 @@ class Fold:
     arrange: Callable[[Any, Mapping[str, Any], int, int], Any] | None = None
     state_bytes: int = 0
     cost: Callable[[int, int], Cost] = no_cost
+    usual_calls: int | None = None
 
 
 Record = BlockSum | RowSample | Fold

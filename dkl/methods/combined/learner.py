@@ -15,6 +15,7 @@ from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import COMBINED, Constraints, check_parameters, estimator
 from dkl.methods.room import planned_driving
+from dkl.protocols.arrays import Rows
 from dkl.registry import learner_entry, learner_keys
 
 # A prime apart, so that the streams of searches with neighbouring seeds differ.
@@ -117,9 +118,9 @@ class CombinedFeatures(FeatureLearner):
         planned = [learner.planned_memory(dataset) for learner in self._new(0)]
         return max(planned, key=lambda items: sum(items.values()))
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of the driver, over all learners."""
-        return sum(planned_driving(learner, dataset) for learner in self._new(0))
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the driver, over all learners."""
+        return sum(planned_driving(learner, dataset, few, flops_per_second) for learner in self._new(0))
 
     def planned_features(self, dataset: Dataset) -> int:
         """Features at most of all learners."""

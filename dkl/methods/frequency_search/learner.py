@@ -20,6 +20,7 @@ from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.preparation.bandwidth import pair_bytes
 from dkl.passes.loop import ColumnStore
+from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
 from dkl.protocols.source import BlockSource
 
@@ -156,14 +157,14 @@ class SearchingLearner(FeatureLearner):
         before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
         return largest_held([rounds, {BETWEEN_PASSES: before}])
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Operations that the search on the rows in memory takes, where a driver counts them."""
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds that the search on the rows in memory takes, where a driver tells them."""
         strategy = self._strategy()
         driver: Any = strategy.driver()
         if not hasattr(driver, "driving"):
             return 0.0
         problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return float(driver.driving(problem, dataset.n_rows))
+        return float(driver.driving(problem, dataset.n_rows, few, flops_per_second))
 
     def _strategy(self) -> SearchStrategy[Any, Any, Any]:
         """The strategy that the parameters ask for."""

@@ -18,6 +18,7 @@ from dkl.kernels.scale import scale_rows
 from dkl.linear.judge import last_gain
 from dkl.methods.choice import block_means
 from dkl.methods.frequency_search.peak_search import distinct_peaks, grown_sample, pair_potentials
+from dkl.methods.frequency_search.search_time import search_seconds
 from dkl.methods.game.problem import (
     ALTERNATIONS,
     GameProblem,
@@ -38,6 +39,8 @@ from dkl.methods.game.problem import (
     verify_record,
 )
 from dkl.methods.game.projection import Multipliers, first_edges, keep_found, narrow, project_dual
+from dkl.process import usable_cores
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Record
 
@@ -46,8 +49,6 @@ __all__ = ["GameDriver"]
 # Passes of one exact projection at most, each over targets and dual weights alone: a pass divides the bracket of the
 # multiplier by thousands.
 _MOST_REDUCTIONS = 8
-# Operations of a round's search for each searched row, as timed in games on rows of 12 and of 20 columns.
-_SEARCHING = 3e6
 
 
 class GameDriver:
@@ -132,10 +133,13 @@ class GameDriver:
         ascent = searched_space(problem).search_bytes(problem.most_rows, problem.n_candidates)
         return {"searched rows": 3 * problem.most_rows * row_bytes, "chains that climb": ascent}
 
-    def driving(self, problem: GameProblem, n_rows: int) -> float:
-        """Operations of the searches; none in a pool."""
-        searches = 0 if problem.pool is not None else problem.rules.rounds
-        return _SEARCHING * searches * min(problem.search_rows, n_rows)
+    def driving(self, problem: GameProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the searches; none in a pool."""
+        if problem.pool is not None:
+            return 0.0
+        searched = problem.rules.rounds * min(problem.search_rows, n_rows)
+        seconds = search_seconds(searched_space(problem), few, problem.n_blocks, problem.n_candidates)
+        return searched * seconds / usable_cores()
 
     def plan(self, problem: GameProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The opening, the reductions, and the two passes of a round."""

@@ -46,6 +46,7 @@ from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
+from dkl.protocols.arrays import Rows
 
 # Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
 _NUMBERS_A_CANDIDATE = 8
@@ -229,9 +230,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             "class sums and losses": sums,
         }
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of finding the landmarks on the sample."""
-        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0))
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of finding the landmarks on the sample."""
+        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0)) / flops_per_second
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, with other frequencies."""

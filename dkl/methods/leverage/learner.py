@@ -33,6 +33,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
 )
 from dkl.methods.updating import Updated
+from dkl.protocols.arrays import Rows
 
 # A system of this size is solved exactly: half a minute and 1 GiB at most.
 EXACT_SIZE = 8_000
@@ -181,10 +182,10 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         driver, problem = self._planned_scoring(dataset)
         return {"candidates": problem.candidates.projection.nbytes, **driver.memory(problem, row_bytes(dataset.source))}
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of the scores, where they come from the kernel matrix of a sample."""
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the scores, where they come from the kernel matrix of a sample."""
         driver, problem = self._planned_scoring(dataset)
-        return driver.driving(problem) if isinstance(driver, RowsDriver) else 0.0
+        return driver.driving(problem) / flops_per_second if isinstance(driver, RowsDriver) else 0.0
 
     @property
     def coherence_(self) -> float:

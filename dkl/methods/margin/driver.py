@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from dkl.kernels.normal_equations import design_rows
 from dkl.methods.frequency_search.peak_search import grown_sample, pair_potentials
+from dkl.methods.frequency_search.search_time import forming_seconds, search_seconds
 from dkl.methods.frequency_search.searched_rows import KEPT_BYTES, SearchedRows
 from dkl.methods.margin.problem import HISTORY, CorrectiveProblem, CorrectiveState
 from dkl.methods.margin.sums import CorrectiveRound, corrective_block
 from dkl.methods.rounds.loop import Rounds, best_round, bordered, reason_to_end
+from dkl.process import usable_cores
 from dkl.protocols.arrays import Rows
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.systems import map_systems, solve_positive, systems_at_once
 
-# Operations of a search for each searched row and point, as timed: ascents, and the dual weights of each round. The
-# second number is of features that do not stay in memory between rounds and are mapped again.
-_SEARCHING, _SEARCHING_ANEW = 2e4, 3.3e4
+# The sample grows where its potentials prove not to be those of all rows: in the mean over the rounds of four fits of a
+# million rows it had .28 to .60 of the rows that it may come to.
+_USUAL_SAMPLE = 0.45
 # The most bytes of one accumulator of a pass: a larger Gram matrix is summed in panels of rows.
 _PANEL_BYTES = 1 << 26
 # With several models each one's Hessian is taken as the one Gram matrix times this factor and the model's mean
@@ -90,12 +93,24 @@ class CorrectiveDriver(Rounds[CorrectiveProblem, CorrectiveState]):
         solved = systems_at_once(problem.n_models, width)
         return {**rows, "chains that climb": ascent, "Gram matrices": (4 + solved) * 8 * width * width}
 
-    def driving(self, problem: CorrectiveProblem, n_rows: int) -> float:
-        """Operations of the searches, from the times of fits on 10,000 to 200,000 searched rows."""
-        searched = min(problem.most_rows, n_rows)
-        kept = self._rows.most_bytes(searched, 0, problem.parts * problem.n_points, problem.dtype)
-        is_kept = problem.parts * problem.n_points * searched * 4 <= kept["features of searched rows"]
-        return (_SEARCHING if is_kept else _SEARCHING_ANEW) * searched * problem.n_points
+    def driving(self, problem: CorrectiveProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the searches, and of the dual weights of the searched rows in each round."""
+        sizes, schedule = planned_sizes(problem), problem.schedule
+        wanted: list[int] = []
+        for size, after in pairwise(sizes):
+            wanted.append(schedule.searched(after - size, sum(wanted)))
+        n_searches = np.count_nonzero(wanted)
+        if not n_searches:
+            return 0.0
+        count = int(np.ceil(max(1.0, schedule.candidates) * sum(wanted) / n_searches))
+        searching = search_seconds(problem.space, few, problem.n_models, count)
+        # features are formed anew with each sample, and in each round where they do not stay in memory
+        rows = min(n_rows, max(problem.sample_rows, round(_USUAL_SAMPLE * problem.most_rows)))
+        width, mean = problem.parts * problem.n_points, float(np.mean(sizes)) / problem.n_points
+        kept = self._rows.most_bytes(rows, 0, width, problem.dtype)["features of searched rows"]
+        every = schedule.sample_rounds if 4 * width * rows <= kept else 1
+        forming = forming_seconds(problem.space.feature_map(problem.space.start(problem.n_points, 0)), few)
+        return n_searches * rows * (searching + mean * forming / every) / usable_cores()
 
     def plan(self, problem: CorrectiveProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """The largest pass of rounds up to half the final size, and of later ones; halved steps are not counted."""

@@ -36,6 +36,7 @@ from dkl.methods.steps.atoms import (
     with_atoms,
     with_first_atoms,
 )
+from dkl.protocols.arrays import Rows
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record, RowSample
 from dkl.solvers.block_pivoting import signed_minimum
 from dkl.solvers.systems import solve_positive
@@ -99,8 +100,8 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         rounds = _most_rounds(problem) + problem.patience + problem.settling
         return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
 
-    def driving(self, problem: RoundsProblem, n_rows: int) -> float:
-        """Operations of rounds in memory: refits at a third of the cost of the largest, searches at half of it."""
+    def driving(self, problem: RoundsProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
+        """Seconds of rounds in memory: refits at a third of the cost of the largest, searches at half of it."""
         if not problem.in_memory:
             return 0.0
         refit, search = (
@@ -108,7 +109,7 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
             for record in _largest_records(problem)
         )
         begins = _BEGINS * min(problem.search_rows, n_rows) * problem.n_columns
-        return begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)
+        return (begins + _PACE * _most_rounds(problem) * (refit / 3.0 + search / 2.0)) / flops_per_second
 
     def _sample(self, problem: RoundsProblem, state: RoundsState) -> RowSample | None:
         if state.phase != "sample" and not problem.dictionaries:

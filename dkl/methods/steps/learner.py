@@ -25,6 +25,7 @@ from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, firs
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.atoms import with_atoms
+from dkl.protocols.arrays import Rows
 from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
@@ -175,9 +176,10 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         """Bytes of the rows in memory, the systems and the histograms."""
         return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
 
-    def planned_driving(self, dataset: Dataset) -> float:
-        """Operations of the rounds if they run on rows in memory."""
-        return self.bags * RoundsDriver().driving(self._problem(dataset, None, 0), dataset.n_rows)
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the rounds if they run on rows in memory."""
+        problem = self._problem(dataset, None, 0)
+        return self.bags * RoundsDriver().driving(problem, dataset.n_rows, few, flops_per_second)
 
     def planned_features(self, dataset: Dataset) -> int:
         """Atoms at most, over all repetitions."""
