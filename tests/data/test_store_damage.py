@@ -200,6 +200,16 @@ def test_splits_that_are_lost_are_said_and_drawn_again_they_are_back(store: Path
     assert contents(open_dataset(store)) == truth
 
 
+def test_splits_under_the_name_of_other_splits_are_refused(tmp_path: Path) -> None:
+    ds = create_dataset(tmp_path / "rows.zarr", rows(30), labels(30))
+    ds.split({"train": 0.5, "test": 0.5}, name="one")
+    ds.split({"train": 0.5, "test": 0.5}, name="other", seed=1)
+    for old, new in (("one", "aside"), ("other", "one"), ("aside", "other")):
+        (tmp_path / "rows.zarr/splits" / old).rename(tmp_path / "rows.zarr/splits" / new)
+    with pytest.raises(CorruptChunkError, match=r"rows\.zarr/splits/one' were written as the set 'other'"):
+        open_dataset(tmp_path / "rows.zarr")
+
+
 @pytest.mark.parametrize("fault", RECORD_FAULTS, ids=lambda fault: fault.__name__)
 def test_a_store_without_its_own_record_does_not_open(store: Path, fault) -> None:
     fault(store)

@@ -66,6 +66,7 @@ def write_split(
                 arrays["class_weights"] = split.class_weights
             write_arrays(staging.group.create_group("manifest"), arrays)
             facts: dict[str, Any] = {"kind": "splits", "names": list(split.names), "codes": split.digest}
+            facts["set"] = name
             facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
             facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
             facts["node_digests"] = staging.location.node_digests(_nodes(arrays))
@@ -114,6 +115,13 @@ def _facts(location: Location) -> dict[str, Any] | None:
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("state") != "complete" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of the splits {location.place} is not what was written; {remedy}")
+    # Sets of the first releases do not say their name.
+    name = location.url.rpartition("/")[2]
+    if facts.get("set", name) != name:
+        raise CorruptChunkError(
+            f"the splits {location.place} were written as the set {facts['set']!r}: its folder has another name now; "
+            "give it back its name"
+        )
     return facts
 
 
