@@ -394,6 +394,12 @@ FILES = [
         ValueError,
         ("NUL", "'c\\x00'", "rename"),
     ),
+    Case(
+        "half of a pair of surrogates in a name of a frame",
+        lambda f: create(f, frame(c=1.0).set_axis(pd.Index([*frame(), "c\ud800"], dtype=object), axis=1), Y),
+        ValueError,
+        ("no Unicode text", "'c\\ud800'", "rename"),
+    ),
     Case("blank lines alone", lambda f: ingest(f, "\n\n\n", target="y"), ValueError, ("input.csv", "blank")),
     Case(
         "gzip data under another name",

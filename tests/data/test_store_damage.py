@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +200,16 @@ def test_splits_that_are_lost_are_said_and_drawn_again_they_are_back(store: Path
     assert contents(open_dataset(store)) == truth
 
 
+def test_splits_under_the_name_of_other_splits_are_refused(tmp_path: Path) -> None:
+    ds = create_dataset(tmp_path / "rows.zarr", rows(30), labels(30))
+    ds.split({"train": 0.5, "test": 0.5}, name="one")
+    ds.split({"train": 0.5, "test": 0.5}, name="other", seed=1)
+    for old, new in (("one", "aside"), ("other", "one"), ("aside", "other")):
+        (tmp_path / "rows.zarr/splits" / old).rename(tmp_path / "rows.zarr/splits" / new)
+    with pytest.raises(CorruptChunkError, match=r"rows\.zarr/splits/one' were written as the set 'other'"):
+        open_dataset(tmp_path / "rows.zarr")
+
+
 @pytest.mark.parametrize("fault", RECORD_FAULTS, ids=lambda fault: fault.__name__)
 def test_a_store_without_its_own_record_does_not_open(store: Path, fault) -> None:
     fault(store)
@@ -338,3 +350,113 @@ def test_a_flip_of_any_byte_of_the_metadata_of_an_array_is_found(store: Path) ->
                 check(file)
             file.write_bytes(before)
     assert open_dataset(store).verify() == []
+
+
+def all_kinds(n: int, start: int = 0) -> pd.DataFrame:
+    """A table with two columns of codes and one of free text."""
+    i, rng = np.arange(start, start + n), np.random.default_rng(start)
+    notes = [" ".join(f"word{number}" for number in rng.choice(40, 9)) for _ in i]
+    return coded(n, start).assign(street=[f"street {number:02d}" for number in i * 7 % 41], note=notes)
+
+
+@pytest.fixture(scope="module")
+def all_arrays(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[object]]:
+    """A store with every kind of array (codes, weights, groups, texts, splits, versions), one of shards; their rows."""
+    path = tmp_path_factory.mktemp("arrays") / "rows.zarr"
+    i = np.arange(120)
+    told = {"sample_weight": weights(120), "groups": i % 9}
+    ds = create_dataset(path, all_kinds(120), labels(120), rows_a_block=50, **told).split({"train": 0.6, "test": 0.4})
+    more = {"sample_weight": weights(8, 120), "groups": i[:8]}
+    ds.append(all_kinds(8, 120), labels(8, 120), split="train", **more).drop([0, 10])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dkl.data.store.block_arrays._MANY_BLOCKS", 2)
+        patched.setattr("dkl.data.store.block_arrays._MOST_IN_A_SHARD", 2)
+        sharded = path.parent / "sharded.zarr"
+        create_dataset(sharded, rows(200), labels(200), rows_a_block=50).split({"train": 0.6})
+    return {path: read_all(path), sharded: read_all(sharded)}
+
+
+def chunk_shape(node: dict, *shape: int) -> None:
+    node["chunk_grid"]["configuration"]["chunk_shape"] = list(shape)
+
+
+def enlarge(node: dict) -> None:
+    """One chunk of eight terabytes or more."""
+    node["shape"][0] = 10**12
+    chunk_shape(node, *node["shape"])
+
+
+METADATA_EDITS: dict[str, Callable[[dict], object]] = {
+    "a row more": lambda node: node["shape"].__setitem__(0, node["shape"][0] + 1),
+    "a row less": lambda node: node["shape"].__setitem__(0, node["shape"][0] - 1),
+    "an axis more": lambda node: (node["shape"].append(1), chunk_shape(node, *node["shape"])),
+    "a huge shape": lambda node: node["shape"].__setitem__(0, 10**12),
+    "a huge chunk": lambda node: chunk_shape(node, 10**12, *node["shape"][1:]),
+    "a huge chunk of a huge shape": enlarge,
+    "chunks of a row": lambda node: chunk_shape(node, *([1] * len(node["shape"]))),
+    "another grid": lambda node: node["chunk_grid"].update(name="rectilinear"),
+    "another dtype of the same bytes": lambda node: node.update(
+        data_type={"float32": "int32", "float64": "int64", "int64": "float64", "uint32": "float32"}.get(
+            node["data_type"], "int8"
+        )
+    ),
+    "a dtype that is none": lambda node: node.update(data_type="nothing"),
+    "the other order of bytes": lambda node: node["codecs"].__setitem__(
+        0, {"name": "bytes", "configuration": {"endian": "big"}}
+    ),
+    "a codec more": lambda node: node["codecs"].append({"name": "gzip", "configuration": {"level": 1}}),
+    "no codecs": lambda node: node.update(codecs=[]),
+    "another fill value": lambda node: node.update(fill_value=3),
+    "another place of chunks": lambda node: node["chunk_key_encoding"]["configuration"].update(separator="."),
+    "attributes": lambda node: node.update(attributes={"scale_factor": 2.0, "add_offset": 1.0}),
+    "a field more": lambda node: node.update(more={"must_understand": False}),
+    "a field more that must be understood": lambda node: node.update(more=1),
+    "no shape": lambda node: node.pop("shape"),
+    "a group": lambda node: node.update(node_type="group"),
+}
+
+
+def read_all(store: Path) -> list[object]:
+    """What users see, and the directions of free text, groups and other columns of the rows."""
+    ds = open_dataset(store)
+    source, names = ds.source, tuple(ds.schema.row_columns)
+    blocks = [source.reader().load(source.ticket(i), names) for i in range(source.n_blocks)]
+    directions = getattr(ds.encoding, "directions", ())
+    return [*contents(ds), [[block.columns[name].tolist() for name in names] for block in blocks], repr(directions)]
+
+
+@pytest.mark.parametrize("edit", METADATA_EDITS)
+def test_metadata_of_an_array_that_was_changed_is_named_and_gives_no_other_rows(
+    edit: str, all_arrays: dict[Path, list[object]]
+) -> None:
+    mixed, sharded = all_arrays
+    arrays = [(mixed, name) for name in ("X", "y", "sample_weight", "row_id", "group", "texts/0-1-components")]
+    arrays += [(mixed, f"manifest/{name}") for name in ("rows", "weights", "class_weights", "digest-X")]
+    arrays += [(mixed, f"splits/split/{name}") for name in ("codes", "manifest/rows", "manifest/digests")]
+    arrays += [(mixed, f"versions/{name}") for name in ("000001/X", "000001/manifest/digest-X", "000002/rows/kept")]
+    arrays += [(sharded, name) for name in ("X", "row_id", "manifest/digest-X", "splits/split/codes")]
+    # in turn: each array meets a third of the edits
+    for store, array in arrays[list(METADATA_EDITS).index(edit) % 3 :: 3]:
+        file = store / array / "zarr.json"
+        before = file.read_bytes()
+        node = json.loads(before)
+        METADATA_EDITS[edit](node)
+        assert node != json.loads(before)
+        file.write_text(json.dumps(node))
+        tracemalloc.start()
+        try:
+            found: list[str] = []
+            try:
+                found = open_dataset(store).verify()
+            except StoreError as error:
+                found = [str(error)]
+            try:
+                assert read_all(store) == all_arrays[store], array
+            except StoreError as error:
+                found.append(str(error))
+            assert any(array.rpartition("/")[2] + "/zarr.json'" in sentence for sentence in found), (array, found)
+            # directions of texts are the largest array: 256 KiB
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20, array
+        finally:
+            tracemalloc.stop()
+            file.write_bytes(before)

@@ -83,7 +83,7 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     twice = repeated(names)
     if twice:
         raise ValueError(f"column names must differ; found more than once: {twice}")
-    check_names_hold_no_nul(names)
+    check_names_can_be_written(names)
     if isinstance(frame, pa.Table):
         return frame
     if hasattr(frame, "iloc") and hasattr(frame, "columns"):
@@ -105,11 +105,14 @@ def array_table(rows: np.ndarray) -> pa.Table:
     return pa.table({f"column {place}": np.ascontiguousarray(column) for place, column in enumerate(rows.T)})
 
 
-def check_names_hold_no_nul(names: Iterable[str]) -> None:
-    """Raise a ValueError for a name with a NUL character, which other programs take for its end."""
-    wrong = [name for name in names if "\0" in name]
-    if wrong:
-        raise ValueError(f"column names hold a NUL character: {spoken_names(wrong)}; rename them")
+def check_names_can_be_written(names: Iterable[str]) -> None:
+    """Raise a ValueError for a name with a NUL character, where other programs end it, or that is no Unicode text."""
+    names = list(names)
+    half = [name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name)]
+    nul = [name for name in names if "\0" in name]
+    for wrong, what in ((nul, "a NUL character"), (half, "half of a pair of surrogates, which is no Unicode text")):
+        if wrong:
+            raise ValueError(f"column names hold {what}: {spoken_names(wrong)}; rename them")
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -138,7 +138,7 @@ class TableRows:
         if choices.time is not None:
             self._together.append(TogetherColumn(choices.time, "time"))
         self._refused: set[str] = set()
-        self._dropped = 0
+        self._dropped = self._weightless = 0
         # the first row of each file that was read so far, and the file
         self._starts: list[tuple[int, str]] = []
         self._cut_short = False
@@ -156,8 +156,8 @@ class TableRows:
         row = further = 0
         try:
             for table, n_bytes in file_tables(self._files, self._reader, self._schema, self._starts):
-                # rows that are left out are not there for what is learned of the others, and keep their numbers
-                kept = self._with_target(table, row)
+                # rows that are left out are not there for what is learned of the others, which keep their numbers
+                kept = self._counted(self._with_target(table, row), row)
                 row += table.num_rows
                 if not kept.num_rows:
                     continue
@@ -199,10 +199,32 @@ class TableRows:
         self._dropped += table.num_rows - kept.num_rows
         return kept
 
+    def _counted(self, table: pa.Table, row: int) -> pa.Table:
+        """The rows whose weight is above 0, with their numbers as `ROW`; all rows where there are no weights."""
+        weight = self._weight
+        if weight is None or weight.name in self._refused:
+            return table
+        self._refused.add(weight.name)
+        with self._problems.collected():
+            counts = weight.add(table.column(weight.name))
+            # a column is looked at up to the first thing that is wrong with it
+            self._refused.remove(weight.name)
+            self._weightless += int(np.count_nonzero(~counts))
+            if ROW not in table.column_names:
+                table = table.append_column(ROW, pa.array(np.arange(row, row + table.num_rows)))
+            table = table.filter(pa.array(counts))
+        return table
+
+    @property
+    def _left_out(self) -> str:
+        """The rows that are not counted where an error names a row, as a part of a sentence."""
+        left_out = {"have no target": self._dropped, "have a weight of 0": self._weightless}
+        return " and ".join(f"the {n:,} that {why}" for why, n in left_out.items() if n)
+
     def _add_file(self, error: ValueError | TypeError) -> None:
         """Name the file of a row, and its number there, in an error that names a row of the input."""
         # rows that were left out are not counted in what errors name
-        if not isinstance(error, RowError) or self._dropped or not self._starts or hasattr(error, "__notes__"):
+        if not isinstance(error, RowError) or self._left_out or not self._starts or hasattr(error, "__notes__"):
             return
         first, name = max(start for start in self._starts if start[0] <= error.row)
         error.add_note(f"at '{name}', row {error.row - first + 1}{self._after}")
@@ -219,19 +241,12 @@ class TableRows:
         features = table.select(self._features)
         seen = table_statistics(features, categorical=self._choices.categorical, names=self._names, first_row=row)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
-        counted = None
-        for summary in (self._weight, self._target, self.split, *self._together):
+        for summary in (self._target, self.split, *self._together):
             if summary is None or summary.name in self._refused:
                 continue
             self._refused.add(summary.name)
             with self._problems.collected():
-                column = table.column(summary.name)
-                if isinstance(summary, WeightSummary):
-                    counted = summary.add(column)
-                elif isinstance(summary, TargetSummary):
-                    summary.add(column, counted)
-                else:
-                    summary.add(column)
+                summary.add(table.column(summary.name))
                 # a column is looked at up to the first thing that is wrong with it
                 self._refused.remove(summary.name)
 
@@ -246,11 +261,11 @@ class TableRows:
         try:
             schema = self._decided_schema(self._problems)
         except (ValueError, TypeError) as error:
-            if self._dropped:
-                error.add_note(f"rows are counted without the {self._dropped:,} that have no target")
+            if self._left_out:
+                error.add_note(f"rows are counted without {self._left_out}")
             raise
         if self._dropped:
-            rows = self._dropped + (0 if self._seen is None else self._seen.rows)
+            rows = self._dropped + self._weightless + (0 if self._seen is None else self._seen.rows)
             say_dropped(self._dropped, rows, str(self._choices.target))
         return schema
 
@@ -261,8 +276,10 @@ class TableRows:
                 with problems.collected():
                     decide_rule(column, self._choices.missing)
             problems.raise_all("the files were not read further")
-        if self._seen is None and self._dropped:
+        if self._seen is None and self._dropped and not self._weightless:
             say_dropped(self._dropped, self._dropped, str(self._choices.target))
+        if self._seen is None and self._weight is not None and self._weightless:
+            self._weight.check()
         if self._seen is None:
             raise ValueError(f"the input has no rows: {[file.name for file in self._files]}")
         target = None
@@ -344,7 +361,7 @@ class TableRows:
         if self._weight is not None:
             weight = table.column(self._weight.name).cast(pa.float64()).to_numpy()
         if self.split is not None:
-            self.split.place(table.column(self.split.name), weight)
+            self.split.place(table.column(self.split.name))
         columns = {column.role: column.codes(table.column(column.name)) for column in self._together}
         return X, y, weight, table.column(ROW).to_numpy(), columns
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dkl.data.checks import spoken_names
 from dkl.data.columns.numbers import UsualMark
-from dkl.data.ingest.columns import check_kinds, check_names_hold_no_nul, column_kind, plain, plain_type, repeated
+from dkl.data.ingest.columns import check_kinds, check_names_can_be_written, column_kind, plain, plain_type, repeated
 from dkl.data.ingest.dates import zone_of
 from dkl.data.ingest.paths import InputFile
 from dkl.errors import Problems, located, users_level
@@ -175,7 +175,7 @@ def _check_names(probe: Probe, first: Probe) -> None:
     if twice:
         raise ValueError(f"'{probe.file.name}' has several columns named {twice}; rename them")
     with located(f"'{probe.file.name}'"):
-        check_names_hold_no_nul(names)
+        check_names_can_be_written(names)
     for description, columns in (
         ("lacks the columns", _without(first.schema.names, names)),
         ("has columns of its own:", _without(names, first.schema.names)),

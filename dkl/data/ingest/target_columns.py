@@ -358,11 +358,11 @@ class SplitColumn:
         """A sentence on splits whose names may mean the same."""
         return alike_names(f"split column '{self.name}'", self._names)
 
-    def place(self, column: pa.ChunkedArray, weight: np.ndarray | None) -> None:
-        """Note the splits of rows in their final order; rows of weight 0 are in none."""
+    def place(self, column: pa.ChunkedArray) -> None:
+        """Note the splits of rows in their final order."""
         names = pa.array(sorted(self._names), pa.string())
         codes = pc.index_in(texts(column), value_set=names).to_numpy().astype(np.uint8)
-        self._codes.append(codes if weight is None else codes[weight > 0])
+        self._codes.append(codes)
 
     def masks(self) -> dict[str, np.ndarray]:
         """For each split whether a row is in it: bool (n_rows,), all rows having been placed."""

@@ -206,6 +206,22 @@ class Location:
             crc = google_crc32c.extend(crc, text)
         return f"{crc:08x}"
 
+    def node_digests(self, names: Iterable[str]) -> dict[str, str]:
+        """The digest of each of the metadata files of the zarr nodes `names`, by which `damaged_nodes` names files."""
+        return {name: self.nodes_digest([name]) for name in sorted(names)}
+
+    def damaged_nodes(self, digests: Mapping[str, str]) -> str:
+        """The metadata files that are not those of `node_digests`, as a part of a sentence; empty where all are."""
+        damaged = []
+        for name, digest in digests.items():
+            try:
+                if self.nodes_digest([name]) == digest:
+                    continue
+            except (OSError, StoreError):  # absent, a folder, a pipe
+                pass
+            damaged.append(f"'{name}/zarr.json'")
+        return "" if not damaged else f"{' and '.join(damaged)} of {self.place} is not what was written"
+
     def folders(self) -> list[str]:
         """Names of the folders here, hidden ones left out; none where there is nothing."""
         if self.is_local:

@@ -19,6 +19,8 @@ from dkl.protocols.block import Block
 
 GROUP = "manifest"
 _DIGEST = "digest-"
+# Bytes that a small array may take in memory, or so many times those of its files: zstd makes one of 32,700 zeros.
+_ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 40_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +106,16 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
     Raises
     ------
     StoreError
-        Their digest is another.
+        Their digest is another, or their metadata asks for more memory than any writer has filled.
     """
     named: Any = list(group.arrays())  # type: ignore[union-attr]
+    for name, array in named:
+        in_one = tuple(max(n, 1) for n in array.shape)
+        if array.chunks != in_one or array.shards is not None:
+            raise StoreError(f"the metadata of '{name}' has chunks of {array.chunks}; {in_one} were written")
+        # looked at for large ones alone: their files are listed, which takes a request where they are far away
+        if array.nbytes > _ALLOWED_BYTES and array.nbytes > _ALLOWED_RATIO * array.nbytes_stored():
+            raise StoreError(f"the metadata of '{name}' asks for {array.nbytes:,} bytes, and its files hold fewer")
     read = {name: direct_rows(DirectChunks.of(array), 0, array.shape[0]) for name, array in named}
     direct = {name: values for name, values in read.items() if values is not None}
     if arrays_digest(direct) == digest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import threading
 from collections import OrderedDict
@@ -103,6 +104,13 @@ def _what_else(location: Location) -> str:
     return f"{named} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
 
 
+def text_nodes(schema: Schema) -> list[str]:
+    """The zarr nodes of the directions of free text."""
+    from dkl.data.columns.free_text import stored_arrays
+
+    return [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(schema.encoding.directions))]
+
+
 class OpenStore:
     """A dataset that this process has open: metadata and manifest in memory, arrays opened when first used."""
 
@@ -114,7 +122,8 @@ class OpenStore:
         with self.reading("the metadata"):
             codecs = [name for array in self.facts["arrays"].values() for name in array["codecs"]]
             counts = [self.facts[name] for name in ("format", "rows_a_block", "stored_nbytes")]
-            has_texts = all(isinstance(text, str) for text in (self.token, *codecs))
+            nodes = self.facts.get("node_digests", {})
+            has_texts = all(isinstance(text, str) for text in (self.token, *codecs, *nodes, *nodes.values()))
             if not has_texts or not all(type(count) is int and count > 0 for count in counts):
                 raise ValueError("a fact is of another type, or smaller, than any writer leaves")
             # Stores without groups and times have no word of them.
@@ -140,7 +149,8 @@ class OpenStore:
 
     def reading(self, what: str) -> Reading:
         """What is read inside is not what was written, or is not there any more, where reading it fails."""
-        return Reading(f"{what} of {self.location.place}", self.location, self.token)
+        nodes = self.facts.get("node_digests", {})
+        return Reading(f"{what} of {self.location.place}", self.location, self.token, nodes)
 
     def array(self, name: str) -> zarr.Array:
         """One array, compared with what was written."""
@@ -149,7 +159,8 @@ class OpenStore:
                 array: Any = self.group[stored_path(name)]
                 wanted = self.facts["arrays"][name]
                 stored = {"dtype": array.dtype.str, "shape": list(array.shape), "chunks": list(array.chunks)}
-                if any(stored[fact] != wanted[fact] for fact in stored):
+                stored["shards"] = None if array.shards is None else list(array.shards)
+                if any(stored[fact] != wanted.get(fact) for fact in stored):
                     raise ValueError(f"expected {wanted}, found {stored}")
             self._chunks[name] = DirectChunks.of(array)
             self._arrays[name] = array
@@ -240,16 +251,11 @@ class OpenStore:
             if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
                 raise ValueError("a file 'zarr.json' is not what was written")
             of_texts = self.facts.get("text_nodes")
-            if of_texts and self.location.nodes_digest(self._text_nodes()) != of_texts:
-                raise ValueError("a file 'zarr.json' of the free text is not what was written")
+            if of_texts and self.location.nodes_digest(text_nodes(self.schema)) != of_texts:
+                raise ValueError(f"a file 'zarr.json' of the free text in '{TEXTS}' is not what was written")
             of_columns = self.facts.get("row_column_nodes")
             if of_columns and self.location.nodes_digest(row_column_nodes(self.schema)) != of_columns:
                 raise ValueError("a file 'zarr.json' of the groups or the times is not what was written")
-
-    def _text_nodes(self) -> list[str]:
-        from dkl.data.columns.free_text import stored_arrays
-
-        return [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(self.schema.encoding.directions))]
 
     def check_csr(self) -> None:
         """Compare what only readers of the CSR layout use: its attributes and the last pointer.
@@ -290,11 +296,12 @@ def stored_path(name: str) -> str:
 class Reading:
     """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type.
 
-    Where the store was moved, deleted or replaced meanwhile, that is said instead.
+    Where the store was moved, deleted or replaced meanwhile, that is said instead; metadata files that are not those
+    of `nodes` (`Location.node_digests`) are named.
     """
 
-    def __init__(self, what: str, location: Location, token: str) -> None:
-        self.what, self.location, self.token = what, location, token
+    def __init__(self, what: str, location: Location, token: str, nodes: Mapping[str, str] | None = None) -> None:
+        self.what, self.location, self.token, self.nodes = what, location, token, nodes or {}
 
     def __enter__(self) -> None:
         return None
@@ -305,12 +312,14 @@ class Reading:
         if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
             return
         self._check_still_there(error)
-        if isinstance(error, StoreError):
-            return
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        # a codec that a chunk was not made by may say so with an OSError
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
             error.add_note(f"at {self.what}")
             return
-        raise CorruptChunkError(f"{self.what} cannot be read: {error}") from error
+        damaged = self.location.damaged_nodes(self.nodes)
+        if isinstance(error, StoreError) and not damaged:
+            return
+        raise CorruptChunkError(f"{self.what} cannot be read: {error}{damaged and f'; {damaged}'}") from error
 
     def _check_still_there(self, error: Exception) -> None:
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,9 +65,11 @@ def write_split(
             if split.class_weights is not None:
                 arrays["class_weights"] = split.class_weights
             write_arrays(staging.group.create_group("manifest"), arrays)
-            facts = {"kind": "splits", "names": list(split.names), "codes": split.digest}
+            facts: dict[str, Any] = {"kind": "splits", "names": list(split.names), "codes": split.digest}
+            facts["set"] = name
             facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
             facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
+            facts["node_digests"] = staging.location.node_digests(_nodes(arrays))
             staging.commit({**facts, "digest": json_digest(facts)})
     except OSError as error:
         # Where splits cannot be written, they need not be; another set of that name is another matter.
@@ -111,6 +115,13 @@ def _facts(location: Location) -> dict[str, Any] | None:
     kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
     if facts.get("state") != "complete" or json_digest(kept) != facts.get("digest"):
         raise CorruptChunkError(f"the metadata of the splits {location.place} is not what was written; {remedy}")
+    # Sets of the first releases do not say their name.
+    name = location.url.rpartition("/")[2]
+    if facts.get("set", name) != name:
+        raise CorruptChunkError(
+            f"the splits {location.place} were written as the set {facts['set']!r}: its folder has another name now; "
+            "give it back its name"
+        )
     return facts
 
 
@@ -140,7 +151,8 @@ def whole_split(location: Location) -> SplitSet:
         raise CorruptChunkError(f"the splits {location.place} are half-written; split again with overwrite=True")
     split = _split_set(location, facts)
     if location.nodes_digest(_nodes(_manifest(location, facts))) != facts["nodes"]:
-        raise CorruptChunkError(f"a file 'zarr.json' of the splits {location.place} is not what was written")
+        damaged = location.damaged_nodes(facts.get("node_digests", {}))
+        raise CorruptChunkError(damaged or f"a file 'zarr.json' of the splits {location.place} is not what was written")
     return split
 
 
@@ -153,12 +165,11 @@ def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray
     """The counts of each block and the digests of its codes, checked; whatever decoding raises means damage."""
     try:
         return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
-    except OSError as error:
-        if not isinstance(error, FileNotFoundError):
-            raise
-        raise CorruptChunkError(f"the manifest of the splits {location.place} is missing: {error}") from error
     except Exception as error:
-        raise CorruptChunkError(f"the manifest of the splits {location.place} is not what was written") from error
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
+            raise
+        fault = location.damaged_nodes(facts.get("node_digests", {})) or str(error)
+        raise CorruptChunkError(f"the manifest of the splits {location.place} cannot be read: {fault}") from error
 
 
 class StoredCodeReader:
@@ -183,7 +194,7 @@ class StoredCodeReader:
         self._check_still_there()
         facts = _facts(self._location) or {}
         self._digests = _manifest(self._location, facts)["digests"]
-        self._codes: Any = self._location.group(read_only=True)["codes"]
+        self._nodes: dict[str, str] = facts.get("node_digests", {})
         self._rows = rows_a_block
 
     def _check_still_there(self) -> None:
@@ -206,8 +217,21 @@ class StoredCodeReader:
             They are not what was written.
         """
         start = index * self._rows
-        codes = np.asarray(self._codes[start : start + n_rows])
-        if block_digest(index, codes) != self._digests[index]:
-            self._check_still_there()
-            raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
-        return codes
+        try:
+            codes = np.asarray(self._codes[start : start + n_rows])
+            if block_digest(index, codes) == self._digests[index]:
+                return codes
+            fault = "its digest is not the one in the manifest: a chunk is missing, damaged or misplaced"
+        except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
+                raise
+            fault = str(error)
+        self._check_still_there()
+        raise ValueError(self._location.damaged_nodes(self._nodes) or fault)
+
+    @cached_property
+    def _codes(self) -> Any:
+        # compared before any chunk is decoded: damaged metadata may ask for any memory
+        if damaged := self._location.damaged_nodes({"codes": self._nodes["codes"]} if "codes" in self._nodes else {}):
+            raise CorruptChunkError(damaged)
+        return self._location.group(read_only=True)["codes"]

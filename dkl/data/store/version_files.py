@@ -306,6 +306,7 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
         whole = {**written, "token": staging.token, **facts}
         # The metadata files of the arrays have no checksum of their own.
         whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
+        whole["node_digests"] = staging.location.node_digests(_drop_nodes(record))
         staging.commit({**whole, "digest": json_digest(whole)})
 
 
@@ -316,7 +317,7 @@ def _drop_nodes(record: Record) -> list[str]:
 
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
     """A record of dropped rows, checked against the digest in its facts."""
-    with Reading(f"the dropped rows of {place.place}", place, facts["token"]):
+    with Reading(f"the dropped rows of {place.place}", place, facts["token"], facts.get("node_digests")):
         return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
 
 
@@ -334,4 +335,7 @@ def check_version(location: Location, number: int, token: str) -> None:
         record = _read_drop(place, facts)
         # Records of the first releases have no digest of their nodes.
         if "nodes" in facts and place.nodes_digest(_drop_nodes(record)) != facts["nodes"]:
-            raise CorruptChunkError(f"a file 'zarr.json' of the dropped rows {place.place} is not what was written")
+            damaged = place.damaged_nodes(facts.get("node_digests", {}))
+            raise CorruptChunkError(
+                damaged or f"a file 'zarr.json' of the dropped rows {place.place} is not what was written"
+            )

@@ -28,7 +28,7 @@ from dkl.data.store.digests import arrays_digest, json_digest
 from dkl.data.store.growing import WritingThreads
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import BlockFacts, ManifestDraft, node_names, row_column_nodes, write_arrays
-from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS
+from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS, text_nodes
 from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.version import __version__
@@ -295,6 +295,9 @@ class DatasetWriter:
             **texts,
             **self._further,
         }
+        nodes = [*node_names(self.schema, manifest), *row_column_nodes(self.schema)]
+        nodes += text_nodes(self.schema) if texts else []
+        facts["node_digests"] = self._writing.location.node_digests(nodes)
         # The digest covers everything that readers rely on, the token among it.
         facts["token"] = self._writing.token
         facts["digest"] = json_digest(facts)
@@ -307,7 +310,7 @@ class DatasetWriter:
             return {}
         arrays = stored_arrays(directions)
         write_arrays(self._writing.group.create_group(TEXTS), arrays)
-        nodes = self._writing.location.nodes_digest([TEXTS, *(f"{TEXTS}/{name}" for name in arrays)])
+        nodes = self._writing.location.nodes_digest(text_nodes(self.schema))
         return {"texts": arrays_digest(arrays), "text_nodes": nodes}
 
     def _row_column_facts(self) -> dict[str, Any]:
