@@ -481,15 +481,17 @@ class Staging:
 
     def clear(self) -> None:
         """Give up the pieces that are free."""
-        import cupy
-
         with self._changed:
             while self._fetched and self._fetched[0][0].done:
                 self._free.append(self._fetched.popleft()[1])
-            self._n_pieces -= len(self._free)
+            given = len(self._free)
+            self._n_pieces -= given
             self._free.clear()
-        # CuPy keeps what it is given back, pinned, for the next one who asks
-        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        if given:
+            import cupy
+
+            # CuPy keeps what it is given back, pinned, for the next one who asks
+            cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
 STAGING = Staging()
