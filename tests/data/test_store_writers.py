@@ -532,7 +532,7 @@ def before_a_fault(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict
     folder = tmp_path_factory.mktemp("before")
     make(folder / "rows.zarr").split({"train": 0.5, "test": 0.5})
     open_dataset(folder / "rows.zarr").append(X[:4] + 50, split=())
-    public = create_dataset(folder.parent / "public.zarr", X, np.arange(25) % 2)
+    public = create_dataset(tmp_path_factory.mktemp("public") / "rows.zarr", X, np.arange(25) % 2)
     models = [dkl.RandomFeatures(n_features=n, random_state=0).fit(X) for n in (8, 12)]
     learners = [dkl.AlignedFeatures(n_candidates=n, n_features=4, random_state=0) for n in (20, 30)]
     agreed = [dkl.agree(learner, public, {"north": 2, "south": 1}) for learner in learners]
