@@ -43,8 +43,8 @@ from dkl.registry import learner_keys
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# What the process of the fit may hold: 302 MB while it loaded its libraries, and 345 MB at most, were seen. If other
-# versions of the libraries hold so much more that 400 MB are refused, the fit is made again within 500 MB.
+# Bytes that the process of the fit may hold: it was seen to hold 302 MB with its libraries and 345 MB while it fitted.
+# Where its libraries alone hold so much that the fit is refused within the first limit, it is made within the second.
 WAVES, MEMORY_LIMITS = "100 searched waves", ("400 MB", "500 MB")
 # Made rows: ten columns, two classes. An SVM is fitted to so few that it takes a second, to tell how its time grows.
 MADE_ROWS, SVM_ROWS, TESTED = (3_000, 30_000, 300_000), (4_000, 8_000, 16_000), 20_000

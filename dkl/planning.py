@@ -50,8 +50,10 @@ _COLUMN_S, _NEW_COLUMNS_S = 5e-3, 1e-2
 _LONG_S, _CHEAPER = 3_600.0, 0.5
 # Blocks that a plan reads to measure the speed of reading: two, and up to four until a quarter of a second is over.
 _LEAST_READS, _MOST_READS, _READING_S = 2, 4, 0.25
-# Rows that a search is timed on, and numbers of dense ones, so that it takes some tenths of a second.
-_MADE_ROWS, _MADE_NUMBERS = (256, 8_192), 1 << 21
+# Numbers of the rows that a search is timed on, 8 MiB, and these rows at most: it takes some tenths of a second.
+_MADE_NUMBERS, _MADE_ROWS = 1 << 21, 8_192
+# Sparse rows that it is timed on at least, since most of a row's columns cost them nothing.
+_SPARSE_ROWS = 256
 # (m, n, k) of the product that is timed: large enough for full speed, and done in milliseconds.
 _TRIAL_SHAPE = (512, 1_024, 512)
 
@@ -559,10 +561,10 @@ def _one_block(rows: Dataset) -> tuple[Block | None, float]:
 def _made_rows(rows: Dataset, block: Block | None) -> Rows:
     """A few made rows of length 1, float32, of as many columns as those of the dataset, and as sparse."""
     draw, d = np.random.default_rng(0), rows.n_columns
-    n = int(np.clip(_MADE_NUMBERS // max(d, 1), *_MADE_ROWS))
+    n = min(max(_MADE_NUMBERS // max(d, 1), 1), _MADE_ROWS)
     if block is None or not sparse.issparse(block.X):
         return normalize(draw.standard_normal((n, d), dtype=np.float32), copy=False)
-    some = sparse.csr_array(block.X)[:n]
+    some = sparse.csr_array(block.X)[: max(n, _SPARSE_ROWS)]
     values = draw.standard_normal(some.nnz, dtype=np.float32)
     return normalize(sparse.csr_array((values, some.indices, some.indptr), shape=some.shape), copy=False)
 

@@ -591,7 +591,7 @@ class Symbol:
 
 
 def graph_input(name: str, width: int, dtype: DTypeLike) -> Symbol:
-    """A matrix of so many columns that the graph is given."""
+    """The input `name` of a graph: a matrix of any number of rows and `width` columns, of a dtype."""
     return Symbol("", [], (ROWS, width), np.dtype(dtype), name=name)
 
 
@@ -656,7 +656,7 @@ class SymbolNamespace:
         return Symbol("MatMul", [x, matrix], (x.shape[0], matrix.shape[1]), x.dtype)
 
     def where(self, condition: Symbol, x: Operand, y: Operand) -> Symbol:
-        # ONNX wants both operands in one type: a number takes that of the symbol beside it.
+        # ONNX refuses operands of two dtypes: a plain number takes the dtype of the other operand.
         dtype = x.dtype if isinstance(x, Symbol) else np.asarray(y).dtype if not isinstance(y, Symbol) else y.dtype
         operands = [operand if isinstance(operand, Symbol) else np.asarray(operand, dtype) for operand in (x, y)]
         shape = _broadcast(condition.shape, _broadcast(operands[0].shape, operands[1].shape))

@@ -421,7 +421,7 @@ def is_raw(rule: ColumnRule) -> bool:
 
 
 def raw_steps(rule: ColumnRule) -> FeatureUnion | Pipeline:
-    """The encoded columns of a raw one; those of free text are completed by `complete_text`."""
+    """Steps of scikit-learn from one column of a table to its encoded columns; `complete_text` ends those of texts."""
     if rule.kind == "text":
         values: Any = _text_steps()
     elif rule.kind == "number":

@@ -694,7 +694,7 @@ class NewtonTargets:
             # Rows that no model sees are left out before they are mapped.
             some = np.flatnonzero(seen.any(axis=1))
             if len(some) < block.n_rows:
-                block, seen = replace(block, X=np.empty((block.n_rows, 0))).rows(some), seen[some]
+                block, seen = block.without_x(some), seen[some]
             else:
                 some = None
         values, weight = self(block)

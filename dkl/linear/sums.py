@@ -171,7 +171,7 @@ class JudgedRows:
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray]:
         """The positions of the rows (k,), their y, their targets (k, K) in float64, and their weights (k,)."""
         some = np.flatnonzero(self.held_out.mask(block.held_with))
-        rows = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+        rows = block.without_x(some)
         weight = self.targets.weights(rows)
         signed = np.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
         return some, rows.y, signed, np.ones(len(some)) if weight is None else weight
@@ -256,7 +256,7 @@ class FoldedRows:
         folds = self.folds(block.held_with)
         # rows of no fold are not even mapped
         some = np.flatnonzero(folds >= 0)
-        rows = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+        rows = block.without_x(some)
         values, weight = self.targets(rows)
         return some, folds[some], values, weight, rows.weights
 

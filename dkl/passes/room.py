@@ -9,7 +9,7 @@ import math
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -279,17 +279,17 @@ def load(modules: Collection[str]) -> None:
     """Load modules, and what the first compiled kernel of a process takes: 45 MB, so that they count as held."""
     from dkl.kernels.sincos import cos_sin_rows
 
-    is_loaded = all(name in sys.modules for name in modules) and bool(cos_sin_rows.signatures)
+    if all(name in sys.modules for name in modules) and cos_sin_rows.signatures:
+        return
     # Before and after each step: at no time is what the system maps of the compiler, of the other libraries and of the
     # kernel there all at once, which was 366 MiB where the steps one by one took 288.
-    give_back: Callable[[], None] = (lambda: None) if is_loaded else give_back_memory
-    give_back()
+    give_back_memory()
     for name in modules:
         # a module of the user's own may not be there by its name: its task says so, if it has to
         importlib.import_module(name)
-        give_back()
+        give_back_memory()
     cos_sin_rows(np.zeros(1), np.empty(1), np.empty(1))
-    give_back()
+    give_back_memory()
 
 
 def memory_when_loaded(name: str, modules: Collection[str]) -> ProcessMemory:

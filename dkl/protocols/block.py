@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,10 @@ class Block:
     def held_with(self) -> np.ndarray:
         """What decides whether a row is held out, (n_b,) int64: rows of one value are held out together."""
         return self.row_id if self.held is None else self.held
+
+    def without_x(self, index: np.ndarray | slice) -> Block:
+        """The chosen rows with an X of no columns: what is made of targets, weights and ids alone copies no X."""
+        return replace(self, X=np.empty((self.n_rows, 0))).rows(index)
 
     def rows(self, index: np.ndarray | slice) -> Block:
         """The chosen rows alone (a boolean mask, positions, or a slice)."""

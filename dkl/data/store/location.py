@@ -211,7 +211,7 @@ class Location:
         return {name: self.nodes_digest([name]) for name in sorted(names)}
 
     def damaged_nodes(self, digests: Mapping[str, str]) -> str:
-        """The metadata files that are not those of `node_digests`, as a part of a sentence; empty where all are."""
+        """The names, as a clause of an error, of metadata files changed since `node_digests`; empty if none did."""
         damaged = []
         for name, digest in digests.items():
             try:

@@ -19,7 +19,8 @@ from dkl.protocols.block import Block
 
 GROUP = "manifest"
 _DIGEST = "digest-"
-# Bytes that a small array may take in memory, or so many times those of its files: zstd makes one of 32,700 zeros.
+# An array of more than 64 MiB in memory is read only if its files hold a 40,000th of its bytes: zstd packs zeros, which
+# it packs best, to a 32,700th, so that larger shapes than the files hold were written into the metadata by others.
 _ALLOWED_BYTES, _ALLOWED_RATIO = 64 << 20, 40_000
 
 

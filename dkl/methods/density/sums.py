@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -288,7 +288,7 @@ class SampledTargets:
         """The positions of these rows, None for all; their targets (k, K) and weights (k,); the sum of these."""
         some = None if self.sample is None else np.flatnonzero(self.sample(block.row_id))
         if some is not None:
-            block = replace(block, X=np.empty((block.n_rows, 0))).rows(some)
+            block = block.without_x(some)
         values, weight = self.targets(block)
         return some, values, weight, np.array([weight.sum()])
 

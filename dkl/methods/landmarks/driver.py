@@ -157,12 +157,13 @@ class PlacementDriver:
         points = np.zeros((int(problem.shares.sum()), problem.n_columns))
         return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
 
-    def driving(self, problem: PlacementProblem) -> float:
-        """Operations of k-means on the sample."""
+    def driving(self, problem: PlacementProblem, flops_per_second: float) -> float:
+        """Seconds of k-means on the sample."""
         if problem.placement == "random":
             return 0.0
         sampled = problem.sample_rows * (len(problem.shares) if problem.by_class else 1)
-        return _A_DISTANCE * _SAMPLE_ROUNDS * min(sampled, problem.n_rows) * float(problem.shares.max())
+        distances = _SAMPLE_ROUNDS * min(sampled, problem.n_rows) * float(problem.shares.max())
+        return _A_DISTANCE * distances / flops_per_second
 
     def _sample(self, problem: PlacementProblem) -> RowSample:
         """The record of the sample, of each class or of all rows."""

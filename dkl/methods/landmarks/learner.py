@@ -223,7 +223,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
 
     def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
         """Seconds of finding the landmarks on the sample."""
-        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0)) / flops_per_second
+        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0), flops_per_second)
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, with other frequencies."""

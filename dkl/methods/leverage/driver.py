@@ -222,10 +222,10 @@ class RowsDriver:
             "tiles of their features": 4 * usable_cores() * tile,
         }
 
-    def driving(self, problem: LeverageProblem) -> float:
-        """Operations of the kernel matrix and of a solution for each feature, in double precision, on all cores."""
+    def driving(self, problem: LeverageProblem, flops_per_second: float) -> float:
+        """Seconds of the kernel matrix and of a solution for each feature, in double precision, on all cores."""
         n, m = float(problem.n_rows), float(problem.candidates.n_features)
-        return _PACE * 2.0 * (2.0 * n * n * m + n**3 / 3.0) / usable_cores()
+        return _PACE * 2.0 * (2.0 * n * n * m + n**3 / 3.0) / (usable_cores() * flops_per_second)
 
     def _sample(self, problem: LeverageProblem) -> RowSample:
         """The record of the pass."""

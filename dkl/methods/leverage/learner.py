@@ -176,7 +176,7 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
     def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
         """Seconds of the scores, where they come from the kernel matrix of a sample."""
         driver, problem = self._planned_scoring(dataset)
-        return driver.driving(problem) / flops_per_second if isinstance(driver, RowsDriver) else 0.0
+        return driver.driving(problem, flops_per_second) if isinstance(driver, RowsDriver) else 0.0
 
     @property
     def coherence_(self) -> float:
