@@ -118,9 +118,6 @@ CYCLES = {
             "dkl.plots.explanations",
         }
     ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
-    frozenset(
-        {"dkl.encodings.categories", "dkl.encodings.texts", "dkl.linear.fitting", "dkl.linear.incremental"}
-    ): "BlockIncremental is given tables by users, and fits the minibatches of machines",
 }
 
 # Packages whose front door hands out what users import.

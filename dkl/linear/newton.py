@@ -21,7 +21,7 @@ from dkl.kernels.normal_equations import (
     is_plain_sparse,
     sparse_rows,
 )
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
+from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
@@ -36,6 +36,7 @@ from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
@@ -285,7 +286,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    fit = NewtonDriver().memory(_joint(task), 0)
+    fit = NewtonDriver().memory(_joint(task), 0, 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts

@@ -9,10 +9,11 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.gradients import check_fourier
-from dkl.linear.fitting import LinearProblem, Run, fit_by_epochs, summarise_rows
+from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import SQUARES, fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
+from dkl.passes.loop import Run
 from dkl.protocols.source import BlockSource
 
 

@@ -13,10 +13,11 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
-from dkl.linear.fitting import LinearFit, LinearProblem, Run
+from dkl.linear.fitting import LinearFit, LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
 from dkl.linear.target_statistics import TargetScale, target_record, target_scale
+from dkl.passes.loop import Run
 from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
@@ -118,7 +119,7 @@ def fit_given(
     """
     scale = TargetScale(np.zeros(1), np.ones(1))
     if problem.classes is None:
-        scale = target_scale(source, problem.n_targets)
+        scale = target_scale(source, problem.n_targets, run)
     task = given_epochs(problem, estimator, source.n_blocks, epochs=epochs, scale=scale, has_weight=source.has_weight)
     state, _ = replace(run, checkpoint=None).drive(EpochDriver(), task, source)
     model = wrapped_fitted(state.model["estimator"])

@@ -13,12 +13,13 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.newton import SQUARES, newton_passes
 from dkl.linear.refinement import fit_and_refine
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem
 from dkl.methods.fit_context import FitContext
+from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
 
 # The C of the log loss, on features of length 1; of the other losses Newton steps choose it.

@@ -422,7 +422,7 @@ def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
         peak = max(peak, tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert driver.metrics(problem, state).keys() == {"objective", "gap"}
-    held = sum(driver.memory(problem, 32).values())
+    held = sum(driver.memory(problem, 0, 32).values())
     assert peak <= 1.1 * held
     assert held <= 3 * peak
 
