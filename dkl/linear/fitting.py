@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,9 @@ from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.errors import refuse_non_finite, users_level
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
-from dkl.linear.calibration import calibration_record
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.scores import TOO_LARGE
+from dkl.linear.scores import TOO_LARGE, scoring_cost
 from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
@@ -28,11 +28,11 @@ from dkl.linear.sgd import (
     step_schedule,
 )
 from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
-from dkl.linear.sums import calibration_rows
-from dkl.linear.temperature import best_multiplier, slope_and_shifts
+from dkl.linear.sums import calibration_block, calibration_rows
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
 from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.loop import PlannedRun, Run
-from dkl.protocols.records import RowSample
+from dkl.protocols.records import Accumulator, BlockSum, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -477,3 +477,28 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)
+
+
+def calibration_record(
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    held_out: HeldOut,
+    targets: RowTargets,
+    dtype: str,
+) -> BlockSum:
+    """The record of the pass; `dkl.linear.temperature.best_multiplier` takes its sums."""
+    operands = {
+        "feature_map": feature_map,
+        "coef": coef,
+        "intercept": intercept,
+        "held_out": held_out,
+        "targets": targets,
+        "dtype": dtype,
+    }
+    # loss, slope and curvature at each temperature of the grid
+    shape = (3, len(MULTIPLIERS))
+    accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)

@@ -161,7 +161,7 @@ def given_passes(
 
 @dataclass(frozen=True, eq=False)
 class EstimatorScorer:
-    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.prediction.Scorer`.
+    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.predicting.Scorer`.
 
     Parameters
     ----------

@@ -27,8 +27,7 @@ from dkl.methods.parameters import (
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import ClassPredictions, output_names
-from dkl.methods.prediction import blockwise, with_row_id
+from dkl.methods.predicting import ClassPredictions, blockwise, output_names, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
 from dkl.passes.loop import Run

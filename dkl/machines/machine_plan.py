@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dkl.linear.calibration import calibration_record
-from dkl.linear.fitting import LinearProblem
+from dkl.linear.fitting import LinearProblem, calibration_record
 from dkl.linear.minibatches import RowTargets
 from dkl.protocols.records import Record
 

@@ -16,12 +16,11 @@ from dkl.errors import StoreError
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.backends import current_client
-from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.cutting import forget_pieces
+from dkl.passes.chain import forget_pieces
+from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
 from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, stays_here
-from dkl.passes.states import decode_state, encode_state
 from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import Record, of_share

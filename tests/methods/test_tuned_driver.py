@@ -28,7 +28,7 @@ from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum, signed_minimum
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
