@@ -104,7 +104,6 @@ IMPURE_HEADS = {
     "fitting",
     "incremental",
     "newton",
-    "refinement",
     "summary",
     "target_statistics",
 }
