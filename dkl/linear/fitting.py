@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,13 @@ class LinearFit:
         for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
             what = "coefficient of feature" if name == "coef_" else "intercept of output"
             refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
+
+
+def planned_fit(problem: LinearProblem) -> LinearFit:
+    """A fit with coefficients of zero, which a plan goes on with: sizes do not depend on them."""
+    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
+    model = SimpleNamespace(coef_=coef, intercept_=np.zeros(problem.n_models))
+    return LinearFit(model, np.zeros(problem.n_targets), np.ones(problem.n_targets), epochs=0, alpha=1.0)
 
 
 def default_epochs(n_rows: int) -> int:

@@ -39,14 +39,13 @@ from dkl.linear.newton import (
     fit_by_newton,
     head_memory,
     mean_square_length,
-    newton_passes,
     target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
-from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, given_passes, loss_of_given
-from dkl.machines.machine_plan import Passes, calibration_passes
+from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
+from dkl.machines.machine_plan import Passes
 from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Terms
@@ -470,18 +469,11 @@ class KernelMachine(
 
     def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
         """The passes of the linear model, and of what follows it."""
-        n_rows, scores = dataset.n_rows, self._planned_scores(problem)
-        if self.linear is None and self._settings.solver == "sgd":
-            plan = PlannedRun(n_rows=n_rows)
-            with suppress(PlanEndsError):
-                self._keep(self._fit_linear(problem, dataset, plan))
-                self._finish(problem, dataset, plan)
-            return [*plan.passes, *scores]
-        if self.linear is not None:
-            passes: Passes = given_passes(problem, self.linear, dataset.source.n_blocks, epochs=self.epochs)
-        else:
-            passes = newton_passes(problem, n_rows)
-        return [*passes, *(calibration_passes(problem) if self._settings.calibrate else ()), *scores]
+        plan = PlannedRun(n_rows=dataset.n_rows)
+        with suppress(PlanEndsError):
+            self._keep(self._fit_linear(problem, dataset, plan))
+            self._finish(problem, dataset, plan)
+        return [*plan.passes, *self._planned_scores(problem)]
 
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -16,7 +15,7 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.gradients import check_fourier
 from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import SQUARES, fit_by_newton, newton_passes
+from dkl.linear.newton import SQUARES, fit_by_newton
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
 from dkl.methods.fit_context import FitContext
 from dkl.passes.loop import Run
@@ -81,23 +80,6 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
     learner.refinement_ = refined.history
     if refined.ended:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
-
-
-def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
-    """The records of each pass and how often it runs at most, for a map of the expected size."""
-    problem = _problem(learner, dataset, feature_map)
-    fit = newton_passes(problem, dataset.n_rows) if problem.loss in SQUARES else []
-    # A plan needs shapes alone.
-    shape = (problem.n_models, feature_map.n_features)
-    descent = RefineProblem(
-        feature_map,
-        np.zeros(shape),
-        np.zeros(problem.n_models),
-        RowTargets(dataset.classes),
-        np.asarray(dataset.source.block_rows),
-        Refinement(problem.loss, epochs=learner.refine),  # type: ignore[arg-type]
-    )
-    return [*fit, *RefineDriver().plan(descent)]
 
 
 def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:

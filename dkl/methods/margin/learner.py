@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -22,11 +23,11 @@ from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
-from dkl.methods.refining import refine_learner, refining_passes
+from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
-from dkl.passes.loop import check_reach
+from dkl.passes.loop import PlanEndsError, PlannedRun, check_reach
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
@@ -233,10 +234,15 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """As of every learner, and those of the refinement."""
-        passes = super().planned_passes(dataset)
-        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """As of every learner; then the refinement, of a map of the largest size."""
+        plan = super()._replayed(dataset)
+        if self.refine:
+            learner = self._unfitted()
+            learner._plan, learner.feature_map_ = plan, self.planned_map(dataset)
+            with suppress(PlanEndsError):
+                refine_learner(learner, dataset)
+        return plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
