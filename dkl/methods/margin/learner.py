@@ -294,7 +294,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         if self._plan is None:
             # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all
             # workers see: the passes before the search may take hours.
-            columns = solver.columns(self._replayed(dataset).problems[-1], None)
+            columns = solver.columns(super()._replayed(dataset).problems[-1], None)
             if columns is not None:
                 check_reach(columns.store)
             if self.loss in LOG_LINK:
