@@ -10,9 +10,8 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import mapping_flops
-from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.methods.posterior.weights import pair_losses
-from dkl.protocols.block import Block
+from dkl.methods.sums import potential_sums, target_panels
 from dkl.protocols.records import Accumulator, BlockSum, Cost, Record
 from dkl.solvers.kernel_alignment import class_alignments, class_diagonal, regression_alignments, regression_diagonal
 
@@ -176,56 +175,3 @@ def total_weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> f
     """The weight of all rows, class factors included."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
-
-
-# Accumulators above 64 MiB are cut, since a pass sends each one whole.
-_ACCUMULATOR_BYTES = 64 << 20
-
-
-def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """One block's sums of the candidates' features times targets, of the targets, and of squared features if needed.
-
-    Operands: "problem" (a `PotentialProblem`).
-    """
-    problem = operands["problem"]
-    targets = encode_targets(block, problem.n_classes, problem.class_weight)
-    if problem.pivot is not None:
-        targets[:, :-1] -= problem.pivot * targets[:, -1:]
-    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
-    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
-    if problem.needs_squares:
-        # Squared features are weighted with the class indicators, or with [y^2, y, 1] times the rows' weights; the
-        # targets hold weight times y, whose square is divided by the weight once.
-        weights = targets
-        if problem.n_classes is None:
-            weights = np.concatenate([np.square(targets[:, :-1]) / targets[:, -1:], targets], axis=1)
-        columns = [
-            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
-            for column in weights.T
-        ]
-        sums |= _cut("squares", np.stack(columns, axis=2))
-    return sums
-
-
-def target_panels(parts: int, size: int, width: int) -> list[slice]:
-    """Target columns cut so that no accumulator of sums exceeds 64 MiB."""
-    step = max(1, _ACCUMULATOR_BYTES // (8 * parts * size))
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
-
-
-def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Sums of shape (parts, m, K) as the accumulators of the record."""
-    return {f"{name}{panel.start}": sums[:, :, panel] for panel in target_panels(*sums.shape)}
-
-
-def sums_by_fold(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`potential_sums` of the rows of each fold, one below the other.
-
-    Operands: "problem" (a `PotentialProblem`), "folds" (row ids to folds).
-    """
-    folds = operands["folds"]
-    number = folds(block.held_with)
-    present = np.unique(number)
-    sums_of = {fold: potential_sums(block.rows(number == fold), operands) for fold in present}
-    zeros = {name: np.zeros_like(sums) for name, sums in sums_of[present[0]].items()}
-    return {name: np.stack([sums_of.get(fold, zeros)[name] for fold in (*range(folds.count), -1)]) for name in zeros}

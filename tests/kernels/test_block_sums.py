@@ -477,8 +477,8 @@ CASES: dict[tuple[str, str], Any] = {
     ("dkl.methods.metric.sums", "slope_block"): metric_model,
     ("dkl.methods.rounds.sums", "refit_block"): lambda kind: steps(kind, search=False),
     ("dkl.methods.rounds.sums", "search_block"): lambda kind: steps(kind, search=True),
-    ("dkl.methods.potentials", "potential_sums"): lambda kind: {"problem": potentials(kind)},
-    ("dkl.methods.potentials", "sums_by_fold"): lambda kind: {
+    ("dkl.methods.sums", "potential_sums"): lambda kind: {"problem": potentials(kind)},
+    ("dkl.methods.sums", "sums_by_fold"): lambda kind: {
         "problem": potentials(kind),
         "folds": Folds(HeldOut(1.0 / 3.0), 2),
     },
