@@ -29,9 +29,9 @@ from dkl.encodings.target_means import (
     prior_losses,
 )
 from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost

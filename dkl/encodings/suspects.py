@@ -27,9 +27,9 @@ from dkl.encodings.gains import clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.protocols.records import Record, RowSample
 
 # Rows below which nothing is searched for: a share of fewer could not judge the result.

@@ -27,10 +27,10 @@ from dkl.encodings.sums import TEXT_ROWS, text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
-from dkl.linear.fitting import Run
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
 

@@ -18,10 +18,15 @@ class Driver(Protocol[P, S]):
 
     The state is a small frozen dataclass of plain arrays, numbers, strings and None: a checkpoint is the state, and
     resuming is loading it. A method of many rounds has a fifth, ``metrics(problem, state) -> dict of float``: where it
-    stands, by name, for the progress line. One that holds much beside its state says so by a sixth, ``memory(problem,
-    row_bytes) -> dict of int``: at most so many bytes, item by item, for rows of so many bytes each; the item
-    `BETWEEN_PASSES` is there only while no pass runs. One that can end early has ``stopped(problem, state, why)``: a
-    state that asks for no more and says why it ended, or None while there is no result.
+    stands, by name, for the progress line. One that can end early has ``stopped(problem, state, why)``: a state that
+    asks for no more and says why it ended, or None while there is no result.
+
+    A plan records the passes of `plan` and goes on with ``planned(problem)``, a state as large as the last one may be,
+    if the driver has that: those have on whose result later passes depend. One that holds much beside its state says
+    so by ``memory(problem, n_rows, row_bytes) -> dict of int``: at most so many bytes, item by item, for so many rows
+    of so many bytes each; the item `BETWEEN_PASSES` is there only while no pass runs. One that computes long outside
+    the passes has ``driving(problem, n_rows, few, flops_per_second) -> float``: its seconds, told from a few made rows
+    of the same kind, (r, d), and from what a thread of this machine does of a product of matrices.
     """
 
     def init(self, problem: P) -> S:
@@ -53,7 +58,7 @@ def with_passes(held: Mapping[str, int], passes: int) -> int:
 
 def largest_held(stages: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """The most that a driver holds in stages that follow each other: while passes run, and between them."""
-    largest = max(stages, key=bytes_beside)
+    largest: Mapping[str, int] = max(stages, key=bytes_beside) if stages else {}
     items = dict(largest)
-    beside, in_all = bytes_beside(items), max(sum(stage.values()) for stage in stages)
+    beside, in_all = bytes_beside(items), max((sum(stage.values()) for stage in stages), default=0)
     return items | ({BETWEEN_PASSES: in_all - beside} if in_all > beside else {})

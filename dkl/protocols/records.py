@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -200,3 +201,19 @@ class Fold:
 
 
 Record = BlockSum | RowSample | Fold
+
+
+def of_share(record: Record, share: float) -> Record:
+    """The record, for plans, of passes whose blocks come with this share of their rows."""
+    if not isinstance(record, BlockSum):
+        return record
+    return replace(
+        record,
+        function=partial(_of_some_rows, record.function, share),
+        cost=lambda rows, columns: record.cost(math.ceil(share * rows), columns),
+    )
+
+
+def _of_some_rows(function: Callable, share: float, block: Block, operands: Mapping[str, Any]) -> Any:
+    """What a block function returns for the first rows of a block."""
+    return function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)

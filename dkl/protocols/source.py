@@ -135,3 +135,14 @@ class BaseSource:
     @property
     def base(self) -> Any:
         return self
+
+
+def rows_within(nbytes: int, source: BlockSource) -> int:
+    """The number of rows of a source that fit into `nbytes`."""
+    return nbytes // row_bytes(source)
+
+
+def row_bytes(source: BlockSource) -> int:
+    """Bytes of one row of a source at most."""
+    longest = max(1, int(np.max(source.block_rows, initial=1)))
+    return max(1, source.block_nbytes // longest)

@@ -31,7 +31,7 @@ from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
-from dkl.methods.prediction import blockwise, score_rows, with_row_id
+from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block

@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.linear.answers import deviations_of, means_of, shaped
 from dkl.linear.fitting import LinearFit
-from dkl.methods.predicting import NumberPredictions
-from dkl.methods.prediction import blockwise, score_rows, with_row_id
+from dkl.methods.predicting import NumberPredictions, blockwise, score_rows, with_row_id
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 

@@ -148,7 +148,11 @@ class MetricDriver:
         systems = [system] * (2 if problem.is_full else 1)
         return [([self._sample(problem)], 1), (systems, problem.rounds), ([slopes], problem.rounds)]
 
-    def memory(self, problem: MetricProblem, row_bytes: int) -> dict[str, int]:
+    def planned(self, problem: MetricProblem) -> MetricState:
+        """The metric of the scaled columns, which has the size of any, and two landmarks that differ."""
+        return replace(self.init(problem), landmarks=np.eye(2, problem.n_columns))
+
+    def memory(self, problem: MetricProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the systems, their factors, and the metric with its root."""
         n_landmarks, d = problem.n_landmarks, problem.n_columns
         return {
