@@ -77,7 +77,8 @@ def drift(
     Parameters
     ----------
     a, b : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
-        Data frames are encoded by what is learned from both; beside a Dataset, as its rows were.
+        Data frames are encoded by what is learned from both; beside a Dataset, as its rows were. Free text is compared
+        where its directions were learned from both: not beside a store, nor of rows that were appended to one.
     sample_weights : (array of shape (n_a,) or None, array of shape (n_b,) or None), or None
         Frequency weights of rows that are no Dataset: a row of weight 2 is two rows.
     family : Family or None
