@@ -284,9 +284,7 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
     if judge is None:
         return []
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
-    shares = {
-        name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)
-    }
+    shares = {name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
     found: list[tuple[tuple[str, ...], float]] = [
         ((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS
     ]
