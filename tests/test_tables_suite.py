@@ -358,6 +358,7 @@ def test_options_that_are_none_are_refused(
     ("script", "options"),
     [
         ("tables/interval_coverage", ("--data", "{folder}", "--sets", "{numbers}", "--splits", "2", "--rows", "120")),
+        ("tables/order_of_kinds", ("--data", "{folder}", "--out", "{folder}/kinds.jsonl")),
         ("tables/counts", ("--data", "{folder}", "--sets", "{numbers}", "--ids", "")),
         ("drift_power", ("--rows", "60", "--repetitions", "2", "--hyppo", "0", "--cases", "one of")),
     ],
