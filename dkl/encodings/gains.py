@@ -44,10 +44,11 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     totals : FoldTotals
         Defines the folds that models for a fold are fitted to; a fold without any is left out of the result.
     """
-    folds = [fold for fold in range(1, len(moments)) if totals.others(fold) and squares[fold] > 0]
-    if not folds:
+    folds = np.flatnonzero(totals.are_others.any(axis=1) & (squares > 0.0))
+    folds = folds[folds > 0]
+    if not len(folds):
         return np.zeros(0)
-    A, b = (np.stack([sums[totals.others(fold)].sum(axis=0) for fold in folds]) for sums in (moments, answers))
+    A, b = (np.tensordot(totals.are_others[folds], sums, axes=1) for sums in (moments, answers))
     # columns of unit length, so that what counts as singular does not depend on units
     length = np.sqrt(np.maximum(np.einsum("fii->fi", A), np.finfo(np.float64).tiny))
     errors = []

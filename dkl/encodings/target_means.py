@@ -12,6 +12,7 @@ predictions of the rows of each fold that is not held out. That error follows fr
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -83,6 +84,12 @@ class FoldTotals:
         """The folds from which the numbers of the rows of `fold` are learned."""
         return others(range(1, len(self.weight)), fold, self.by_time)
 
+    @cached_property
+    def are_others(self) -> np.ndarray:
+        """1 where a fold (column) is among the others of a fold (row), else 0: (F, F)."""
+        F = len(self.weight)
+        return np.array([np.isin(np.arange(F), self.others(fold)) for fold in range(F)], dtype=np.float64)
+
     def ratio(self, fold: int) -> float:
         """r: the weight of all rows over the weight of the other folds; 1 for the oldest rows, without earlier ones."""
         weight = self.weight[self.others(fold)].sum()
@@ -123,11 +130,8 @@ def fold_deviations(
 
 def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) -> tuple[np.ndarray, np.ndarray]:
     """N and S of the folds that say what the rows of each fold get, (F, V) and (F, T, V)."""
-    seen = [totals.others(fold) for fold in range(len(weight))]
-    return (
-        np.stack([weight[folds].sum(axis=0) for folds in seen]),
-        np.stack([targets[:, folds].sum(axis=1) for folds in seen]),
-    )
+    # products with 0 and 1 add the same numbers in the same order as sums over the folds do
+    return totals.are_others @ weight, (totals.are_others @ targets).swapaxes(0, 1)
 
 
 def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int) -> np.ndarray:
