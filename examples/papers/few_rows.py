@@ -299,7 +299,8 @@ def _separable_minimum(diagonal: np.ndarray, M: np.ndarray, gradient: np.ndarray
         scaled = M[:, index] / diagonal[index]
         # Woodbury: (d + M'M)^-1 q = (q - M' (1 + M d^-1 M')^-1 M d^-1 q) / d
         inner = np.eye(len(M)) + scaled @ M[:, index].T
-        solved = lapack.dposv(inner, scaled @ linear[index])[1]
+        # without a row of M there is no system to solve
+        solved = lapack.dposv(inner, scaled @ linear[index])[1] if len(M) else np.zeros(0)
         z[index] = -(linear[index] - M[:, index].T @ solved) / diagonal[index]
         wrong = np.where(free, z < 0.0, diagonal * z + M.T @ (M @ z) + linear < 0.0)
         count = int(wrong.sum())

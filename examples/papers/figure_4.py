@@ -122,10 +122,8 @@ def searched(
         point = proposer.propose(points, scores, 1)
         values = space.decode(point)
         # the points are a function of the scores before them: those that are kept lead to the same search
-        points, scores = (
-            np.concatenate([points, point]),
-            np.append(scores, trials(partial(machine.score, split, values))),
-        )
+        score = trials(partial(machine.score, split, values))
+        points, scores = np.concatenate([points, point]), np.append(scores, score)
         yield values, float(scores[-1])
 
 
