@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, lapack, solve_triangular
+from scipy import sparse
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.sparse.linalg import LinearOperator, cg
 from sklearn.svm import SVC
 
 from dkl.methods.density.meta_kernels import RBFMetaKernel
@@ -29,36 +31,55 @@ _LEAST_STIFFNESS, _MOST_STIFFNESS = 1e-6, 1e3
 # Frequencies that may leave the floor in one step: so many, or twice those that have left it already.
 _AT_ONCE = 128
 _MOST_STEPS = 100
+# Exchanges of all wrong numbers that may not help before the end, which is then a step like any other.
+_PATIENCE = 10
+# The longest step beyond a Newton step, in lengths of it.
+_FARTHEST = 128.0
+# A meta-kernel is near the identity where the rest of each row adds up to less.
+_NEAR = 0.5
+# Conjugate gradients on a quadratic model end at this residual, relative to its right side.
+_RESIDUAL = 1e-12
 # Of support vector machines: the tolerance of libsvm on the gradient of the dual, and the share of C by which a dual
 # weight must be off its bounds to count as free.
 _SVM_TOL, _FREE = 1e-4, 1e-6
 
 
 class Meta:
-    """H = (G + c I)^-1 G (G + c I)^-1 with c = gamma D, by columns: G is the RBF meta-kernel on the frequencies.
+    """H = (G + c I)^-1 G (G + c I)^-1 with c = gamma D: G is the RBF meta-kernel on the frequencies.
+
+    Of a short meta-kernel G is the identity and a few entries E for close pairs of frequencies: H is then applied by a
+    series in E. Else its columns are solved for as they are asked for, each once.
 
     Parameters
     ----------
     W : ndarray of shape (D, d)
     length_scale, gamma : float
-    rounding : float
-        G counts as the identity where the rest of each row adds up to less. H is then wrong by three times this share
-        at most, and so is the penalty.
     """
 
-    def __init__(self, W: np.ndarray, length_scale: float, gamma: float, rounding: float = 1e-15) -> None:
+    def __init__(self, W: np.ndarray, length_scale: float, gamma: float) -> None:
         self.n_frequencies = len(W)
         self.shift = gamma * len(W)
         gram = RBFMetaKernel(length_scale=length_scale).gram(W)
-        self.is_identity = bool((gram.sum(axis=1) - 1.0).max() < rounding)
-        if not self.is_identity:
+        # row sums bound the spectrum of E = G - I
+        self.most = float((gram.sum(axis=1) - 1.0).max())
+        self.is_near_identity = self.most < _NEAR
+        if self.is_near_identity:
+            gram[np.diag_indices_from(gram)] = 0.0
+            gram[gram < np.finfo(float).eps ** 2] = 0.0
+            self.close = sparse.csr_array(gram)
+        else:
             gram[np.diag_indices_from(gram)] += self.shift
             self.factor = cho_factor(gram, overwrite_a=True, check_finite=False)
             self.kept = np.zeros(len(W), bool)
             self.columns_ = np.empty((len(W), len(W)), order="F")
 
+    @property
+    def diagonal(self) -> float:
+        """H of frequencies far from each other, 1 / (1 + c)^2."""
+        return 1.0 / (1.0 + self.shift) ** 2
+
     def columns(self, index: np.ndarray) -> np.ndarray:
-        """H[:, index], (D, |index|); kept, so that each column is solved for once."""
+        """H[:, index], (D, |index|), where G is not near the identity."""
         missing = index[~self.kept[index]]
         if len(missing):
             unit = np.zeros((self.n_frequencies, len(missing)), order="F")
@@ -70,11 +91,22 @@ class Meta:
         return self.columns_[:, index]
 
     def times(self, e: np.ndarray) -> np.ndarray:
-        """H e for a vector (D,) that is 0 at most places."""
-        if self.is_identity:
-            return e / (1.0 + self.shift) ** 2
-        index = np.flatnonzero(e)
-        return self.columns(index) @ e[index]
+        """H e for a vector (D,)."""
+        if not self.is_near_identity:
+            index = np.flatnonzero(e)
+            return self.columns(index) @ e[index]
+        once = self._solved(e)
+        return self._solved(once + self.close @ once)
+
+    def _solved(self, e: np.ndarray) -> np.ndarray:
+        """(G + c I)^-1 e = sum_k (-E / (1 + c))^k e / (1 + c)."""
+        term = e / (1.0 + self.shift)
+        total = term.copy()
+        # each term is _NEAR of the one before it, or less
+        while self.close.nnz and np.abs(term).max() > np.finfo(float).eps * np.abs(total).max():
+            term = self.close @ term / -(1.0 + self.shift)
+            total += term
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +246,7 @@ def tuned(
     """
     D = meta.n_frequencies
     plain = phi @ phi.T if plain is None else plain
-    cosines_sines, of_train = phi.reshape(len(phi), 2, D), np.ix_(train, train)
+    cosines_sines, of_train, phi_train = phi.reshape(len(phi), 2, D), np.ix_(train, train), phi[train]
 
     def kernel_of(e: np.ndarray) -> np.ndarray:
         index = np.flatnonzero(e)
@@ -232,22 +264,23 @@ def tuned(
     point, resisted, value = model(e, kernel)
     stiffness = _LEAST_STIFFNESS
     for step in range(_MOST_STEPS):
-        ratios = (point.rows.T @ phi[train]).reshape(-1, 2, D)
+        ratios = (point.rows.T @ phi_train).reshape(-1, 2, D)
         squares = np.sum(ratios**2, axis=(0, 1))
         gradient = Lam * resisted - 0.5 * lam * squares
-        moving, is_all = _moving(e, gradient, meta.is_identity)
+        moving, is_all = _moving(e, gradient, meta.is_near_identity)
         if not len(moving):
             break
-        features = cosines_sines[train][:, :, moving]
+        features = phi_train.reshape(-1, 2, D)
+        features = features if len(moving) == D else features[:, :, moving]
         M = np.concatenate(
             [point.whiten(k, np.einsum("npf,pf->nf", features, of[:, moving])) for k, of in enumerate(ratios)]
         )
         bound = lam * squares[moving] / (1.0 + e[moving])
         while True:
             added = stiffness * bound
-            if meta.is_identity:
-                diagonal = added + Lam / (1.0 + meta.shift) ** 2
-                target = _separable_minimum(diagonal, np.sqrt(lam) * M, gradient[moving], e[moving])
+            if meta.is_near_identity:
+                model_of_step = NearlySeparable(meta, moving, Lam, added, np.sqrt(lam) * M)
+                target = model_of_step.minimum(gradient[moving], e[moving])
             else:
                 Q = Lam * meta.columns(moving)[moving] + lam * (M.T @ M)
                 Q[np.diag_indices_from(Q)] += added
@@ -269,9 +302,23 @@ def tuned(
             stiffness = max(_STIFFER * stiffness, 1e-3)
         if kept > _GOOD:
             stiffness = max(stiffness / _STIFFER, _LEAST_STIFFNESS)
+        rising = np.maximum(tried - e, 0.0)
         e, kernel, point, resisted, value = tried, tried_kernel, tried_point, tried_resisted, tried_value
         if is_last:
             return Found(1.0 + e, kernel, point, value, step + 1)
+        if kept > 1.0:
+            # the data term falls as 1 / u does, of which a quadratic model sees a part: the densities that rise go on
+            # as long as the objective falls, along a line on which kernel and H e need no new sums
+            more, resisted_more, length = kernel_of(rising) - plain, meta.times(rising), 1.0
+            while length < _FARTHEST:
+                farther, farther_kernel = e + length * rising, kernel + length * more
+                farther_resisted = resisted + length * resisted_more
+                farther_point = data.at(farther_kernel[of_train])
+                farther_value = farther_point.value + 0.5 * Lam * float(farther @ farther_resisted)
+                if farther_value >= value:
+                    break
+                e, kernel, resisted = farther, farther_kernel, farther_resisted
+                point, value, length = farther_point, farther_value, 2.0 * length
     return Found(1.0 + e, kernel, point, value, _MOST_STEPS)
 
 
@@ -290,22 +337,64 @@ def _moving(e: np.ndarray, gradient: np.ndarray, every: bool) -> tuple[np.ndarra
     return np.sort(np.concatenate([above, leaving[np.argsort(gradient[leaving])[:most]]])), False
 
 
-def _separable_minimum(diagonal: np.ndarray, M: np.ndarray, gradient: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """The z >= 0 that minimises g.(z - e) + (z - e)'(diag + M'M)(z - e)/2: pivoting, by systems of the rows of M."""
-    linear = gradient - diagonal * e - M.T @ (M @ e)
-    free, fewest, patience = (e > 0.0) | (gradient < 0.0), len(e) + 1, 10
-    while True:
-        z, index = np.zeros(len(e)), np.flatnonzero(free)
-        scaled = M[:, index] / diagonal[index]
-        # Woodbury: (d + M'M)^-1 q = (q - M' (1 + M d^-1 M')^-1 M d^-1 q) / d
-        inner = np.eye(len(M)) + scaled @ M[:, index].T
-        # without a row of M there is no system to solve
-        solved = lapack.dposv(inner, scaled @ linear[index])[1] if len(M) else np.zeros(0)
-        z[index] = -(linear[index] - M[:, index].T @ solved) / diagonal[index]
-        wrong = np.where(free, z < 0.0, diagonal * z + M.T @ (M @ z) + linear < 0.0)
-        count = int(wrong.sum())
-        patience = 10 if count < fewest else patience - 1
-        fewest = min(fewest, count)
-        if count == 0 or patience == 0:
-            return np.maximum(z, 0.0)
-        free ^= wrong
+class NearlySeparable:
+    """The quadratic form v'(Lam H + added + M'M)v / 2 of some frequencies, H nearly a multiple of the identity.
+
+    Parameters
+    ----------
+    meta : Meta
+    index : ndarray of int
+        The frequencies, F of them.
+    Lam : float
+    added : ndarray of shape (F,)
+    M : ndarray of shape (r, F)
+    """
+
+    def __init__(self, meta: Meta, index: np.ndarray, Lam: float, added: np.ndarray, M: np.ndarray) -> None:
+        self.meta, self.index, self.Lam, self.added, self.M = meta, index, Lam, added, M
+        self.diagonal = added + Lam * meta.diagonal
+
+    def times(self, v: np.ndarray) -> np.ndarray:
+        """The matrix times a vector (F,)."""
+        whole = np.zeros(self.meta.n_frequencies)
+        whole[self.index] = v
+        return self.Lam * self.meta.times(whole)[self.index] + self.added * v + self.M.T @ (self.M @ v)
+
+    def minimum(self, gradient: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """The z >= 0 that minimises gradient.(z - e) plus the form of z - e: block pivoting, nearly exact."""
+        linear = gradient - self.times(e)
+        free, fewest, patience = (e > 0.0) | (gradient < 0.0), len(e) + 1, _PATIENCE
+        z = e
+        while True:
+            z = self._stationary(linear, free, z)
+            wrong = np.where(free, z < 0.0, self.times(z) + linear < 0.0)
+            count = int(wrong.sum())
+            patience = _PATIENCE if count < fewest else patience - 1
+            fewest = min(fewest, count)
+            if count == 0 or patience == 0:
+                return np.maximum(z, 0.0)
+            free ^= wrong
+
+    def _stationary(self, linear: np.ndarray, free: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """The point with no slope along the free numbers; the others are 0."""
+        M, diagonal = self.M[:, free], self.diagonal[free]
+        factor = np.linalg.cholesky(np.eye(len(M)) + (M / diagonal) @ M.T) if len(M) else None
+
+        def separable(q: np.ndarray) -> np.ndarray:
+            # Woodbury: (d + M'M)^-1 q = (q - M' (1 + M d^-1 M')^-1 M d^-1 q) / d
+            if factor is None:
+                return q / diagonal
+            return (q - M.T @ cho_solve((factor, True), M @ (q / diagonal), check_finite=False)) / diagonal
+
+        def product(v: np.ndarray) -> np.ndarray:
+            whole = np.zeros(len(free))
+            whole[free] = v
+            return self.times(whole)[free]
+
+        z, size = np.zeros(len(free)), int(free.sum())
+        if not self.meta.close.nnz:
+            z[free] = separable(-linear[free])
+        elif size:
+            operators = [LinearOperator((size, size), matvec=of, dtype=float) for of in (product, separable)]
+            z[free], _ = cg(operators[0], -linear[free], x0=start[free], rtol=_RESIDUAL, maxiter=200, M=operators[1])
+        return z

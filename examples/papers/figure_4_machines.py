@@ -35,8 +35,6 @@ MOST_STEPS = 500_000
 JUDGED, JUDGED_HINGE = 1e-4, 1e-3
 # and where the test rows judge it
 KEPT, KEPT_HINGE = 1e-13, 1e-5
-# a meta-kernel counts as the identity where it differs by this share of a row: the penalty is wrong by as little
-NEAR = 1e-6
 # the paper's own machine, and its numbers of frequencies
 PRINTED = "TRF"
 FREQUENCIES = (50, 100, 200, 400, 800, 1_600)
@@ -331,7 +329,7 @@ class Printed:
         return tuple(Stage(1.0, partial(printed_space, n_frequencies=D)) for D in self.frequencies)
 
     def score(self, split: Split, values: Values) -> float:
-        meta = _meta(split, values, NEAR)
+        meta = _meta(split, values)
         tol = JUDGED_HINGE if split.is_classes else JUDGED
         # the problem is convex: the density of all rows is where those of nine tenths are soon found from
         start = self._found(split, np.arange(len(split.X)), values, meta, tol=tol)
@@ -354,8 +352,8 @@ class Printed:
         return tuned(phi, train, data, meta, values["lam"], values["Lam"], start=start, plain=plain, tol=tol)
 
 
-def _meta(split: Split, values: Values, rounding: float = 1e-15) -> Meta:
-    return Meta(_mapped(split, values["n_features"] // 2)[0], values["length_scale"], values["gamma"], rounding)
+def _meta(split: Split, values: Values) -> Meta:
+    return Meta(_mapped(split, values["n_features"] // 2)[0], values["length_scale"], values["gamma"])
 
 
 @lru_cache(maxsize=1)
