@@ -1,4 +1,4 @@
-"""The types of what block arithmetic takes: the rows of a block, and arrays of whatever library computes on them."""
+"""Types for annotations of block arithmetic: the rows of a block, and arrays of NumPy, CuPy or another library."""
 
 from __future__ import annotations
 

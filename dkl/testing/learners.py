@@ -1,4 +1,4 @@
-"""What a feature learner must satisfy, beside scikit-learn's own checks."""
+"""Checks a feature learner: the promises that scikit-learn's own checks do not cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.testing.require import require, same_bits
 
 
 class CheckedLearner(FittedFeatures, Protocol):
-    """A feature learner with what only its checks ask of it."""
+    """A feature learner with the attributes that only its checks need."""
 
     dtype: str
 
@@ -34,9 +34,9 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
     Parameters
     ----------
     learner : FeatureLearner
-        Unfitted; `random_state` is set here.
+        Unfitted; its clones have `random_state=0`.
     n_rows : int
-        Rows that it is fitted on.
+        The number of rows of the fits.
 
     Raises
     ------
