@@ -277,10 +277,10 @@ class FittedEncoding:
 
     def describe(self) -> str:
         """The rules of the table, and a line on the numbers that replace codes."""
-        return f"{self.table.describe()}\n{self.told}: {self.n_columns} columns"
+        return f"{self.table.describe()}\n{self.summary}: {self.n_columns} columns"
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence on the numbers that replace codes: their names, priors, crosses and centred numbers."""
         means = ", ".join(repr(name) for name in self.outputs)
         crosses = [" x ".join(cross) for cross in self.crosses]
@@ -291,18 +291,18 @@ class FittedEncoding:
         ]
         parts = [f"of {'codes' if self.table.has_codes else 'categories'} the fit made {means}"]
         if shown and len(self.outputs) > 1:
-            parts.append(f"the mean of all rows counts as so many rows: {', '.join(shown)}")
+            parts.append(f"weight of the overall mean in the mean of a value, in rows: {', '.join(shown)}")
         if crosses:
             parts.append(f"crosses that gain on held-out rows: {', '.join(crosses)}")
         if self.centred:
             less = [f"{number} by {name}" for name, number in self.centred]
-            parts.append(f"numbers less their mean in a category, which gain: {', '.join(less)}")
+            parts.append(f"numbers minus their mean in a category, which gain: {', '.join(less)}")
         return "; ".join(parts)
 
 
 def category_reasons(encoding: object) -> tuple[str, ...]:
-    """`FittedEncoding.told` as one of the reasons of a machine; empty for other encodings."""
-    return (f"Categories: {encoding.told}.",) if isinstance(encoding, FittedEncoding) else ()
+    """`FittedEncoding.summary` as one of the reasons of a machine; empty for other encodings."""
+    return (f"Categories: {encoding.summary}.",) if isinstance(encoding, FittedEncoding) else ()
 
 
 def _spoken(priors: np.ndarray) -> str:

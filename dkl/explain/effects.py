@@ -210,8 +210,8 @@ def effects(
     unknown = [part.feature_map.activation for part, *read in parts if all(one is None for one in read)]
     if unknown:
         raise TypeError(
-            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, as "
-            "of MarginFeatures and StepFeatures, and off kernels of few columns, as of "
+            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, such as those of "
+            "MarginFeatures and StepFeatures, and off kernels of few columns, such as "
             "NystromFeatures(SparseFrequencies(Laplacian(), most_columns=2)); dkl.explain.partial_dependence takes "
             "models on all features"
         )

@@ -107,7 +107,7 @@ class KernelFactors:
         return list(spans(n, max(1, _TILE_BYTES // (8 * functions))))
 
     def values(self, rows: np.ndarray) -> list[np.ndarray]:
-        """For each column its functions at unscaled dense rows (n, d), for sets of 1, ..., r encoded ones: (r, n, l)."""
+        """For each column its functions at unscaled dense rows (n, d), for sets of 1 to r encoded ones: (r, n, l)."""
         return [part.sums(rows[:, part.columns]) for part in self.parts]
 
     def terms(
@@ -140,7 +140,7 @@ class KernelFactors:
                 terms = []
                 for sizes in product(*(self.parts[c].sizes for c in columns)):
                     if (taken := sum(sizes)) <= q:
-                        # sums over the sets that extend this one by other columns, with the weights of their total sizes
+                        # sums over the sets that extend this one by other columns, with weights of their total sizes
                         share = self.weights[taken:] @ left[: q + 1 - taken]
                         terms.append((sizes, share[:, None] * self.coef))
                 every[columns] = terms

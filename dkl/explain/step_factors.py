@@ -61,7 +61,7 @@ class StepFactors:
 
     @classmethod
     def of(cls, scorer: Scorer, known: Columns, coef: np.ndarray | None = None) -> Self | None:
-        """The factors of a model on steps, with its coefficients or `coef` (K, m); None for a model on other features."""
+        """The factors of a model on steps, with its coefficients or `coef` (K, m); None for other features."""
         feature_map, steps = scorer.feature_map, scorer.feature_map.projection
         if not isinstance(steps, StepProjection):
             return None

@@ -172,7 +172,7 @@ class Dictionaries:
         )
 
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
-        """A map with the most bytes that so many features may take, for plans only; nothing is drawn."""
+        """The map of these features that takes the most bytes, for plans only; nothing is drawn."""
         self.validate()
         listed = [family for family in self.others if isinstance(family, ListedDictionary)]
         return (listed or [ListedDictionary()])[0].draw(n_frequencies, n_columns, dtype)

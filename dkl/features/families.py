@@ -224,7 +224,7 @@ class Laplacian(_Fourier):
     Parameters
     ----------
     sigma : float or "median"
-        As of `Gaussian`.
+        As for `Gaussian`.
     sampling : {"iid"}
         Independent rows only, since the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
@@ -264,7 +264,7 @@ class Cauchy(_Fourier):
     Parameters
     ----------
     sigma : float or "median"
-        As of `Gaussian`.
+        As for `Gaussian`.
     sampling : {"iid"}
         Independent rows only, since the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
@@ -307,7 +307,7 @@ class Matern(_Fourier):
     nu : float
         Smoothness, positive.
     sigma, sampling, pairing
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------
@@ -372,7 +372,7 @@ class ArcCosine(_Drawn):
     ----------
     order : {0, 1, 2}
     sampling : {"iid", "orthogonal", "structured"}
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------

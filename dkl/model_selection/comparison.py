@@ -88,7 +88,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if not any(np.isfinite(result.score) for result in self.results):
-            raise RuntimeError(f"no learner has a score: all fits failed; the first said: {self.results[0].error}")
+            raise RuntimeError(f"no learner has a score: all fits failed; the first error: {self.results[0].error}")
 
     @property
     def n_features(self) -> tuple[int, ...]:

@@ -153,6 +153,6 @@ def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: in
         # If all of the first trials fail, the cause is the model or the rows rather than the parameters.
         if len(errors) >= proposer.n_initial and all(errors):
             raise RuntimeError(
-                f"the first {len(errors)} trials all failed, so the search was given up; the first said: {errors[0]}"
+                f"the first {len(errors)} trials all failed, so the search was given up; the first error: {errors[0]}"
             )
     return {trial: space.decode(point) for trial, point in enumerate(points)}

@@ -557,7 +557,9 @@ def tuning_of(
     if not scored:
         # usually all trials have the same error
         errors = [error for trial in done if (error := record.error(trial))]
-        cause = f"all of {len(done)} failed; the first said: {errors[0]}" if errors else "none ended before the timeout"
+        cause = (
+            f"all of {len(done)} failed; the first error: {errors[0]}" if errors else "none ended before the timeout"
+        )
         raise RuntimeError(f"no trial has a score: {cause}")
     # Scores with different amounts of a resource (epochs) cannot be compared: the best trial is one of the highest
     # rung that has a score.

@@ -56,7 +56,7 @@ def places(held_with: np.ndarray, seed: int) -> np.ndarray:
     ----------
     held_with : ndarray of shape (n,), int64
     seed : int
-        Of the hash of identities and of the order of groups; places in time do not depend on them.
+        Seed of the hash of identities and of the order of groups; the places of times do not depend on it.
     """
     held_with = np.asarray(held_with, dtype=np.int64)
     if not len(held_with) or held_with[0] >= 0:

@@ -180,9 +180,9 @@ class Fold:
         ``arrange(piece, operands, block, number) -> piece``: applied to each piece, kept or new, before its step, for
         what differs between folds that share pieces, such as the order of rows. Cheap and pure.
     cost : callable
-        Of preparing and stepping through one block.
+        ``cost(rows, columns) -> Cost`` of preparing the pieces of one block and stepping through them.
     usual_calls : int or None
-        As of `BlockSum`.
+        As in `BlockSum`.
     """
 
     name: str

@@ -86,7 +86,7 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     require(
         smallest > -1e-9 * np.trace(kernel), f"{name}.kernel is positive; its smallest eigenvalue is {smallest:.1e}"
     )
-    # Where all products are alike, as of a row with itself, the standard error is 0 and rounding is all that is left.
+    # Where all products are equal, as those of a row with itself, the standard error is 0 and only rounding is allowed.
     excess = np.abs(estimate - kernel) / (error + 1e-9 * (1.0 + np.abs(kernel)))
     require(
         bool(np.max(excess) < _STANDARD_ERRORS),

@@ -64,9 +64,9 @@ def sphere_checkerboard(
     ----------
     n_rows : int
     bands : int
-        Of equal height in latitude.
+        The number of bands, of equal height in latitude.
     sectors : int
-        Even, of equal width in longitude.
+        The number of sectors, even, of equal width in longitude.
     seed : int
 
     Returns

@@ -323,11 +323,11 @@ class ConformalMixin:
         if np.isinf(radii).any():
             needed = f"a group takes at least {least_rows(coverage)} rows"
             if sample_weight is not None:
-                needed = "the weights of some rows are large beside those of all held-out rows"
+                needed = "the weights of some rows are large compared with those of all held-out rows"
             warnings.warn(
                 f"so few held-out rows, {np.diff(kept.starts).min()} in the smallest group, cannot promise a coverage "
-                f"of {coverage:g}: what is predicted is everything there, since {needed}; conformalize with more, or "
-                "ask for less",
+                f"of {coverage:g}: intervals are infinite and sets have all classes there, since {needed}; "
+                "conformalize with more rows, or choose a smaller coverage",
                 UserWarning,
                 stacklevel=3,
             )
@@ -597,8 +597,8 @@ def _with_radii(
         return blockwise(partial(function, radii=radii), answers, dtype=dtype, columns=columns)
     if np.isnan(n_rows):
         raise ValueError(
-            "groups and weights are one value a row, and nobody knows how many rows the partitions of this Dask frame "
-            "have; give a data frame at a time, or a Dataset"
+            "groups and weights need one value for each row, and the partitions of this Dask frame have unknown "
+            "numbers of rows; give single data frames, or a Dataset"
         )
     if len(radii) != n_rows:
         raise ValueError(
