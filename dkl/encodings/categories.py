@@ -59,7 +59,7 @@ NOTHING = Made()
 def with_categories(
     dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True, more: Made = NOTHING
 ) -> Dataset:
-    """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
+    """The rows with target means and counts in place of codes; the dataset itself if no column holds codes.
 
     Parameters
     ----------

@@ -153,8 +153,8 @@ class _Fourier(_Drawn):
         projection = self._projection(shape, seed, dtype, 1.0 / self._bandwidth())
         if self.pairing == "cos-sin":
             return FeatureMap("cos-sin", projection, np.ones(shape[0]))
-        # E[2 cos(w.x + b) cos(w.y + b)] over a uniform phase b is cos(w.(x - y)): one column a frequency stands for the
-        # pair.
+        # E[2 cos(w.x + b) cos(w.y + b)] over a uniform phase b is cos(w.(x - y)): one column for each frequency is
+        # enough.
         phases = frequencies.stream(seed, "phases").uniform(0.0, 2.0 * np.pi, shape[0])
         return FeatureMap("cos", projection, np.ones(shape[0]), phases=phases)
 

@@ -1,4 +1,4 @@
-"""Which rows are held out together: the value by which a row is held out, and its place among all rows.
+"""The value by which a row is held out, which rows of a group or of a time share, and its place among all rows.
 
 Each row has a place in [0, 1), and the rows below a share s are held out. The place follows from `Block.held_with`, one
 int64 for each row. A value of at least 0 is an identity (of the row, or of one of thousands of groups), whose hash is

@@ -1,4 +1,4 @@
-"""What one read of the blocks computes, as data: a pass is a tuple of these frozen records and nothing else.
+"""The records of a pass: a pass is a tuple of these frozen descriptions of what one read of the blocks computes.
 
 The three kinds are enough for every method of the library. `dkl.passes` knows only them: it adds up their bytes before
 the first task, reads every block once for all of them, and reduces in a fixed order.

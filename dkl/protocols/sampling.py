@@ -1,4 +1,4 @@
-"""Which rows belong to a sample: a hash of the row's identity decides, so every machine chooses the same rows."""
+"""Draws samples and shuffled orders of rows by hashes of their identities, the same rows on every machine."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     rows = np.random.default_rng(seed).normal(size=(40, n_columns))
     if isinstance(family, SphericalHarmonics):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    # A draw is a plain map of the shape asked for, and the seed alone decides its bits.
+    # A draw is a plain map of the requested shape, and depends on the seed alone.
     name = type(family).__name__
     small = family.draw(7, n_columns, seed)
     require(isinstance(small, FeatureMap), f"{name}.draw returns a FeatureMap, not {type(small).__name__}")
