@@ -21,6 +21,7 @@ from dkl.protocols.held_together import are_times
 
 PRIORS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Candidates for the prior weight a, in rows: the overall mean counts as a further rows of each category."""
+# The number of folds of target means besides fold 0, the held-out rows: each mean is learned from four fifths.
 FOLDS = 5
 
 

@@ -12,6 +12,7 @@ from dkl.features.projections import Projection
 
 STEP: Literal[0] = 0
 HINGE: Literal[1] = 1
+# The largest number of factors in an atom: interactions of up to three columns.
 MOST_FACTORS = 3
 
 Factor = tuple[int, float, int]

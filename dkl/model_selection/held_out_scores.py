@@ -30,6 +30,7 @@ LOSSES = frozenset({"log_loss", "rmse", "mae", "deviance", "pinball"})
 # Smaller probabilities are raised to this in the log loss, as by scikit-learn's `log_loss`, since 0 would make it
 # infinite.
 _LEAST = np.finfo(np.float64).eps
+# The number of bins of the predicted probability in a calibration.
 _BINS = 10
 
 

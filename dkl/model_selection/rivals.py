@@ -17,6 +17,7 @@ OUTSIDE = frozenset({LINEAR, SVM, TREES})
 _MOST_ROWS_OF_SVM = 10_000
 # The most bytes (1 GiB) of dense rows for which scikit-learn's estimators, which need rows in memory, are fitted.
 _MOST_BYTES = 1 << 30
+# The penalties (alpha) among which `RidgeCV` chooses.
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3)
 
 

@@ -20,6 +20,7 @@ TIME_PLACES = 1024
 
 # a place in time is -1 - p; group g of G is -1 - (TIME_PLACES + G * 2^20 + g), so that the two never meet
 _GROUP_BITS = 20
+# The offset of a group's place above the lower boundary of its share, in shares of a group.
 _BEYOND = 2.0**-10
 # The round of the hash of row ids that holds rows out. Samples and splits hash with other rounds, so that rows held out
 # under a seed are independent of the rows that a sample or a split takes under the same seed.

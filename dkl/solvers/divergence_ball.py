@@ -11,6 +11,7 @@ from dkl.solvers.density_term import Conjugate
 from dkl.solvers.interior_point import scaled_factor, share_to_bound
 from dkl.solvers.kernel_alignment import divergence, maximise_alignment
 
+# The most steps of the interior-point method.
 _MOST_STEPS = 60
 # The interior-point method ends when the mean product of multipliers and bounded variables, with gradients scaled to at
 # most 1, falls below this.

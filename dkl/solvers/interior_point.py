@@ -9,6 +9,7 @@ from scipy.linalg import cho_solve
 
 from dkl.solvers.cholesky import factorise
 
+# The most steps of the method, which usually takes about 15.
 _MOST_STEPS = 60
 # A step goes at most this share of the way to the nearest bound, so that variables stay positive.
 _TO_BOUND = 0.995
