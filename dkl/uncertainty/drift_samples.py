@@ -1,4 +1,4 @@
-"""Two samples of rows as Datasets of the same columns, which are learned from both alike."""
+"""Turns two samples of rows into Datasets with the same columns; the encoding of raw rows is learned from both."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def compared_samples(
 ) -> tuple[Dataset, Dataset]:
     """Both samples as Datasets with the same columns.
 
-    The rules of raw rows are learned from both samples: those of one sample know all of its names and not all of the
-    other's, so that samples of one law would be told apart by them.
+    The encoding of raw rows is learned from both samples. With that of one sample, only the other could have unknown
+    categories, so that samples of the same distribution would seem to differ.
 
     Raises
     ------
     ValueError
-        If the columns differ, or one of them has fewer than two rows.
+        If the columns differ, or a sample has fewer than two rows.
     """
     if len(weights) != 2:
         raise ValueError(f"sample_weights holds {len(weights)} arrays; expected two, of a and of b: (weights_a, None)")
@@ -152,7 +152,7 @@ def _rules_beside(dataset: Dataset, raw: Any, weight: GivenValues) -> TableEncod
     further: dict[str, tuple[str, ...]] = {}
     for column in _statistics(raw, weight, codes).columns:
         if column.kind == "category":
-            # more values than can be told apart are refused here
+            # raises ValueError for too many different values
             further[column.name] = tuple(column.categories or decide_rule(column, "auto").categories)
 
     def extended(rule: ColumnRule) -> ColumnRule:
@@ -164,8 +164,8 @@ def _rules_beside(dataset: Dataset, raw: Any, weight: GivenValues) -> TableEncod
 def _rules_of_both(given: Sequence[Any], weights: Sequence[GivenValues]) -> TableEncoding | None:
     """The rules of two samples of raw rows, learned from both; None where columns are numbers as they are.
 
-    A column of one kind in `a` and of another in `b` has the rule of `a`, and so have all where `b` lacks one: what is
-    wrong is said when `b` is encoded.
+    A column whose kind differs between the samples gets the rule of `a`, and so do all if `b` lacks a column; the error
+    is then raised when `b` is encoded.
     """
     are_frames = all(map(is_frame, given))
     are_arrays = all(isinstance(rows, np.ndarray | da.Array) and rows.ndim == 2 for rows in given)
@@ -204,7 +204,7 @@ def _statistics(rows: Any, weight: GivenValues, only: Collection[str] | None = N
     Raises
     ------
     ValueError, TypeError
-        No row, an infinite value, or a column that cannot be encoded.
+        If there is no row, an infinite value, or a column that cannot be encoded.
     """
     if is_frame(rows):
         check_names(rows)
@@ -224,7 +224,7 @@ def _statistics_of(raw: Iterable[Any], only: Collection[str] | None) -> TableSta
         raise ValueError(no_rows((0, columns)))
     for column in parts[0].columns:
         if column.infinite is not None:
-            # refused here, where the row is that of the sample
+            # raises ValueError here, where the number of the row is that in the sample
             decide_rule(column, "auto")
     return parts[0]
 
@@ -238,7 +238,7 @@ def _table(rows: Any) -> pa.Table:
 
 
 def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) -> Dataset:
-    """Raw rows as a Dataset, encoded by the rules where they are raw to these."""
+    """The rows as a Dataset, encoded by `rules` if they are raw."""
     if rules is None or not is_raw(rules, rows):
         return as_dataset(rows, sample_weight=weight)
     made = as_dataset(encoded_by(rules, rows, weight=weight), sample_weight=weight)
@@ -246,13 +246,13 @@ def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) 
 
 
 def _with_rules(dataset: Dataset, rules: TableEncoding) -> Dataset:
-    """The rows, and the rules by which their columns were encoded."""
+    """The dataset with `rules` as the encoding of its columns."""
     schema = replace(dataset.schema, encoding=rules, column_names=rules.column_names, passthrough=rules.passthrough)
     return dataset.with_rows(dataset.source, schema)
 
 
 def _check_same_columns(a: Dataset, b: Dataset) -> None:
-    """Raise ValueError where the columns of two samples do not mean the same."""
+    """Raise ValueError if the columns of two samples have different names, numbers, kinds or codes."""
     remedy = "give both as data frames, or encode both by one rule: ds.encoding.transform(frame)"
     known = a.column_names, b.column_names
     if known[0] is not None and known[1] is not None and known[0] != known[1]:
@@ -290,37 +290,37 @@ def _check_same_columns(a: Dataset, b: Dataset) -> None:
 
 
 def _coded_as(dataset: Dataset, rules: TableEncoding | None) -> Dataset:
-    """The rows of a Dataset with the codes that other rules have for the same names."""
-    known = dataset.encoding
-    if rules is None or rules == known:
+    """The rows of a Dataset with codes changed to those of `rules` for the same categories."""
+    own_rules = dataset.encoding
+    if rules is None or rules == own_rules:
         return dataset
     codes = {
         rule.name: np.append(0, 1 + np.searchsorted(rule.categories, own.categories))
-        for rule, own in zip(rules.rules, known.rules, strict=True)
+        for rule, own in zip(rules.rules, own_rules.rules, strict=True)
         if rule.kind == "code"
     }
     return _with_rules(_recoded(dataset, codes), rules)
 
 
 def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:
-    """The rows with other codes in columns of codes: by name what becomes of each code, (V + 1,)."""
+    """The rows with other codes; `codes` has, by column name, the new code of each old one, (V + 1,)."""
     places = code_places(dataset.encoding, 1, Made())
     tables = tuple(RowsInMemory(codes[name][:, None]) for name in _code_parts(dataset))
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, None)), dataset.schema)
 
 
 def _code_parts(dataset: Dataset) -> dict[str, CategoryPart]:
-    """Where the columns of codes are, by name and in their order."""
+    """The columns of codes by name, in their order."""
     encoding = dataset.encoding
     parts = {} if not isinstance(encoding, TableEncoding) else category_parts(encoding)
     return {name: part for name, part in parts.items() if part.is_code}
 
 
 def _without_rare_names(datasets: Sequence[Dataset], run: Run) -> tuple[Dataset, Dataset]:
-    """The samples with one code, 0, for names that are rare in both together, where some rows have no known name.
+    """The samples with code 0 for rare categories, in columns where some rows have an unknown category.
 
-    Rows that were appended to a store may hold names that its rules do not know, of which no row has one that these
-    were learned from: together with rare names, which other rows might as well have lacked, they can be compared.
+    Rows appended to a store may have categories that its encoding does not know, while the rows from which the encoding
+    was learned have none. Merged with rare categories, which might as well have been unknown, they can be compared.
     """
     a, b = datasets
     record = names_record(a)
@@ -341,9 +341,9 @@ def _without_rare_names(datasets: Sequence[Dataset], run: Run) -> tuple[Dataset,
 
 
 def names_record(dataset: Dataset) -> BlockSum | None:
-    """The record of a pass that counts the rows of each name; None where no column holds codes.
+    """The record of a pass that sums the weights of rows by category; None if no column holds codes.
 
-    Its results are arrays (F, V + 1) by the number of the column among those of the dataset, as texts.
+    Its results are arrays (F, V + 1) by the number of the column in the dataset, as a string.
     """
     folds = CategoryFolds(HeldOut(0.0))
     sums = tuple(
@@ -364,5 +364,5 @@ def names_record(dataset: Dataset) -> BlockSum | None:
 
 
 def name_counts(result: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """What `names_record` has counted: the weight of the rows with each code, (V + 1,), by the number of the column."""
+    """The result of `names_record`: by the number of the column, the weight of the rows with each code, (V + 1,)."""
     return {int(column): counts.sum(axis=0) for column, counts in result.items()}
