@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.events import ignore
 from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
@@ -34,7 +35,9 @@ def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) ->
         return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 
     some = TargetScale(np.ones(n_targets), np.ones(n_targets))
-    return (run or Run()).read(source, [target_record(n_targets)], scale, planned=some)
+    # of a few numbers a row: no line of progress says so
+    quiet = replace(run or Run(), publish=ignore)
+    return quiet.read(source, [target_record(n_targets)], scale, planned=some)
 
 
 def target_units(dataset: Dataset, run: Run | None) -> TargetScale | None:
