@@ -40,8 +40,8 @@ def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) ->
     return quiet.read(source, [target_record(n_targets)], scale, planned=some)
 
 
-def target_units(dataset: Dataset, run: Run | None) -> TargetScale | None:
-    """`target_scale` of targets that are numbers, of which progress is not told without a `run`; None for classes."""
+def target_units(dataset: Dataset, run: Run) -> TargetScale | None:
+    """`target_scale` of targets that are numbers; None for classes."""
     return None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1, run)
 
 

@@ -196,7 +196,7 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if start is None:
             scaler = self._prepare(dataset)
             self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        scale = target_units(dataset, self._plan)
+        scale = target_units(dataset, self._running("targets"))
         problem = replace(self._problem(self.pool_, dataset, scale), start=start)
         state = self._run(
             JointDriver(),

@@ -338,7 +338,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
         if self.sums is not None and hasattr(self, "target_units_"):
             return TargetScale(*self.target_units_)
-        units = target_units(dataset, self._plan)
+        units = target_units(dataset, self._running("targets"))
         if units is not None and self.sums is not None:
             self.target_units_: np.ndarray = np.stack([units.center, units.scale])
         return units

@@ -305,7 +305,7 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
-        rows = self._prepared(dataset, scaler, target_units(dataset, self._plan))
+        rows = self._prepared(dataset, scaler, target_units(dataset, self._running("targets")))
         self.total_weight_ = rows.total_weight
         problem = solver.problem(rows, start)
         self._run(

@@ -261,7 +261,7 @@ class PeakFeatures(SearchingLearner):
             start = strategy.start(self.feature_map_, self.n_peaks_)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = target_units(dataset, self._plan)
+        scale = target_units(dataset, self._running("targets"))
         # frequencies of the last fit are frequencies of its scaled rows
         scaler = self._prepare(dataset) if start is None else self.scaler_
         rows = self._prepared(dataset, scaler, scale)

@@ -172,7 +172,7 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = target_units(dataset, self._plan)
+        scale = target_units(dataset, self._running("targets"))
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
