@@ -11,7 +11,7 @@ import numpy as np
 from dask import delayed, is_dask_collection
 from scipy import sparse
 
-from dkl.data.checks import as_rows, check_rows
+from dkl.data.checks import as_rows, check_named_once, check_rows
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows
 from dkl.data.ingest.columns import array_table
@@ -101,9 +101,7 @@ def check_names(frame: GivenRows) -> None:
             "Found array with 0 feature(s) (a data frame without columns) while a minimum of 1 is required: X has no "
             "columns"
         )
-    if len(set(names)) < len(names):
-        twice = sorted({str(name) for name in names if names.count(name) > 1})
-        raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_named_once(names)
 
 
 def encoded_by(
