@@ -24,16 +24,15 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import (
     TaskChoice,
     as_targets,
+    block_targets,
     check_target_shape,
-    check_targets,
-    encode_labels,
     guess_task,
     labels_that_count,
-    numeric_targets,
+    read_targets,
     sorted_classes,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless
+from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -181,15 +180,8 @@ class MakeBlock:
         """The block with checked targets and weights beside an `X` that is taken as it is given."""
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
-        if y is not None:
-            y = as_targets(y, n_rows, first_row=first_row)
-            check_targets(y, first_row=first_row)
-            y = (
-                numeric_targets(y, first_row=first_row)
-                if self.classes is None
-                else encode_labels(y, self.classes, first_row=first_row, weight=weight)
-            )
-        return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
+        codes = None if y is None else block_targets(y, n_rows, self.classes, weight, first_row=first_row)
+        return Block(index, X, codes, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
 class DaskSource(BaseRows):
@@ -351,19 +343,10 @@ def lazy_source(
     parts = chunks_together(X, cut_rows(y, chunks), cut_rows(weight, chunks))
     look = [] if looked is None else [delayed(looked, pure=False)(part) for part in parts[0] or ()]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
-    schema = Schema(
-        n_columns=X.shape[1],
-        dtype=stored_dtype(X.dtype),
-        is_sparse=sparse.issparse(X._meta),
-        task=decided,
-        classes=labels,
-        n_targets=y.shape[1] if y is not None and y.ndim == 2 else None,
-        has_weight=weight is not None,
-    )
     source = DaskSource(X, y, weight, labels, repeats=repeats)
     if weight is not None:
         check_total_weight(source.counts.weights)
-    return source, schema, any(found)
+    return source, schema_of(source, decided, labels, () if y is None else y.shape), any(found)
 
 
 def lazy_classes(
@@ -382,8 +365,7 @@ def lazy_classes(
 
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
         """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
-        values = as_targets(chunk, first_row=first_row)
-        check_targets(values, first_row=first_row)
+        values = read_targets(chunk, first_row=first_row)
         if task == "auto" and guess_task(values) == "regression":
             return None
         return np.unique(labels_that_count(values, checked_weight(weights, len(values), first_row=first_row)))
