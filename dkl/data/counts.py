@@ -19,6 +19,8 @@ _TOLERATED, _NOISE = 0.1, 4.0
 class RowCounts:
     """Figures of each block; rows of weight 0 are not counted.
 
+    Of a set of splits the arrays have one more axis behind that of the blocks, (n_blocks, n_splits).
+
     Parameters
     ----------
     rows : ndarray of shape (n_blocks,), int64
@@ -26,8 +28,6 @@ class RowCounts:
         Total weight; equal to `rows` where rows have no weights.
     class_weights : ndarray of shape (n_blocks, K), float64, or None
         Total weight of each class.
-
-    Of a set of splits the arrays have one more axis behind that of the blocks, (n_blocks, n_splits).
     """
 
     rows: np.ndarray
