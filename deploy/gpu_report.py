@@ -51,9 +51,9 @@ from unittest.mock import patch
 import dask
 import dask.array
 import numpy as np
+from device_speed import DeviceLimits, device_limits, device_speeds
 
 import dkl
-from dkl.bench.device_speed import DeviceLimits, device_limits, device_speeds
 from dkl.data.store import chunks
 from dkl.events import Event
 from dkl.features.families import Gaussian
@@ -113,7 +113,7 @@ class Sizes:
     tabled : int
         Rows of the machine without settings.
     speeds : dict
-        Of `dkl.bench.device_speed.device_speeds`.
+        Of `device_speed.device_speeds`.
     """
 
     tests: tuple[str, ...] = (

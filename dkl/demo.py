@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from dkl.data.create import create_dataset
 from dkl.data.dataset import Dataset, open_dataset
-from dkl.data.store.overwriting import is_store
+from dkl.data.store.overwriting import means_store
 from dkl.data.together.choosing import check_one_kind, chosen_rows_together
 from dkl.data.together.telling import warn_of_random_folds
 from dkl.errors import MemoryLimitError
@@ -34,7 +34,7 @@ from dkl.model_selection.evaluation import fitted_to, score_of
 from dkl.model_selection.rivals import LINEAR, SVM, TREES, rivals
 from dkl.passes.memory import peak_bytes
 from dkl.passes.room import load
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 from dkl.plots.score_curves import ComparisonDisplay
 from dkl.progress import Choice
 from dkl.protocols.estimators import Estimator
@@ -243,15 +243,13 @@ class GrowthDisplay(Display):
     """
 
     fits: Sequence[Grown]
+    title = "made rows of a smooth law"
+    _size = (4.6, 3.8)
+    _is_titled = True
 
     @property
     def _n_panels(self) -> int:
         return 2
-
-    def _new_axes(self) -> list[Axes]:
-        axes = panels(2, size=(4.6, 3.8))
-        axes[0].figure.suptitle("made rows of a smooth law")
-        return axes
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         for name, colour in zip((WAVES, TREES, SVM), CLASS_COLOURS, strict=False):
@@ -324,7 +322,7 @@ def own_dataset(
     """
     from dkl.data.ingest.ingest import ingest
 
-    if data.rstrip("/").endswith(".zarr") or is_store(data):
+    if means_store(data):
         dataset = open_dataset(data)
     else:
         check_one_kind(by_group, by_time)

@@ -30,9 +30,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.data.store.abandoned import put_back
 from dkl.data.store.commit import staged
-from dkl.data.store.digests import json_digest
 from dkl.data.store.location import MARKER, Location
 from dkl.data.store.overwriting import check_output
+from dkl.data.store.sealed import is_sealed, sealed
 from dkl.errors import CorruptChunkError, StoreError, located
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.parameters import Constrained, check_constraints
@@ -111,7 +111,7 @@ def save(model: object, store: str | Path, *, overwrite: bool = False, **storage
             "digests": [_digest(array) for array in arrays],
             "arrays": [[array.dtype.str, list(array.shape)] for array in arrays],
         }
-        staging.commit({**marker, "digest": json_digest(marker)})
+        staging.commit(sealed(marker))
 
 
 def load_model(store: str | Path, classes: Iterable[type] = (), **storage_options: Any) -> Any:
@@ -157,8 +157,8 @@ def load_model(store: str | Path, classes: Iterable[type] = (), **storage_option
             model = _Reader(location, marker["digests"], shapes, extensions).decode(marker["model"])
             # The marker signs itself, but for what is written after it. Models of dkl 0.1 have neither shapes nor a
             # digest of their metadata.
-            signed = {name: value for name, value in marker.items() if name not in ("digest", "state", "token")}
-            if (shapes is not None or "digest" in marker) and json_digest(signed) != marker.get("digest"):
+            signed = {name: value for name, value in marker.items() if name != "token"}
+            if (shapes is not None or "digest" in marker) and not is_sealed(signed):
                 raise StoreError(f"the metadata of {location.place} is not what was written; save the model again")
             return model
         except _DAMAGE as error:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows: no one asks for a lock there
+except ImportError:  # Windows: what a killed process left stays until it is removed by hand
     fcntl = None  # type: ignore[assignment]
+
+CAN_LOCK = fcntl is not None
 
 # Not on every system.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -133,10 +135,22 @@ def locked(name: str, folder: int) -> bool:
         descriptor = open_own(name, folder, os.O_RDWR | os.O_CREAT)
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not try_lock(descriptor):
         os.close(descriptor)
+        return False
+    return True
+
+
+def try_lock(descriptor: int, *, waits: bool = False) -> bool:
+    """Whether this process now holds the lock of an open file or folder, for which it may wait.
+
+    The system lets go of it when the process dies, however it dies: a lock that is to be had at once is nobody's.
+    """
+    if not CAN_LOCK:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except OSError:
         return False
     return True
 

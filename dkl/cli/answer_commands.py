@@ -15,9 +15,9 @@ from rich.text import Text
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store
 from dkl.cli.given_files import Rows, store_of
-from dkl.cli.model_commands import Model, Store, chosen_split, strengths
+from dkl.cli.model_commands import Model, chosen_split, strengths
 from dkl.cli.output_checks import OutputFolder, check_before
 from dkl.data.store.outputs import written_whole
 

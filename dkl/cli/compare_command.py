@@ -18,7 +18,7 @@ from dkl.cli.data_commands import HeldOptions
 from dkl.cli.model_options import FamilyName, FeatureOptions, family_from
 from dkl.cli.output_checks import OutputFolder
 from dkl.data.store.outputs import written_whole
-from dkl.data.store.overwriting import is_store
+from dkl.data.store.overwriting import means_store
 
 if TYPE_CHECKING:
     from dkl.model_selection.comparison import Comparison
@@ -93,7 +93,7 @@ def compare(
 
     started = time.perf_counter()
     # Files are ingested into the folder; a store stays where it is.
-    rows = [] if data.rstrip("/").endswith(".zarr") or is_store(data) else ["rows.zarr"]
+    rows = [] if means_store(data) else ["rows.zarr"]
     # What may be written is checked before the work: a long comparison must not end in a file that cannot be replaced.
     OutputFolder(output, [*rows, "scores.csv", "dkl-compare.png"], inputs=[data, checkpoint])
     dataset = own_dataset(data, target, output / "rows.zarr", **vars(held))

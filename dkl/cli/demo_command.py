@@ -16,7 +16,7 @@ from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command
 from dkl.cli.compare_command import saved_picture, score_facts, scores_table, written
 from dkl.cli.output_checks import OutputFolder
-from dkl.data.store.overwriting import is_store
+from dkl.data.store.overwriting import means_store
 
 if TYPE_CHECKING:
     from dkl.demo import Grown
@@ -85,7 +85,7 @@ def _beside_rivals(compute: Compute, running: Running, rows: tuple[str | None, s
     from dkl.methods.provenance import summary_of
 
     started = time.perf_counter()
-    stored = [] if data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data)) else ["rows.zarr"]
+    stored = [] if data is not None and means_store(data) else ["rows.zarr"]
     OutputFolder(output, [*stored, _PICTURE, "model.zarr"], inputs=[data])
     place = output / "rows.zarr"
     dataset = written_digits(place) if data is None else own_dataset(data, target, place)
@@ -162,8 +162,7 @@ def _all(
     started = time.perf_counter()
     # The digits ship with scikit-learn, so a first run needs no network; the user's own store is only read.
     stored = "digits.zarr" if data is None else "rows.zarr"
-    is_whole = data is not None and (data.rstrip("/").endswith(".zarr") or is_store(data))
-    OutputFolder(output, [*([] if is_whole else [stored]), _PICTURE], inputs=[data])
+    OutputFolder(output, [*([] if data is not None and means_store(data) else [stored]), _PICTURE], inputs=[data])
     dataset = digits_dataset(output / stored) if data is None else own_dataset(data, target, output / stored)
     # Two worker processes show that fits run on a cluster, which is the point of the library, also on a laptop.
     with computing_on(compute if compute.scheduler or compute.workers else replace(compute, workers=2)):

@@ -55,9 +55,9 @@ def store_of(
         Of the order of the rows, and of the splits.
     task : {"auto", "classification", "regression"}
     """
-    from dkl.data.store.overwriting import is_store
+    from dkl.data.store.overwriting import is_store, means_store
 
-    if data.rstrip("/").endswith(".zarr") or is_store(data):
+    if means_store(data):
         if said := [*roles.given, *text.given]:
             raise typer.BadParameter(
                 f"{said[0]} says how files are read, and {data!r} is a store, for which dkl ingest decided it"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, ZeroBased
+from dkl.cli.data_commands import CsvOptions, HeldOptions, RoleOptions, Store, ZeroBased
 from dkl.cli.given_files import Rows, store_of
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dkl.model_selection.held_out_scores import Metric
     from dkl.protocols.estimators import FittedModel
 
-Store = Annotated[str, typer.Argument(help="Path or URL of a store that dkl wrote.", show_default=False)]
 Model = Annotated[str, typer.Argument(help="Path or URL of a model that dkl wrote.", show_default=False)]
 Exposure = Annotated[
     str | None,
@@ -368,7 +367,7 @@ def predict(
     from dkl.cli.predictions import Answers, check_predictions, open_writer, predict_files, predict_store
     from dkl.data.differences import Differences
     from dkl.data.exposure import exposure_of_fit
-    from dkl.data.store.overwriting import is_store
+    from dkl.data.store.overwriting import means_store
     from dkl.model_io import load_model
 
     check_predictions(output, overwrite=overwrite, inputs=[model, data])
@@ -380,7 +379,7 @@ def predict(
     carried = tuple(dict.fromkeys(ids or ()))
     if set(carried) & {"row_id", "prediction"}:
         raise typer.BadParameter("--id names a column that predictions have of their own: row_id or prediction")
-    stored = data.rstrip("/").endswith(".zarr") or is_store(data)
+    stored = means_store(data)
     if stored and carried:
         raise typer.BadParameter(f"a store keeps row_id alone of what it was read from: --id {carried[0]} needs files")
     with computing_on(compute):

@@ -366,22 +366,10 @@ def estimator_from(
     from dkl.machines.settings import squared_loss
     from dkl.methods.density.tuned_learner import TunedLearner
 
-    given = {
-        "loss": options.loss,
-        "epsilon": options.epsilon,
-        "quantiles": options.shares,
-        "alpha": options.penalty,
-        "epochs": options.epochs,
-        "solver": options.solver,
-        "early_stopping": options.early_stopping or None,
-        "calibrate": options.calibrate or None,
-        "conformal_fraction": options.conformal_fraction,
-        "class_weight": options.class_weight,
-        "effort": options.effort,
-        "time_limit": options.time_limit,
-        "device": compute.device,
-        "memory_limit": compute.memory_limit,
-    }
+    given = {name: value for name, value in vars(options).items() if name not in ("task", "seed", "set")}
+    given |= {"quantiles": options.shares, "alpha": options.penalty}
+    given |= {name: given[name] or None for name in ("early_stopping", "calibrate")}
+    given |= {"device": compute.device, "memory_limit": compute.memory_limit}
     if task is None:
         raise ValueError("the store has no target; ingest it with --target NAME to fit a model")
     # whole numbers are taken for labels when they are ingested, and counts are whole numbers

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from dkl.cli.cluster import Compute, computing_on
 from dkl.cli.command import Result, Running, command, facts_table
-from dkl.cli.data_commands import HeldOptions
-from dkl.cli.model_commands import Store, chosen_split
+from dkl.cli.data_commands import HeldOptions, Store
+from dkl.cli.model_commands import chosen_split
 from dkl.cli.model_options import FeatureOptions, MachineOptions, estimator_from
 from dkl.cli.output_checks import check_before
 from dkl.data.store.outputs import written_whole

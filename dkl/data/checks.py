@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral
@@ -281,6 +282,17 @@ def spoken_names(names: Sequence[str], most: int = 12) -> str:
     """Names of columns as messages list them, cut after the first few."""
     shown = ", ".join(repr(name) for name in names[:most])
     return f"[{shown}]" if len(names) <= most else f"[{shown}, ... ({len(names)} in all)]"
+
+
+def repeated(names: Iterable[object]) -> list[str]:
+    """The names that are there more than once, as texts, sorted."""
+    return sorted(str(name) for name, count in Counter(names).items() if count > 1)
+
+
+def check_named_once(names: Iterable[object]) -> None:
+    """Raise ValueError where two columns have one name."""
+    if twice := repeated(names):
+        raise ValueError(f"column names must differ; found more than once: {twice}")
 
 
 def did_you_mean(name: object, names: Iterable[object]) -> str:

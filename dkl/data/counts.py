@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ _TOLERATED, _NOISE = 0.1, 4.0
 @dataclass(frozen=True, eq=False)
 class RowCounts:
     """Figures of each block; rows of weight 0 are not counted.
+
+    Of a set of splits the arrays have one more axis behind that of the blocks, (n_blocks, n_splits).
 
     Parameters
     ----------
@@ -46,9 +48,40 @@ class RowCounts:
             np.array(rows, np.int64), np.array(weights, np.float64), None if n_classes is None else np.array(classes)
         )
 
+    @classmethod
+    def of_table(cls, table: np.ndarray, n_classes: int | None) -> RowCounts:
+        """Those of a table whose last axis holds rows, total weight and the weight of each class: 2 + K."""
+        return cls(table[..., 0].astype(np.int64), table[..., 1], table[..., 2:] if n_classes else None)
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RowCounts:
+        """Those that `arrays` gave."""
+        return cls(arrays["rows"], arrays["weights"], arrays.get("class_weights"))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that are there, by the names of the parameters."""
+        return {name: values for name, values in vars(self).items() if values is not None}
+
     @property
     def n_rows(self) -> int:
         return int(self.rows.sum())
+
+    def followed_by(self, other: RowCounts) -> RowCounts:
+        """The counts of these blocks and of further ones."""
+        theirs = other.arrays()
+        pairs = {name: (values, theirs[name]) for name, values in self.arrays().items() if name in theirs}
+        return RowCounts(**{name: np.concatenate(both) for name, both in pairs.items()})
+
+    def recounted(self, blocks: np.ndarray, other: RowCounts) -> RowCounts:
+        """The counts where those of the `blocks`, (b,), are now those of `other`."""
+        known, theirs = {name: values.copy() for name, values in self.arrays().items()}, other.arrays()
+        for name, values in known.items():
+            values[blocks] = theirs[name]
+        return RowCounts(**known)
+
+    def of_split(self, code: int) -> RowCounts:
+        """Those of one of several splits."""
+        return RowCounts(**{name: values[:, code] for name, values in self.arrays().items()})
 
 
 def class_weights(block: Block, n_classes: int) -> np.ndarray:

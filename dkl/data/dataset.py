@@ -24,7 +24,7 @@ from dkl.data.other_task import with_task
 from dkl.data.schema import Schema, Task
 from dkl.data.sources.in_place import InPlaceSource, open_in_place
 from dkl.data.sources.lazy import lazy_part, zarr_behind
-from dkl.data.sources.rows import RowSource
+from dkl.data.sources.rows import RowSource, schema_of
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import SplitSet, are_shares, assign, split_rule
@@ -565,16 +565,7 @@ def from_zarr(
                 f"{name} has shape {np.shape(given)} and X has {shape[0]} rows; expected (n_rows,), an entry a row"
             )
     source, decided, labels = InPlaceSource.labelled(opened_X, opened_y, weight, task, classes)
-    schema = Schema(
-        n_columns=source.n_columns,
-        dtype=source.dtype,
-        is_sparse=source.is_sparse,
-        task=decided,
-        classes=labels,
-        n_targets=opened_y.shape[1] if opened_y is not None and len(np.shape(opened_y)) == 2 else None,
-        has_weight=weight is not None,
-    )
-    return Dataset(source, schema)
+    return Dataset(source, schema_of(source, decided, labels, () if opened_y is None else np.shape(opened_y)))
 
 
 @dataclass(frozen=True)
@@ -655,7 +646,7 @@ def describe_rows(source: RowSource, schema: Schema, splits: Mapping[str, SplitS
     if source.stored_nbytes:
         facts["stored (MiB)"] = round(source.stored_nbytes / 2**20, 2)
     for label, split in splits.items():
-        rows = split.rows.sum(axis=0)
+        rows = split.counts.rows.sum(axis=0)
         facts[f"splits ({label})"] = {n: int(count) for n, count in zip(split.names, rows, strict=True)}
     if schema.column_names is not None:
         facts["column names"] = list(schema.column_names)

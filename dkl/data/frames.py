@@ -14,7 +14,7 @@ import numpy as np
 from dask import delayed, is_dask_collection
 from scipy import sparse
 
-from dkl.data.checks import ALL_WEIGHTLESS, as_rows, check_rows, checked_weight
+from dkl.data.checks import ALL_WEIGHTLESS, as_rows, check_named_once, check_rows, checked_weight
 from dkl.data.differences import Differences
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
@@ -241,9 +241,7 @@ def check_names(frame: GivenRows) -> None:
             "Found array with 0 feature(s) (a data frame without columns) while a minimum of 1 is required: X has no "
             "columns"
         )
-    if len(set(names)) < len(names):
-        twice = sorted({str(name) for name in names if names.count(name) > 1})
-        raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_named_once(names)
 
 
 def encoded_by(

@@ -174,6 +174,25 @@ def check_targets(y: np.ndarray, *, first_row: int = 0) -> None:
     )
 
 
+def read_targets(
+    y: GivenValues, n_rows: int | None = None, *, first_row: int = 0, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """`as_targets` of values that are finite, as `check_targets` has it."""
+    values = as_targets(y, n_rows, first_row=first_row, weight=weight)
+    check_targets(values, first_row=first_row)
+    return values
+
+
+def block_targets(
+    y: GivenValues, n_rows: int, classes: np.ndarray | None, weight: np.ndarray | None, *, first_row: int
+) -> np.ndarray:
+    """Targets as a block holds them, the codes of known classes or numbers; errors of `read_targets` and of these."""
+    values = read_targets(y, n_rows, first_row=first_row, weight=weight)
+    if classes is None:
+        return numeric_targets(values, first_row=first_row)
+    return encode_labels(values, classes, first_row=first_row, weight=weight)
+
+
 def labels_that_count(y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """The labels of rows whose weight is not 0: a class whose rows are not there is no class."""
     return y if weight is None else y[weight != 0]

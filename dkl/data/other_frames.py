@@ -10,6 +10,7 @@ import dask
 import numpy as np
 from scipy import sparse
 
+from dkl.data.checks import check_named_once
 from dkl.data.given import GivenRows
 
 
@@ -135,9 +136,7 @@ def with_plain_texts(table: Any) -> Any:
     """The table with texts as texts, whether they came as views or as a dictionary."""
     import pyarrow as pa
 
-    if len(set(table.column_names)) < table.num_columns:
-        twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
-        raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_named_once(table.column_names)
     columns, texts = {}, pa.large_string()
     for name, column in zip(table.column_names, table.columns, strict=True):
         is_coded = pa.types.is_dictionary(column.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -48,13 +49,15 @@ class Pieces(Generic[Rows]):
 
 
 def joined_blocks(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one."""
+    """Consecutive blocks as one, of the number 0; of a single block its arrays as they are."""
+    if len(blocks) == 1:
+        return replace(blocks[0], index=0)
     stack = sparse.vstack if sparse.issparse(blocks[0].X) else np.concatenate
-    columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id")]
-    y, weight, row_id = (None if column[0] is None else np.concatenate(column) for column in columns)
+    columns = [[getattr(block, part) for block in blocks] for part in ("y", "weight", "row_id", "held")]
+    y, weight, row_id, held = (None if column[0] is None else np.concatenate(column) for column in columns)
     X = stack([block.X for block in blocks])
     named = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
-    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named)
+    return Block(0, sparse.csr_array(X) if sparse.issparse(X) else X, y, weight, np.asarray(row_id), named, held)
 
 
 def _n_rows(rows: Any) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 import dask
 import numpy as np
-from scipy import sparse
 
 from dkl.data.checks import as_rows, check_rows, check_total_weight, checked_weight, no_rows
 from dkl.data.frames import (
@@ -27,6 +25,7 @@ from dkl.data.labels import TaskChoice, as_targets, target_codes
 from dkl.data.schema import Schema
 from dkl.data.sources.in_memory import ArraySource
 from dkl.data.sources.lazy import DaskSource, is_lazy, lazy_source
+from dkl.data.sources.rows import schema_of
 from dkl.data.store.blocking import MAX_BLOCK_ROWS
 from dkl.errors import Problems
 
@@ -54,7 +53,8 @@ def source_of(
         rows, encoding = encode_dask_array(X, sample_weight)
         # what is known of the targets by now is not looked for again
         of_targets |= {"task": known.task or task, "classes": known.classes}
-        return _with_rules(*_source_of_arrays(rows, y, sample_weight, **of_targets), encoding)
+        source, schema = _source_of_arrays(rows, y, sample_weight, **of_targets)
+        return source, schema.encoded_by(encoding)
     if not is_frame(X):
         if categorical:
             raise ValueError(
@@ -86,7 +86,7 @@ def source_of(
     # what is said of columns comes when nothing is wrong with the targets
     for say in said:
         say()
-    return _with_rules(source, schema, encoding)
+    return source, schema.encoded_by(encoding)
 
 
 def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -141,15 +141,6 @@ def _encoded(
         raise
 
 
-def _with_rules(
-    source: ArraySource | DaskSource, schema: Schema, encoding: TableEncoding
-) -> tuple[ArraySource | DaskSource, Schema]:
-    """The source and its schema with the rules by which its columns were encoded."""
-    # The schema of a frame keeps the rules by which its columns were encoded, for the rows that a model predicts later.
-    names, passthrough = list(encoding.column_names), encoding.passthrough
-    return source, replace(schema, encoding=encoding, column_names=names, passthrough=passthrough)
-
-
 def _source_of_arrays(
     X: GivenRows,
     y: GivenValues,
@@ -190,13 +181,4 @@ def _source_of_arrays(
         taken=given if counted is None else None,
         given=given,
     )
-    schema = Schema(
-        n_columns=rows.shape[1],
-        dtype=rows.dtype,
-        is_sparse=sparse.issparse(rows),
-        task=decided,
-        classes=labels,
-        n_targets=codes.shape[1] if codes is not None and codes.ndim == 2 else None,
-        has_weight=weight is not None,
-    )
-    return source, schema
+    return source, schema_of(source, decided, labels, () if codes is None else codes.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -122,6 +122,11 @@ class Schema:
     def has_codes(self) -> bool:
         """Whether columns of X hold codes of categories, of which a fit makes numbers (`dkl.encodings`)."""
         return self.encoding is not None and self.encoding.has_codes
+
+    def encoded_by(self, encoding: Any) -> Schema:
+        """The schema of the rows whose columns a `TableEncoding` has made."""
+        names, passthrough = list(encoding.column_names), encoding.passthrough
+        return replace(self, encoding=encoding, column_names=names, passthrough=passthrough)
 
     def y_shape(self, n_rows: int) -> tuple[int, ...]:
         """The shape of the targets of `n_rows` rows."""

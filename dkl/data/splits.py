@@ -68,9 +68,8 @@ class SplitSet:
     ----------
     names : tuple of str
         The split with code i is ``names[i]``.
-    rows, weights : ndarray of shape (n_blocks, n_splits)
-        Rows of each block in each split (rows of weight 0 are not counted) and their total weight.
-    class_weights : ndarray of shape (n_blocks, n_splits, K) or None
+    counts : RowCounts
+        Of each block and split, (n_blocks, n_splits).
     digest : str
         Of all codes.
     column : str or None
@@ -82,9 +81,7 @@ class SplitSet:
     """
 
     names: tuple[str, ...]
-    rows: np.ndarray
-    weights: np.ndarray
-    class_weights: np.ndarray | None
+    counts: RowCounts
     digest: str
     column: str | None = None
     codes: list[np.ndarray] | None = None
@@ -97,28 +94,20 @@ class SplitSet:
     def joined_by(self, counts: RowCounts, name: str | None) -> SplitSet:
         """This set after the blocks of a further store, whose rows are all in the split `name` (None: in none)."""
         code = NO_SPLIT if name is None else self.names.index(name)
-        n_old, n_blocks = len(self.rows), len(counts.rows)
         # All counts of the new blocks go to this one split, and zeros to the others.
         is_joined = np.arange(len(self.names)) == code
-        classes = None
-        if self.class_weights is not None and counts.class_weights is not None:
-            classes = np.concatenate([self.class_weights, counts.class_weights[:, None, :] * is_joined[:, None]])
-        return replace(
-            self,
-            rows=np.concatenate([self.rows, counts.rows[:, None] * is_joined]),
-            weights=np.concatenate([self.weights, counts.weights[:, None] * is_joined]),
-            class_weights=classes,
-            whole={**self.whole, **dict.fromkeys(range(n_old, n_old + n_blocks), code)},
-        )
+        joined = {
+            name: values[:, None] * is_joined.reshape(-1, *[1] * (values.ndim - 1))
+            for name, values in counts.arrays().items()
+        }
+        both = self.counts.followed_by(RowCounts(**joined))
+        further = range(len(self.counts.rows), len(both.rows))
+        return replace(self, counts=both, whole={**self.whole, **dict.fromkeys(further, code)})
 
     def recounted(self, blocks: np.ndarray, table: np.ndarray) -> SplitSet:
         """This set after rows were dropped from some `blocks`, (b,), whose new counts `table` has: `split_table`."""
-        rows, weights = self.rows.copy(), self.weights.copy()
-        rows[blocks], weights[blocks] = table[:, :, 0].astype(np.int64), table[:, :, 1]
-        classes = None if self.class_weights is None else self.class_weights.copy()
-        if classes is not None:
-            classes[blocks] = table[:, :, 2:]
-        return replace(self, rows=rows, weights=weights, class_weights=classes)
+        now = RowCounts.of_table(table, table.shape[-1] - 2)
+        return replace(self, counts=self.counts.recounted(blocks, now))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +128,10 @@ class SplitStep(RowStep):
         return f"split {self.split.digest} {self.code}" if whole is None else f"split {whole == self.code}"
 
     def block_rows(self, before: RowSource) -> np.ndarray:
-        return self.split.rows[:, self.code]
+        return self.split.counts.rows[:, self.code]
 
     def counts(self, before: RowSource) -> RowCounts:
-        of_classes = self.split.class_weights
-        classes = None if of_classes is None else of_classes[:, self.code]
-        return RowCounts(self.block_rows(before), self.split.weights[:, self.code], classes)
+        return self.split.counts.of_split(self.code)
 
     def at(self, index: int) -> HeldCodes | StoredCodes | AllOrNone:
         if index in self.split.whole:
@@ -171,15 +158,14 @@ def assign(
         codes.append(rule(block).astype(np.uint8, copy=False))
         tables.append(split_table(block, codes[-1], len(names), n_classes))
         crc = google_crc32c.extend(crc, codes[-1].tobytes())
-    table = np.array(tables).reshape(source.n_blocks, len(names), -1)
-    rows = table[:, :, 0].astype(np.int64)
-    in_all = rows.sum(axis=0).tolist()
+    counts = RowCounts.of_table(np.array(tables).reshape(source.n_blocks, len(names), -1), n_classes)
+    in_all = counts.rows.sum(axis=0).tolist()
     for name, count in zip(names, in_all, strict=True):
         # whatever is fitted or scored on a split without rows would fail later
         if not count:
             raise ValueError(f"split {name!r} would have no rows; give it a larger fraction or other rows")
     digest = f"{crc:08x} {in_all}"
-    return SplitSet(names, rows, table[:, :, 1], table[:, :, 2:] if n_classes else None, digest, codes=codes)
+    return SplitSet(names, counts, digest, codes=codes)
 
 
 def split_table(block: Block, codes: np.ndarray, n_splits: int, n_classes: int | None) -> np.ndarray:

@@ -68,7 +68,7 @@ def store_faults(location: Location) -> Iterator[str]:
 
 def _store_checks(store: OpenStore) -> Iterator[Callable[[], object]]:
     """Every check of a store that could be opened; each raises what is wrong, so that one does not hide the next."""
-    location, blocks = store.location, range(len(store.manifest.rows))
+    location, blocks = store.location, range(len(store.manifest.stored_rows))
 
     def keep(name: str, index: int, parts: dict[str, np.ndarray]) -> None:
         """Read one array's part of a block, checked; what was whole is kept in `parts`."""

@@ -212,7 +212,7 @@ class View:
         self.base, self.steps = before.base, (*before.steps, step)
         self.n_blocks, self.blocks_together = before.n_blocks, before.blocks_together
         self.dtype, self.is_sparse, self.has_weight = before.dtype, before.is_sparse, before.has_weight
-        self._n_classes = n_classes
+        self.has_y, self.version, self._n_classes = before.has_y, before.version, n_classes
 
     @property
     def block_rows(self) -> np.ndarray:
@@ -226,10 +226,6 @@ class View:
     @property
     def n_columns(self) -> int:
         return self.step.n_columns(self.before)
-
-    @property
-    def has_y(self) -> bool:
-        return self.before.has_y
 
     @property
     def columns_along(self) -> Parts:
@@ -258,10 +254,6 @@ class View:
     @property
     def place(self) -> str:
         return self.before.place
-
-    @property
-    def version(self) -> int:
-        return self.before.version
 
     @property
     def storage_facts(self) -> Mapping[str, Any]:

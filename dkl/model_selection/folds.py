@@ -89,8 +89,7 @@ def fold_views(dataset: Dataset, folds: Folds) -> list[ValidationFold]:
 
 def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Dataset:
     """The rows that `rule` chooses as a Dataset, with their counts (n_blocks, 2 + K) by block."""
-    n_classes = dataset.schema.n_classes
-    by_block = RowCounts(counts[:, 0].astype(np.int64), counts[:, 1], counts[:, 2:] if n_classes else None)
+    by_block = RowCounts.of_table(counts, dataset.schema.n_classes)
     if by_block.n_rows == 0:
         raise ValueError(
             f"{name} of {rule.folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "

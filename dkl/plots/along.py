@@ -74,6 +74,16 @@ def draw_rug(ax: Axes, axis: Axis) -> None:
         ax.plot(ticks, np.zeros(len(ticks)), "|", color="0.5", transform=ax.get_xaxis_transform(), markersize=6)
 
 
+def draw_veil(ax: Axes, near: np.ndarray, extent: tuple[float, float, float, float], *, zorder: float) -> None:
+    """A white layer, opaque where there are no rows, fades the part of a picture that is a guess.
+
+    `near` says of each point of the grid (g2, g1) how near the rows are, as `near_rows` does.
+    """
+    veil = np.ones((*near.shape, 4))
+    veil[..., 3] = 1.0 - near
+    ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=zorder)
+
+
 def draw_map(ax: Axes, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: np.ndarray) -> None:
     """Values (g2, g1) over two columns in colours around 0, the rows (n, 2) as dots; veiled where there are none."""
     first, second = grid
@@ -84,11 +94,7 @@ def draw_map(ax: Axes, grid: tuple[np.ndarray, ...], values: np.ndarray, rows: n
         first, second, values, levels=np.linspace(-limit, limit, 17), cmap=diverging(0.72), extend="both"
     )
     drawn.set_edgecolor("face")
-    # A white layer, opaque where there are no rows, fades the part of the picture that is a guess.
-    veil = np.ones((*near.shape, 4))
-    veil[..., 3] = 1.0 - near
-    extent = (first[0], first[-1], second[0], second[-1])
-    ax.imshow(veil, extent=extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2)
+    draw_veil(ax, near, (first[0], first[-1], second[0], second[-1]), zorder=2)
     points = rows[:600]
     ax.scatter(points[:, 0], points[:, 1], s=3, color="black", alpha=0.35, linewidth=0, zorder=3)
     ax.figure.colorbar(drawn, ax=ax, ticks=[-limit, 0.0, limit], format="%.3g", pad=0.02)

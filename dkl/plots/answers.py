@@ -10,7 +10,7 @@ import numpy as np
 
 from dkl.data.dataset import Dataset
 from dkl.model_selection.held_out_scores import Answers, ClassAnswers, NumberAnswers, QuantileAnswers, held_out_answers
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 from dkl.protocols.estimators import FittedModel
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class AnswersDisplay(Display):
 
     answers: Answers
     title: str = ""
+    _size = (4.6, 4.0)
+    _is_titled = True
 
     @classmethod
     def from_estimator(cls, model: FittedModel, X: object, y: object = None, *, title: str = "") -> Self:
@@ -84,12 +86,6 @@ class AnswersDisplay(Display):
     def _n_panels(self) -> int:
         # Without probabilities nothing can be said of how often they come true.
         return 1 if isinstance(self.answers, ClassAnswers) and not self.answers.calibration() else 2
-
-    def _new_axes(self) -> list[Axes]:
-        axes = panels(self._n_panels, size=(4.6, 4.0))
-        if self.title:
-            axes[0].figure.suptitle(self.title)
-        return axes
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         if isinstance(self.answers, NumberAnswers):
@@ -122,15 +118,10 @@ class AnswersDisplay(Display):
     def _draw_calibration(self, ax: Axes, answers: ClassAnswers) -> None:
         """How often what was predicted with a probability came true; on the diagonal as often as was said."""
         predicted, observed, weight = np.array(answers.calibration()).T
-        # If the probabilities are right, the share of so many rows is within two standard errors of the diagonal.
-        spread = 2.0 * np.sqrt(predicted * (1.0 - predicted) / weight)
-        ax.plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label="as often as it says")
-        ax.errorbar(predicted, observed, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
+        _draw_kept(ax, predicted, observed, weight, "as often as it says")
         what = str(answers.labels[1]) if len(answers.labels) == 2 else "the predicted label"
-        ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows", xlim=(0, 1), ylim=(-0.02, 1.02))
+        ax.set(xlabel=f"predicted probability of {what}", ylabel="share of the rows")
         ax.set_title("calibration (bars: two standard errors)", fontsize="medium")
-        ax.legend(frameon=False, fontsize="small", loc="upper left")
-        quiet(ax)
 
     def _draw_quantiles(self, axes: Sequence[Axes], answers: QuantileAnswers) -> None:
         """The share of targets at most each quantile; and quantiles and targets along the quantiles' median.
@@ -138,13 +129,10 @@ class AnswersDisplay(Display):
         Of several targets the first, as of numbers.
         """
         answers = answers.each[0]
-        asked, kept, n = np.array(answers.quantiles), answers.shares_below, answers.weights.sum()
-        spread = 2.0 * np.sqrt(asked * (1.0 - asked) / n)
-        axes[0].plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label="as many as it says")
-        axes[0].errorbar(asked, kept, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
-        axes[0].set(xlabel="quantile", ylabel="share of the targets at most there", xlim=(0, 1), ylim=(-0.02, 1.02))
+        asked, n = np.array(answers.quantiles), answers.weights.sum()
+        _draw_kept(axes[0], asked, answers.shares_below, n, "as many as it says")
+        axes[0].set(xlabel="quantile", ylabel="share of the targets at most there")
         axes[0].set_title("quantiles (bars: two standard errors)", fontsize="medium")
-        axes[0].legend(frameon=False, fontsize="small", loc="upper left")
         step = -(-len(answers.truth) // _MOST_DOTS)
         truth, found = answers.truth[::step], answers.answers[::step]
         middle = np.median(found, axis=1)
@@ -177,3 +165,14 @@ class AnswersDisplay(Display):
         axes[1].set_title("errors along the predictions", fontsize="medium")
         for ax in axes:
             quiet(ax)
+
+
+def _draw_kept(ax: Axes, said: np.ndarray, seen: np.ndarray, weight: np.ndarray | float, as_said: str) -> None:
+    """Shares that were seen over those that were said, with two standard errors for rows of so much weight."""
+    # If what was said is right, the share of so many rows is within two standard errors of the diagonal.
+    spread = 2.0 * np.sqrt(said * (1.0 - said) / weight)
+    ax.plot([0, 1], [0, 1], "--", color="0.6", linewidth=1.0, label=as_said)
+    ax.errorbar(said, seen, spread, fmt="o", color=CLASS_COLOURS[0], markersize=5, label="the model")
+    ax.set(xlim=(0, 1), ylim=(-0.02, 1.02))
+    ax.legend(frameon=False, fontsize="small", loc="upper left")
+    quiet(ax)

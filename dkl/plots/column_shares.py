@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +46,8 @@ class DriftDisplay(Display):
     differs: np.ndarray
     title: str = ""
 
-    def _new_axes(self) -> list[Axes]:
-        return panels(1, size=(5.6, 1.4 + 0.28 * len(self.names)))
+    def _new_axes(self, **options: Any) -> list[Axes]:
+        return super()._new_axes(size=(5.6, 1.4 + 0.28 * len(self.names)), **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         (ax,) = axes

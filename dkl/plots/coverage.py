@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from scipy.stats import norm
 
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,6 +71,7 @@ class CoverageDisplay(Display):
     errors: np.ndarray | None = None
     set_sizes: np.ndarray | None = None
     coverage: float = 0.9
+    _size = (4.2, 3.6)
 
     @classmethod
     def from_estimator(
@@ -135,9 +136,6 @@ class CoverageDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return 1 + (self.half_widths is not None or self.set_sizes is not None)
-
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=(4.2, 3.6))
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         ax = axes[0]

@@ -12,7 +12,7 @@ from dkl.explain.column_groups import Axis, Groups, axis_on, columns_of
 from dkl.explain.effects import effects
 from dkl.explain.model import output_labels
 from dkl.plots.along import draw_bands, draw_curves, draw_pair, places_of
-from dkl.plots.figure import Display, panels
+from dkl.plots.figure import Display
 from dkl.plots.fitted_rows import in_memory_rows
 from dkl.protocols.estimators import FittedModel
 
@@ -62,6 +62,7 @@ class EffectsDisplay(Display):
     strengths: Sequence[float]
     labels: Sequence[str] = ()
     deviations: Sequence[np.ndarray] = ()
+    _size = (3.3, 2.9)
 
     @classmethod
     def from_estimator(
@@ -132,9 +133,6 @@ class EffectsDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return len(self.values)
-
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=(3.3, 2.9))
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         # Maps have colours of their own; only curves share the axis.

@@ -12,7 +12,7 @@ from dkl.explain.contributions import Contributions, contributions
 from dkl.explain.dependence import PartialDependence, partial_dependence
 from dkl.explain.importance import Importance, importance
 from dkl.plots.along import draw_curves, draw_pair, draw_rug
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 from dkl.protocols.estimators import FittedModel
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class DependenceDisplay(Display):
     dependences: Sequence[PartialDependence]
     output: int = 0
     interaction: bool = False
+    _size = (3.5, 3.0)
 
     @classmethod
     def from_estimator(cls, model: FittedModel, X: object, columns: Any, **options: Any) -> Self:
@@ -114,9 +115,6 @@ class DependenceDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return len(self.dependences)
-
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=(3.5, 3.0))
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         for ax, dependence in zip(axes, self.dependences, strict=True):

@@ -71,6 +71,8 @@ class Display:
     figure_: Any
     axes_: list[Axes]
     _size = (4.4, 4.2)
+    # whether the `title` stands above all panels
+    _is_titled = False
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
         """Draw into `ax`, or into a new figure.
@@ -125,8 +127,12 @@ class Display:
     def _n_panels(self) -> int:
         return 1
 
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=self._size)
+    def _new_axes(self, **options: Any) -> list[Axes]:
+        """The panels of a new figure; `options` are those of `panels`."""
+        axes = panels(self._n_panels, **{"size": self._size, **options})
+        if self._is_titled and (title := getattr(self, "title", "")):
+            axes[0].figure.suptitle(title)
+        return axes
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         """Draw the panels; a subclass says how."""

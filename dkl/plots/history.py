@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 from dkl.plots.fitted_rows import Fitted
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class HistoryDisplay(Display):
     history: Sequence[Mapping[str, Any]]
     quantities: Sequence[str] | None = None
     title: str = ""
+    _size = (3.6, 2.6)
+    _is_titled = True
 
     @classmethod
     def from_estimator(cls, learner: Fitted, *, quantities: Sequence[str] | None = None, title: str = "") -> Self:
@@ -120,13 +122,10 @@ class HistoryDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.panels)
 
-    def _new_axes(self) -> list[Axes]:
+    def _new_axes(self, **options: Any) -> list[Axes]:
         if not self.panels:
             raise ValueError("the history holds no number that is known; name what to draw: quantities=[...]")
-        axes = panels(self._n_panels, size=(3.6, 2.6))
-        if self.title:
-            axes[0].figure.suptitle(self.title)
-        return axes
+        return super()._new_axes(**options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         label = next((name for name in _AXIS if self._goes_up(name)), "round")

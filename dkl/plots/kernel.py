@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.features.families import Family
 from dkl.methods.density.spectral import shift_kernel, steepest_direction
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 from dkl.protocols.estimators import FittedFeatures
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class KernelDisplay(Display):
     names: Sequence[str]
     direction: np.ndarray
     title: str = ""
+    _size = (4.4, 3.4)
+    _is_titled = True
 
     @classmethod
     def from_estimator(
@@ -184,12 +186,6 @@ class KernelDisplay(Display):
     @property
     def _n_panels(self) -> int:
         return 2
-
-    def _new_axes(self) -> list[Axes]:
-        axes = panels(2, size=(4.4, 3.4))
-        if self.title:
-            axes[0].figure.suptitle(self.title)
-        return axes
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         self._draw_kernels(axes[0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dkl.plots.along import draw_veil
 from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, bare, diverging, pyplot
 from dkl.plots.fitted_rows import Fitted, in_memory_rows, near_rows, working_dual
 from dkl.protocols.estimators import FittedModel
@@ -213,10 +214,8 @@ class DecisionDisplay(Display):
             self._draw_margins(ax)
         else:
             self._draw_classes(ax)
-        # A white layer between the picture and the rows: opaque far from all rows, where a decision is a guess.
-        veil = np.ones((*self.near.shape, 4))
-        veil[..., 3] = 1.0 - self.near
-        ax.imshow(veil, extent=self._extent, origin="lower", interpolation="bilinear", aspect="auto", zorder=2.5)
+        # between the picture and the rows
+        draw_veil(ax, self.near, self._extent, zorder=2.5)
         for code in np.unique(self.codes):
             rows = self.X[self.codes == code][:_MOST_POINTS]
             colour = CLASS_COLOURS[code % len(CLASS_COLOURS)]

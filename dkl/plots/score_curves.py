@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,6 +75,7 @@ class ComparisonDisplay(Display):
     reference_seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     reference_spread: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     own: Sequence[str] = ()
+    _is_titled = True
 
     @property
     def is_bars(self) -> bool:
@@ -85,16 +86,12 @@ class ComparisonDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.scores) + len(self.seconds)
 
-    def _new_axes(self) -> list[Axes]:
+    def _new_axes(self, **options: Any) -> list[Axes]:
         if self.is_bars:
             rows = max(len(self._bars(setting)) for setting in self.scores)
-            axes = panels(self._n_panels, size=(4.8, 1.3 + 0.34 * rows))
-        else:
-            # All panels share the scale of the scores, unless each has references of its own that could lie anywhere.
-            axes = panels(self._n_panels, size=(4.6, 3.8), sharey=bool(self.seconds) or not self.references)
-        if self.title:
-            axes[0].figure.suptitle(self.title)
-        return axes
+            return super()._new_axes(size=(4.8, 1.3 + 0.34 * rows), **options)
+        # All panels share the scale of the scores, unless each has references of its own that could lie anywhere.
+        return super()._new_axes(size=(4.6, 3.8), sharey=bool(self.seconds) or not self.references, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         scores, times = axes[: len(self.scores)], axes[len(self.scores) :]

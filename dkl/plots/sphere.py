@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
-from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging, panels
+from dkl.plots.figure import CLASS_COLOURS, RESOLUTION, Display, diverging
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,8 +161,8 @@ class SphereDisplay(Display):
     def _n_panels(self) -> int:
         return len(self.values)
 
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=self._size, columns=5)
+    def _new_axes(self, **options: Any) -> list[Axes]:
+        return super()._new_axes(columns=5, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         for place, (ax, values, title) in enumerate(zip(axes, self.values, self.titles, strict=True)):

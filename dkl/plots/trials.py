@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from dkl.plots.figure import CLASS_COLOURS, Display, panels, quiet
+from dkl.plots.figure import CLASS_COLOURS, Display, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,8 @@ class TrialsDisplay(Display):
     def _n_panels(self) -> int:
         return 1 + len(self.parameters)
 
-    def _new_axes(self) -> list[Axes]:
-        return panels(self._n_panels, size=self._size, sharey=True)
+    def _new_axes(self, **options: Any) -> list[Axes]:
+        return super()._new_axes(sharey=True, **options)
 
     def _draw(self, axes: Sequence[Axes]) -> None:
         # A failed trial has no score, and yet took its place and its time: it is drawn as a line.

@@ -242,13 +242,7 @@ def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) 
     if rules is None or not is_raw(rules, rows):
         return as_dataset(rows, sample_weight=weight)
     made = as_dataset(encoded_by(rules, rows, weight=weight), sample_weight=weight)
-    return _with_rules(made, rules)
-
-
-def _with_rules(dataset: Dataset, rules: TableEncoding) -> Dataset:
-    """The dataset with `rules` as the encoding of its columns."""
-    schema = replace(dataset.schema, encoding=rules, column_names=rules.column_names, passthrough=rules.passthrough)
-    return dataset.with_rows(dataset.source, schema)
+    return made.with_rows(made.source, made.schema.encoded_by(rules))
 
 
 def _check_same_columns(a: Dataset, b: Dataset) -> None:
@@ -299,7 +293,7 @@ def _coded_as(dataset: Dataset, rules: TableEncoding | None) -> Dataset:
         for rule, own in zip(rules.rules, own_rules.rules, strict=True)
         if rule.kind == "code"
     }
-    return _with_rules(_recoded(dataset, codes), rules)
+    return dataset.with_rows(_recoded(dataset, codes).source, dataset.schema.encoded_by(rules))
 
 
 def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:

@@ -230,7 +230,7 @@ def test_splits_that_were_replaced_under_an_open_handle_are_not_mixed_with_the_n
     assert len(reader["train"].row_id.compute()) == len(ds["train"])
     ds.split({"train": 0.2, "test": 0.8}, seed=1, overwrite=True)
     for old in (ds, reader):
-        with pytest.raises(StoreReplacedError, match=r"splits .* were replaced"):
+        with pytest.raises(StoreReplacedError, match=r"set of splits .* was replaced"):
             old["train"].row_id.compute()
     assert len(open_dataset(store)["train"].row_id.compute()) == 5
 
@@ -646,7 +646,6 @@ def test_a_fault_at_any_moment_leaves_the_old_or_the_new_and_says_which(
 
 BETWEEN_TWO_RENAMES = """
 import os, sys
-import dkl
 from dkl.data.store import commit
 from dkl.data.store.location import Location
 
@@ -664,17 +663,27 @@ with commit.staged(Location.of(store), sys.argv[2], overwrite=True) as staging:
 """
 
 
+@pytest.fixture(scope="module")
+def killed_between_renames(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """Folders of a dataset and of a model whose writers were killed, and what each held before."""
+    model_folder, dataset_folder = (tmp_path_factory.mktemp(kind) for kind in ("model", "dataset"))
+    dkl.RandomFeatures(n_features=4, random_state=0).fit(X).save(model_folder / "model")
+    make(dataset_folder / "dataset")
+    of_model = content_hash(dkl.load_model(model_folder / "model"))
+    of_dataset = open_dataset(dataset_folder / "dataset").X.compute().tolist()
+    killed = {"model": (model_folder, of_model), "dataset": (dataset_folder, of_dataset)}
+    for kind, (folder, _) in killed.items():
+        subprocess.run([sys.executable, "-c", BETWEEN_TWO_RENAMES, str(folder / kind), kind], check=True)
+    return killed
+
+
 @pytest.mark.parametrize("reader", ["open_dataset", "load_model", "info", "fit"])
-def test_a_writer_killed_between_its_two_renames_hides_no_store(reader: str, tmp_path: Path) -> None:
+def test_a_writer_killed_between_its_two_renames_hides_no_store(
+    reader: str, killed_between_renames: dict[str, tuple[Path, Any]], tmp_path: Path
+) -> None:
     kind = "model" if reader in ("load_model", "fit") else "dataset"
-    place = tmp_path / kind
-    if kind == "model":
-        model = dkl.RandomFeatures(n_features=4, random_state=0).fit(X)
-        model.save(place)
-    else:
-        make(place)
-    before = content_hash(dkl.load_model(place)) if kind == "model" else open_dataset(place).X.compute().tolist()
-    subprocess.run([sys.executable, "-c", BETWEEN_TWO_RENAMES, str(place), kind], check=True)
+    folder, before = killed_between_renames[kind]
+    place = shutil.copytree(folder, tmp_path, dirs_exist_ok=True) / kind
     assert not place.exists()
     with pytest.MonkeyPatch.context() as patched:
 
@@ -691,5 +700,5 @@ def test_a_writer_killed_between_its_two_renames_hides_no_store(reader: str, tmp
             check_output(place, "model", overwrite=False)
     after = content_hash(dkl.load_model(place)) if kind == "model" else open_dataset(place).X.compute().tolist()
     assert after == before
-    replace_store(place) if kind == "dataset" else model.save(place, overwrite=True)
+    replace_store(place) if kind == "dataset" else dkl.load_model(place).save(place, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == [kind]

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from dkl.bench.device_speed import DeviceLimits, Speed, device_limits, device_speeds
 from dkl.kernels.device import why_no_gpu
 from tests.kernels.cuda_sources import played
 
@@ -150,18 +149,21 @@ def test_the_parts_run_on_a_played_gpu(
     assert "not measured" not in page
 
 
-def test_the_measurements_compare_both_devices() -> None:
-    speeds = list(device_speeds(n_rows=120, n_columns=9, n_frequencies=32, repeats=1, gpu="cpu"))
+def test_the_measurements_compare_both_devices(report: Any) -> None:
+    speeds = list(report.device_speeds(n_rows=120, n_columns=9, n_frequencies=32, repeats=1, gpu="cpu"))
     assert len(speeds) == 12
     assert {one.difference for one in speeds} == {0.0}
     assert [one.verdict.endswith(("pass", "falls short")) for one in speeds] == [True] * 10 + [False] * 2
 
 
-def test_the_limit_is_the_longer_of_transfer_and_product() -> None:
-    limits = DeviceLimits(bytes_a_second=10.0, flops_a_second=100.0)
+def test_the_limit_is_the_longer_of_transfer_and_product(report: Any) -> None:
+    limits = report.DeviceLimits(bytes_a_second=10.0, flops_a_second=100.0)
     assert limits.seconds(nbytes=50, flops=100) == 5.0
     assert limits.seconds(nbytes=50, flops=1_000) == 10.0
-    assert Speed("a sum", 3.0, 0.5, 0.0, 0.2).verdict == "0.40 of the limit: falls short"
-    measured = device_limits("cpu", size=64, repeats=1)
+    assert (
+        importlib.import_module("device_speed").Speed("a sum", 3.0, 0.5, 0.0, 0.2).verdict
+        == "0.40 of the limit: falls short"
+    )
+    measured = report.device_limits("cpu", size=64, repeats=1)
     assert measured.bytes_a_second > 0
     assert measured.flops_a_second > 0

@@ -51,8 +51,6 @@ NO_MATHEMATICS = {
     ("dkl.passes.kept_sums", "_sums_of_block"): "calls another record's function, or hands out sums that were kept",
     ("dkl.linear.answers", "score_block"): "scores the rows of a block, by the model's own scorer",
     ("dkl.bench.passes", "_count"): "counts rows, to time an empty pass",
-    ("dkl.bench.device_speed", "_rows_of_block"): "counts rows, to time reading alone",
-    ("dkl.bench.device_speed", "_sums_of_block"): "hands a block to `feature_sums`, to time it",
     ("dkl.methods.checkpoints", "_no_sums"): "reads rows, whose chunks are compared as they are read",
     ("dkl.uncertainty.interval_scores", "conformal_scores"): "scores the answers to a block, by a tested score",
     ("dkl.linear.sums", "calibration_rows"): "maps the rows that `calibration_block`, compared below, sums over",

@@ -105,8 +105,7 @@ class _Column:
 
     def _texts(self) -> pa.Array:
         """The values as texts, in one piece."""
-        chunked = texts(self.column)
-        return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.nulls(0, pa.string())
+        return texts(self.column).combine_chunks()
 
     def _tell(self, rows: np.ndarray, sentence: str, kind: str) -> None:
         self.told.add(self.rule.name, rows, self.first_row, sentence, kind)

@@ -49,14 +49,14 @@ class FirstRows:
     @cached_property
     def with_zeros(self) -> list[str]:
         """The columns of numbers with whole numbers such as 0123 among them."""
-        return [name for name in self._of_numbers() if is_zero_padded(_whole(self.written.column(name))).any()]
+        return [name for name in self._of_numbers() if is_zero_padded(self.written.column(name).combine_chunks()).any()]
 
     @cached_property
     def twice(self) -> dict[str, tuple[str, str]]:
         """Two texts of one number, in columns of numbers that write one in two ways."""
         found = {}
         for name in self._of_numbers():
-            different = pc.utf8_trim_whitespace(_whole(self.written.column(name)).drop_null()).unique()
+            different = pc.utf8_trim_whitespace(self.written.column(name).drop_null().combine_chunks()).unique()
             numbers = pc.if_else(pa.array(is_no(different, pa.float64())), None, different).cast(pa.float64())
             if pair := two_spellings(different, numbers.to_numpy(zero_copy_only=False)):
                 found[name] = pair
@@ -90,10 +90,6 @@ class FirstRows:
             is_finer = pa.types.is_timestamp(field.type) and field.type.unit == "ns" and _has_nanoseconds(column)
             fields.append(field.with_type(pa.string()) if is_finer or field.name in as_text else field)
         return pa.schema(fields)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 def _has_nanoseconds(column: pa.ChunkedArray) -> bool:

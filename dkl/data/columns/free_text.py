@@ -54,7 +54,7 @@ class TextSample:
         """The sample of a column; missing texts are none of it."""
         keys = shuffle_keys(np.arange(first_row, first_row + len(texts)), _SEED)
         there = np.flatnonzero(texts.is_valid().to_numpy())
-        return cls(keys[there], pa.concat_arrays(texts.drop_null().cast(pa.large_string()).chunks)).smallest()
+        return cls(keys[there], texts.drop_null().cast(pa.large_string()).combine_chunks()).smallest()
 
     @property
     def holds_words(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import check_named_once, spoken_names
 from dkl.data.given import GivenRows
 from dkl.data.ingest.dates import date_kind, days, staged, staged_type, zone_of
 from dkl.data.ingest.precision import EXACT
@@ -80,9 +79,7 @@ def as_table(frame: GivenRows, *, only: Collection[str] | None = None) -> pa.Tab
     """
     frame = frame if isinstance(frame, pa.Table) else as_known_rows(frame)
     names = names_of_columns(frame)
-    twice = repeated(names)
-    if twice:
-        raise ValueError(f"column names must differ; found more than once: {twice}")
+    check_named_once(names)
     check_names_can_be_written(names)
     if isinstance(frame, pa.Table):
         return frame
@@ -113,11 +110,6 @@ def check_names_can_be_written(names: Iterable[str]) -> None:
     for wrong, what in ((nul, "a NUL character"), (half, "half of a pair of surrogates, which is no Unicode text")):
         if wrong:
             raise ValueError(f"column names hold {what}: {spoken_names(wrong)}; rename them")
-
-
-def repeated(names: Iterable[str]) -> list[str]:
-    """The names that are there more than once, sorted."""
-    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _from_pandas(frame: pd.DataFrame) -> pa.Table:

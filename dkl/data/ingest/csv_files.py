@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dkl.data.checks import reads_as_number
+from dkl.data.checks import reads_as_number, repeated
 from dkl.data.columns.dialect import (
     SPOKEN,
     Transcoded,
@@ -28,7 +28,7 @@ from dkl.data.columns.dialect import (
 from dkl.data.columns.first_rows import FirstRows, is_no, is_zero_padded
 from dkl.data.columns.numbers import Mark
 from dkl.data.in_threads import in_order
-from dkl.data.ingest.columns import plain_type, repeated, why_inexact
+from dkl.data.ingest.columns import plain_type, why_inexact
 from dkl.data.ingest.paths import InputFile
 from dkl.data.ingest.precision import EXACT
 from dkl.data.ingest.quoted_text import LONGEST_TEXT, QuotedText, QuoteRules
@@ -181,14 +181,26 @@ class CsvFormat:
 
             def parse(chunk: bytes) -> tuple[pa.Table, int]:
                 if header is not None and (place := _line_of(chunk, header)) is not None:
-                    raise _RepeatedHeader(self._parse(chunk[:place], names, None, dialect).num_rows if place else 0)
+                    row = self._parse(chunk[:place], names, None, dialect).num_rows if place else 0
+                    raise _Fault(lambda before: ValueError(f"{_place(file, before + row)}{_HEADER_AGAIN}"))
                 try:
                     table = self._parse(chunk, names, schema, dialect)
                 except pa.ArrowInvalid as error:
-                    raise self._retyped(error, chunk, names, schema, dialect) from error
-                if typed and (zeros := self._with_leading_zeros(chunk, names, typed, dialect)):
-                    raise _Misfits(zeros)
-                self._check_exact(chunk, names, table, dialect)
+                    complaint, misfits = error, self._retyped(error, chunk, names, schema, dialect)
+                    if not misfits:
+                        raise _Fault(lambda before: ValueError(_explained(complaint, file, before, names))) from error
+                else:
+                    misfits = self._with_leading_zeros(chunk, names, typed, dialect) if typed else {}
+                if misfits:
+                    raise _Fault(lambda before: _as_texts(misfits, file, before))
+                if inexact := self._inexact(chunk, names, table, dialect):
+                    name, value, row_of_it = inexact
+                    place_of_it = f"after the header of '{file.name}'"
+                    raise _Fault(
+                        lambda before: ValueError(
+                            why_inexact(name, value, f"in row {before + row_of_it + 1} {place_of_it}")
+                        )
+                    )
                 return table, int(len(chunk) * packed)
 
             rows, above = 0, RowsAbove({})
@@ -202,19 +214,8 @@ class CsvFormat:
                         f"'{file.name}', row {rows} after the header, the last one, is no row but a line of totals: "
                         f"{totals}; remove the line"
                     )
-            except pa.ArrowInvalid as error:
-                raise ValueError(_explained(error, file, rows, names)) from error
-            except _Misfits as misfits:
-                raise _as_texts(misfits, file, rows) from misfits
-            except _RepeatedHeader as repeated:
-                raise ValueError(
-                    f"'{file.name}', row {rows + repeated.row + 1} after the header, is the header line once more, as "
-                    "where files were joined; remove the line"
-                ) from None
-            except _InexactNumber as error:
-                name, value, row = error.args
-                place = f"in row {rows + row + 1} after the header of '{file.name}'"
-                raise ValueError(why_inexact(name, value, place)) from None
+            except _Fault as fault:
+                raise fault.after(rows) from fault.__cause__
 
     def _dialect(self, file: InputFile) -> _Dialect:
         """How the text of a file is written, as far as nobody has said it."""
@@ -254,13 +255,12 @@ class CsvFormat:
 
     def _retyped(
         self, error: pa.ArrowInvalid, chunk: bytes, names: Sequence[str], schema: pa.Schema, dialect: _Dialect
-    ) -> Exception:
-        """The columns that a chunk has other values for than their types, or the error itself."""
+    ) -> dict[str, tuple[int, str]]:
+        """The columns that a chunk has other values for than their types; none where the error is another one."""
         if "CSV conversion error" not in str(error) or "UTF8" in str(error):
-            return error
+            return {}
         typed = {field.name: field.type for field in schema if field.type != pa.string()}
-        misfits = self._misfits(chunk, names, typed, dialect)
-        return _Misfits(misfits) if misfits else error
+        return self._misfits(chunk, names, typed, dialect)
 
     def _misfits(
         self, chunk: bytes, names: Sequence[str], typed: Mapping[str, pa.DataType | None], dialect: _Dialect
@@ -272,14 +272,16 @@ class CsvFormat:
         written = self._parse(chunk, names, pa.schema([(name, pa.string()) for name in typed]), dialect)
         found = {}
         for name, dtype in typed.items():
-            texts = pa.concat_arrays(written.column(name).chunks)
+            texts = written.column(name).combine_chunks()
             wrong = is_zero_padded(texts) if dtype is None else is_no(texts, dtype)
             if len(rows := np.flatnonzero(wrong)):
                 found[name] = int(rows[0]), texts[int(rows[0])].as_py()
         return found
 
-    def _check_exact(self, text: bytes, names: Sequence[str], table: pa.Table, dialect: _Dialect) -> None:
-        """Refuse whole numbers that the float64 numbers of `table` do not hold, as their texts show it."""
+    def _inexact(
+        self, text: bytes, names: Sequence[str], table: pa.Table, dialect: _Dialect
+    ) -> tuple[str, int, int] | None:
+        """Column, value and row of a whole number that the float64 numbers of `table` do not hold; None without one."""
         large = []
         for name in table.column_names:
             # The first whole number that is rounded as it is read becomes 2**53 itself.
@@ -287,7 +289,7 @@ class CsvFormat:
             if extremes is not None and max(-(extremes["min"].as_py() or 0.0), extremes["max"].as_py() or 0.0) >= EXACT:
                 large.append(name)
         if not large:
-            return
+            return None
         # The parser has rounded by now, so the texts of these columns are read once more, as texts.
         written = self._parse(text, names, pa.schema([(name, pa.string()) for name in large]), dialect)
         for name in large:
@@ -296,7 +298,8 @@ class CsvFormat:
             for row in np.flatnonzero(whole.to_numpy()).tolist():
                 value = int(written.column(name)[row].as_py())
                 if int(float(value)) != value:
-                    raise _InexactNumber(name, value, row)
+                    return name, value, row
+        return None
 
     def _header_and_rows(
         self, file: InputFile, stream: IO[bytes], chunk_bytes: int, dialect: _Dialect
@@ -398,36 +401,41 @@ def _line_of(chunk: bytes, line: bytes) -> int | None:
     return place if end in (b"", b"\n", b"\r") else None
 
 
-class _Misfits(Exception):
-    """Typed columns of a chunk that hold other values: the row of the first, and its text, by column."""
+class _Fault(Exception):
+    """What is wrong with a chunk, whose rows are counted from its first one until it is known how many come before.
 
-    def __init__(self, columns: dict[str, tuple[int, str]]) -> None:
-        super().__init__(columns)
-        self.columns = columns
+    Parameters
+    ----------
+    after : callable
+        The error, given the rows before the chunk.
+    """
 
-
-class _RepeatedHeader(Exception):
-    """A row of a chunk that is the header line."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(row)
-        self.row = row
+    def __init__(self, after: Callable[[int], Exception]) -> None:
+        super().__init__()
+        self.after = after
 
 
-def _as_texts(misfits: _Misfits, file: InputFile, rows_before: int) -> Retyped:
-    """The columns to be read as texts, and what to say where that cannot be done."""
-    name, (row, text) = min(misfits.columns.items(), key=lambda item: item[1][0])
-    sentence = (
-        f"'{file.name}', row {rows_before + row + 1} after the header: column '{name}' holds {text!r}, and other rows "
-        "hold another type; correct it, add the text to format=CsvFormat(null_values=...) if it means missing, take "
-        "the "
-        f"values as names (categorical=['{name}']), or leave it out (drop=['{name}'])"
+_HEADER_AGAIN = ", is the header line once more, as where files were joined; remove the line"
+
+
+def _place(file: InputFile, row: int) -> str:
+    """A row of a file, counted from 0, as messages name it."""
+    return f"'{file.name}', row {row + 1} after the header"
+
+
+def _as_texts(misfits: Mapping[str, tuple[int, str]], file: InputFile, rows_before: int) -> Retyped:
+    """The columns to be read as texts, by row and text of their first such value, and what to say otherwise."""
+    name, (row, text) = min(misfits.items(), key=lambda item: item[1][0])
+    return Retyped(f"{_place(file, rows_before + row)}: {_of_another_type(name, repr(text))}", tuple(misfits))
+
+
+def _of_another_type(name: str, value: str) -> str:
+    """The sentence for a value that a later row has and that the type of a column has no place for."""
+    return (
+        f"column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
+        f"format=CsvFormat(null_values=...) if it means missing, take the values as names (categorical=['{name}']), or "
+        f"leave it out (drop=['{name}'])"
     )
-    return Retyped(sentence, tuple(misfits.columns))
-
-
-class _InexactNumber(ValueError):
-    """A whole number that float64 does not hold: (column, value, row of the chunk)."""
 
 
 def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names: Sequence[str]) -> str:
@@ -456,12 +464,7 @@ def _explained(error: pa.ArrowInvalid, file: InputFile, rows_before: int, names:
                 f"out (drop=['{name}'])"
             )
         # The first megabyte suggested a type that a later value does not have.
-        value = text.split("invalid value ")[-1]
-        return (
-            f"{place}: column '{name}' holds {value}, and other rows hold another type; correct it, add the text to "
-            f"format=CsvFormat(null_values=...) if it means missing, take the values as names "
-            f"(categorical=['{name}']), or leave it out (drop=['{name}'])"
-        )
+        return f"{place}: {_of_another_type(name, text.split('invalid value ')[-1])}"
     return f"{place}: {text}"
 
 

@@ -11,12 +11,7 @@ from pathlib import Path
 
 from dask.utils import format_bytes
 
-from dkl.plain_files import open_own, opened_own_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows: folders of killed processes stay, under names that no later run uses
-    fcntl = None  # type: ignore[assignment]
+from dkl.plain_files import CAN_LOCK, open_own, opened_own_folder, try_lock
 
 _LOCK = "in-use"
 
@@ -64,7 +59,7 @@ def scratch_folder(directory: str | os.PathLike[str] | None, *, name: str = "dkl
     # Held while the folder is in use: the next run takes a folder whose lock is free for an abandoned one.
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        _try_lock(lock)
+        try_lock(lock)
         yield folder
     finally:
         os.close(lock)
@@ -77,26 +72,15 @@ def _remove_abandoned(folder: Path) -> None:
     One without its lock file is being made this moment by another process, or is not ours to judge; so are links, and
     folders of others.
     """
-    if fcntl is None or (handle := opened_own_folder(folder)) is None:
+    if not CAN_LOCK or (handle := opened_own_folder(folder)) is None:
         return
     try:
         with suppress(OSError):
             lock = open_own(_LOCK, handle)
             try:
-                if _try_lock(lock):
+                if try_lock(lock):
                     shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(lock)
     finally:
         os.close(handle)
-
-
-def _try_lock(lock: int) -> bool:
-    """Whether this process now holds the lock; the system lets go of it when a process dies, however it dies."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

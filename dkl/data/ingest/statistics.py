@@ -216,7 +216,7 @@ def _column(
         is_named = name in categorical | categories_of_type or pa.types.is_dictionary(column.type)
         seen = None if is_named else TextStatistics.of(values, counted, first_row)
         if seen is not None:
-            sampled[:] = loose_numbers(pa.concat_arrays(values.take(pa.array(rows)).chunks))
+            sampled[:] = loose_numbers(values.take(pa.array(rows)).combine_chunks())
         return ColumnStatistics(name, "category", len(values), values.null_count, categories=categories, texts=seen)
     check_exact(name, column, first_row)
     values = numbers(column)

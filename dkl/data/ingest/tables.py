@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from dkl.data.checks import spoken_names
+from dkl.data.checks import repeated, spoken_names
 from dkl.data.columns.numbers import UsualMark
-from dkl.data.ingest.columns import check_kinds, check_names_can_be_written, column_kind, plain, plain_type, repeated
+from dkl.data.ingest.columns import check_kinds, check_names_can_be_written, column_kind, plain, plain_type
 from dkl.data.ingest.dates import zone_of
 from dkl.data.ingest.paths import InputFile
 from dkl.errors import Problems, located, users_level

@@ -57,9 +57,7 @@ class Target:
 
 def written_numbers(column: pa.ChunkedArray, form: str) -> np.ndarray:
     """The numbers that texts write in a form, (n,); NaN where one writes none."""
-    written = texts(column)
-    known = NumberForm.of(form) if form else NumberForm()
-    return known.numbers(pa.concat_arrays(written.chunks) if written.num_chunks else pa.nulls(0, pa.string()))
+    return (NumberForm.of(form) if form else NumberForm()).numbers(texts(column).combine_chunks())
 
 
 class TargetSummary:

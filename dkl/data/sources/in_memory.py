@@ -126,7 +126,9 @@ class ArraySource(BaseRows):
 
     def ticket(self, index: int) -> Block:
         """The rows of block `index`: views of the arrays where each row of X is there once."""
-        rows = slice(self._bounds[index], self._bounds[index + 1])
+        return self._block(index, slice(self._bounds[index], self._bounds[index + 1]))
+
+    def _block(self, index: int, rows: slice | np.ndarray) -> Block:
         y = None if self._y is None else self._y[rows]
         weight = None if self._weight is None else self._weight[rows]
         X = self._X[rows if self._taken is None else self._taken[rows]]
@@ -137,11 +139,7 @@ class ArraySource(BaseRows):
         # Rows of one block of the result come from all over X, so that this is the one place where rows in memory are
         # copied.
         for index in self._numbers:
-            rows = order[self._bounds[index] : self._bounds[index + 1]]
-            y = None if self._y is None else self._y[rows]
-            weight = None if self._weight is None else self._weight[rows]
-            X = self._X[rows if self._taken is None else self._taken[rows]]
-            yield Block(index, X, y, weight, self.row_id[rows])
+            yield self._block(index, order[self._bounds[index] : self._bounds[index + 1]])
 
     def blocks_without_x(self, extra: tuple[str, ...] = ()) -> Iterator[Block]:
         return (without_x(self.ticket(index)) for index in self._numbers)

@@ -21,13 +21,11 @@ from dkl.data.checks import as_rows, check_rows, checked_weight, stored_dtype
 from dkl.data.counts import RowCounts
 from dkl.data.labels import (
     TaskChoice,
-    as_targets,
+    block_targets,
     check_target_shape,
-    check_targets,
-    encode_labels,
     guess_task,
     labels_that_count,
-    numeric_targets,
+    read_targets,
     sorted_classes,
 )
 from dkl.data.schema import Task
@@ -216,7 +214,9 @@ class InPlaceReader:
             # Weights come first: they say which labels count and which rows stay.
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
             X = self._rows(ticket, weight) if "X" in parts else np.empty((n_rows, 0))
-            y = self._targets(ticket) if "y" in parts else None
+            y = self._part("y", ticket) if "y" in parts else None
+            if y is not None:
+                y = block_targets(y, n_rows, self.classes, weight, first_row=ticket.start)
             return drop_weightless(Block(ticket.index, X, y, weight, np.arange(ticket.start, ticket.stop)))
 
     def _part(self, name: str, ticket: InPlaceTicket) -> Any:
@@ -233,17 +233,7 @@ class InPlaceReader:
         """The targets of a block as they were given, and the weights of its rows; both checked."""
         n_rows = ticket.stop - ticket.start
         weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
-        y = as_targets(self._part("y", ticket), n_rows, first_row=ticket.start, weight=weight)
-        check_targets(y, first_row=ticket.start)
-        return y, weight
-
-    def _targets(self, ticket: InPlaceTicket) -> np.ndarray | None:
-        if "y" not in self.beside and "y" not in ticket.in_memory:
-            return None
-        y, weight = self.targets(ticket)
-        if self.classes is None:
-            return numeric_targets(y, first_row=ticket.start)
-        return encode_labels(y, self.classes, first_row=ticket.start, weight=weight)
+        return read_targets(self._part("y", ticket), n_rows, first_row=ticket.start, weight=weight), weight
 
 
 class InPlaceSource(BaseRows):

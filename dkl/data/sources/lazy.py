@@ -24,16 +24,15 @@ from dkl.data.given import GivenRows, GivenValues
 from dkl.data.labels import (
     TaskChoice,
     as_targets,
+    block_targets,
     check_target_shape,
-    check_targets,
-    encode_labels,
     guess_task,
     labels_that_count,
-    numeric_targets,
+    read_targets,
     sorted_classes,
 )
 from dkl.data.schema import Schema, Task
-from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless
+from dkl.data.sources.rows import BaseRows, RowSource, TicketReader, drop_weightless, schema_of
 from dkl.data.store.blocking import block_bounds, block_rows, row_bytes
 from dkl.errors import located
 from dkl.protocols.arrays import Rows
@@ -184,15 +183,8 @@ class MakeBlock:
         """The block with checked targets and weights beside an `X` that is taken as it is given."""
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
-        if y is not None:
-            y = as_targets(y, n_rows, first_row=first_row, weight=weight)
-            check_targets(y, first_row=first_row)
-            y = (
-                numeric_targets(y, first_row=first_row)
-                if self.classes is None
-                else encode_labels(y, self.classes, first_row=first_row, weight=weight)
-            )
-        return Block(index, X, y, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
+        codes = None if y is None else block_targets(y, n_rows, self.classes, weight, first_row=first_row)
+        return Block(index, X, codes, weight, np.arange(first_row, first_row + n_rows, dtype=np.int64))
 
 
 class DaskSource(BaseRows):
@@ -363,19 +355,10 @@ def lazy_source(
             for piece, at in zip(pieces, beside, strict=True)
         ]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
-    schema = Schema(
-        n_columns=X.shape[1],
-        dtype=stored_dtype(X.dtype),
-        is_sparse=sparse.issparse(X._meta),
-        task=decided,
-        classes=labels,
-        n_targets=y.shape[1] if y is not None and y.ndim == 2 else None,
-        has_weight=weight is not None,
-    )
     source = DaskSource(X, y, weight, labels, repeats=repeats)
     if weight is not None:
         check_total_weight(source.counts.weights)
-    return source, schema, any(found)
+    return source, schema_of(source, decided, labels, () if y is None else y.shape), any(found)
 
 
 def _of_rows_that_count(looked: Callable[[np.ndarray], bool], X: np.ndarray, weight: np.ndarray | None) -> bool:
@@ -400,8 +383,7 @@ def lazy_classes(
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
         """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
         weight = checked_weight(weights, len(chunk), first_row=first_row)
-        values = as_targets(chunk, first_row=first_row, weight=weight)
-        check_targets(values, first_row=first_row)
+        values = read_targets(chunk, first_row=first_row, weight=weight)
         if task == "auto" and guess_task(values) == "regression":
             return None
         return np.unique(labels_that_count(values, weight))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from dask import delayed
 from dask.delayed import Delayed
-from scipy import sparse
 
+from dkl.data.pieces import joined_blocks
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, BaseSource, BlockReader, BlockSource
 
@@ -62,7 +62,8 @@ class RearrangedReader:
     def load(self, ticket: RearrangedTicket, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows of a block."""
         behind = zip(ticket.parts, ticket.tickets, strict=True)
-        return _joined([part.rows(self.rows.load(own, parts)) for part, own in behind], ticket.index)
+        blocks = [part.rows(self.rows.load(own, parts)) for part, own in behind]
+        return replace(joined_blocks(blocks), index=ticket.index)
 
 
 class RearrangedSource(BaseSource):
@@ -116,17 +117,3 @@ class RearrangedSource(BaseSource):
         if any(isinstance(ticket, Delayed) for ticket in tickets):
             return delayed(RearrangedTicket.of, pure=False)(index, parts, *tickets)
         return RearrangedTicket.of(index, parts, *tickets)
-
-
-def _joined(blocks: Sequence[Block], index: int) -> Block:
-    """One block with the rows of several, in order."""
-    if len(blocks) == 1:
-        return replace(blocks[0], index=index)
-    rows = [block.X for block in blocks]
-    X = sparse.csr_array(sparse.vstack(rows)) if sparse.issparse(rows[0]) else np.concatenate(rows)
-    weights = None if blocks[0].weight is None else np.concatenate([block.weights for block in blocks])
-    y = None if blocks[0].y is None else np.concatenate([np.asarray(block.y) for block in blocks])
-    ids = np.concatenate([block.row_id for block in blocks])
-    held = None if blocks[0].held is None else np.concatenate([block.held_with for block in blocks])
-    columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns}
-    return Block(index, X, y, weights, ids, columns, held)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dkl.data.counts import RowCounts
+from dkl.data.schema import Schema, Task
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS, BaseSource, BlockSource
 
@@ -84,6 +85,21 @@ class BaseRows(BaseSource, ABC):
     def block_identity(self, index: int) -> str:
         """The blocks of such rows are known by all rows alone."""
         return f"block {index} of {self.fingerprint}"
+
+
+def schema_of(
+    source: RowSource, task: Task | None, classes: np.ndarray | None, y_shape: tuple[int, ...] = ()
+) -> Schema:
+    """What is known of the rows of a source, whose targets have this shape, (n,) or (n, t)."""
+    return Schema(
+        n_columns=source.n_columns,
+        dtype=source.dtype,
+        is_sparse=source.is_sparse,
+        task=task,
+        classes=classes,
+        n_targets=y_shape[1] if len(y_shape) == 2 else None,
+        has_weight=source.has_weight,
+    )
 
 
 class TicketReader:

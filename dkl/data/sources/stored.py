@@ -37,7 +37,7 @@ class StoreSource(BaseRows):
         self.schema = store.schema
         self._manifest = store.manifest
         self._facts = store.facts
-        self.n_blocks = len(store.manifest.rows)
+        self.n_blocks = len(store.manifest.stored_rows)
         self.n_columns, self.dtype, self.is_sparse = store.schema.n_columns, store.schema.dtype, store.schema.is_sparse
         self.has_y, self.has_weight = store.schema.task is not None, store.schema.has_weight
         self.stored_nbytes: int = store.facts["stored_nbytes"]
@@ -49,7 +49,7 @@ class StoreSource(BaseRows):
 
     @property
     def block_rows(self) -> np.ndarray:
-        return self._manifest.rows
+        return self._manifest.counts.rows
 
     @property
     def block_nbytes(self) -> int:
@@ -71,7 +71,7 @@ class StoreSource(BaseRows):
     @property
     def read_nbytes(self) -> int:
         """The stored chunk and what it is decoded to, besides a filtered copy where rows have weight 0."""
-        filtered = bool((self._manifest.rows != self._manifest.stored_rows).any())
+        filtered = bool((self.block_rows != self._manifest.stored_rows).any())
         return (2 + filtered) * int(self._x_nbytes.max())
 
     @cached_property

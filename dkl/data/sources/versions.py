@@ -87,14 +87,9 @@ class VersionSource(BaseRows):
 
     def appended(self, part: StoreSource, version: int) -> VersionSource:
         """This version and the blocks of one more store."""
-        ours, theirs = self.counts, part.counts
-        classes = None
-        if ours.class_weights is not None and theirs.class_weights is not None:
-            classes = np.concatenate([ours.class_weights, theirs.class_weights])
-        rows, weights = np.concatenate([ours.rows, theirs.rows]), np.concatenate([ours.weights, theirs.weights])
         other = self._next(version, part.token)
         other.parts = (*self.parts, part)
-        other.counts = RowCounts(rows, weights, classes)
+        other.counts = self.counts.followed_by(part.counts)
         other._places = self._places + [(len(self.parts), index) for index in range(part.n_blocks)]
         return other
 
@@ -103,14 +98,7 @@ class VersionSource(BaseRows):
         other = self._next(version, token)
         blocks, rows = dropped["blocks"], dropped["rows"]
         # The record holds the counts that the blocks have now, so that nothing need be subtracted (and rounded).
-        replaced: list[np.ndarray | None] = []
-        for name in ("rows", "weights", "class_weights"):
-            values = getattr(self.counts, name)
-            if values is not None:
-                values = values.copy()
-                values[blocks] = dropped[name]
-            replaced.append(values)
-        other.counts = RowCounts(*replaced)  # type: ignore[arg-type]
+        other.counts = self.counts.recounted(blocks, RowCounts.of_arrays(dropped))
         # The masks of all these blocks lie one behind the other; a block without any row left has none.
         start = 0
         for block, left in zip(blocks.tolist(), rows.tolist(), strict=True):

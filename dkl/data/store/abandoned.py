@@ -8,15 +8,11 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from dkl.data.store.location import Location
-
-try:
-    import fcntl
-except ImportError:  # Windows: what a killed process left stays until it is removed by hand
-    fcntl = None  # type: ignore[assignment]
+from dkl.plain_files import CAN_LOCK, try_lock
 
 # Seconds between looks at a writer that has renamed the old store and not yet the new one.
 _PAUSES = (0.02, 0.1, 0.5, 2.0)
@@ -99,7 +95,7 @@ def _hidden_folders(target: Path, suffix: str) -> list[Path]:
 @contextmanager
 def _abandoned(folder: Path) -> Iterator[bool]:
     """Whether the writer of a hidden folder is dead; inside the block nobody else takes it for abandoned."""
-    if fcntl is None:
+    if not CAN_LOCK:
         yield False
         return
     try:
@@ -108,11 +104,6 @@ def _abandoned(folder: Path) -> Iterator[bool]:
         yield isinstance(error, FileNotFoundError)
         return
     try:
-        # A lock that is to be had at once belongs to nobody: the system lets go of it when a process dies.
-        is_free = False
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_free = True
-        yield is_free
+        yield try_lock(handle)
     finally:
         os.close(handle)

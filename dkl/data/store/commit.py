@@ -22,15 +22,10 @@ from dkl.data.store.location import MARKER, Location, located_error
 from dkl.data.store.overwriting import check_output
 from dkl.data.store.strangers import check_no_strangers
 from dkl.errors import hint
-from dkl.plain_files import rename
+from dkl.plain_files import rename, try_lock
 
 if TYPE_CHECKING:
     import zarr
-
-try:
-    import fcntl
-except ImportError:  # Windows: what a killed process left stays until it is removed by hand
-    fcntl = None  # type: ignore[assignment]
 
 # RENAME_EXCHANGE and AT_FDCWD of Linux's renameat2, which Python has no name for.
 _EXCHANGE = 2
@@ -311,9 +306,7 @@ def _folder(target: Location) -> Iterator[tuple[Location, str, int | None]]:
             with suppress(FileNotFoundError):
                 path.mkdir()
                 handles.append(os.open(path, os.O_RDONLY))
-                if fcntl is not None:
-                    with suppress(OSError):
-                        fcntl.flock(handles[0], fcntl.LOCK_EX)
+                try_lock(handles[0], waits=True)
                 if not path.is_dir():
                     os.close(handles.pop())
         if os.rename in os.supports_dir_fd:

@@ -166,9 +166,9 @@ class Location:
                 "again where it is now: dkl.open_dataset(store)"
             )
         if marker.get("token") != token:
+            called = f"the set of splits {self.place}" if marker.get("kind") == "splits" else self.place
             raise StoreReplacedError(
-                f"{self.place} was replaced by another store since it was opened. Open it again: "
-                "dkl.open_dataset(store)"
+                f"{called} was replaced by another one since it was opened. Open it again: dkl.open_dataset(store)"
             )
 
     def read(self, name: str) -> bytes | None:

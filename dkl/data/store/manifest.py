@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,10 @@ import zarr
 
 from dkl.data.counts import RowCounts, class_weights
 from dkl.data.schema import Schema
-from dkl.data.store.block_arrays import STORED_NAMES, array_names, row_column_names
+from dkl.data.store.block_arrays import STORED_NAMES, array_names
 from dkl.data.store.chunks import DirectChunks, direct_rows
 from dkl.data.store.digests import arrays_digest, block_digest
 from dkl.data.store.growing import chosen_codecs
-from dkl.errors import StoreError
 from dkl.protocols.block import Block
 
 GROUP = "manifest"
@@ -30,9 +30,7 @@ class Manifest:
 
     Parameters
     ----------
-    rows, weights : ndarray of shape (n_blocks,)
-        Rows of weight above 0 and their total weight.
-    class_weights : ndarray of shape (n_blocks, K) or None
+    counts : RowCounts
     stored_rows : ndarray of shape (n_blocks,), int64
         Rows in the store, those of weight 0 among them.
     entries : ndarray of shape (n_blocks + 1,), int64, or None
@@ -41,22 +39,25 @@ class Manifest:
         Of each array.
     """
 
-    rows: np.ndarray
-    weights: np.ndarray
-    class_weights: np.ndarray | None
+    counts: RowCounts
     stored_rows: np.ndarray
     entries: np.ndarray | None
     digests: dict[str, np.ndarray]
 
-    @property
-    def counts(self) -> RowCounts:
-        return RowCounts(self.rows, self.weights, self.class_weights)
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[BlockFacts], *, is_sparse: bool) -> Manifest:
+        """That of blocks in their order."""
+        table = np.array([facts.figures for facts in blocks])
+        entries = np.cumsum([0, *(facts.entries for facts in blocks)], dtype=np.int64) if is_sparse else None
+        digests = {name: np.array([f.digests[name] for f in blocks], np.uint32) for name in blocks[0].digests}
+        stored_rows = np.array([facts.stored_rows for facts in blocks], np.int64)
+        return cls(RowCounts.of_table(table, table.shape[1] - 2), stored_rows, entries, digests)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array under its name in the store."""
-        named = {"rows": self.rows, "weights": self.weights, "stored_rows": self.stored_rows}
-        optional = {"class_weights": self.class_weights, "entries": self.entries}
-        named |= {name: values for name, values in optional.items() if values is not None}
+        named = {**self.counts.arrays(), "stored_rows": self.stored_rows}
+        if self.entries is not None:
+            named["entries"] = self.entries
         # A zarr array cannot have a slash in its name, which those of CSR parts have.
         return named | {_DIGEST + name.replace("/", "."): values for name, values in self.digests.items()}
 
@@ -74,7 +75,7 @@ class Manifest:
 
         Raises
         ------
-        StoreError
+        ValueError
             It is not what was written.
         """
         arrays = read_arrays(group[GROUP], digest)
@@ -83,14 +84,7 @@ class Manifest:
             for name, values in arrays.items()
             if name.startswith(_DIGEST)
         }
-        return cls(
-            arrays["rows"],
-            arrays["weights"],
-            arrays.get("class_weights"),
-            arrays["stored_rows"],
-            arrays.get("entries"),
-            digests,
-        )
+        return cls(RowCounts.of_arrays(arrays), arrays["stored_rows"], arrays.get("entries"), digests)
 
 
 def write_arrays(group: zarr.Group, arrays: dict[str, np.ndarray]) -> None:
@@ -106,17 +100,17 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
 
     Raises
     ------
-    StoreError
+    ValueError
         Their digest is another, or their metadata asks for more memory than any writer has filled.
     """
     named: Any = list(group.arrays())  # type: ignore[union-attr]
     for name, array in named:
         in_one = tuple(max(n, 1) for n in array.shape)
         if array.chunks != in_one or array.shards is not None:
-            raise StoreError(f"the metadata of '{name}' has chunks of {array.chunks}; {in_one} were written")
+            raise ValueError(f"the metadata of '{name}' has chunks of {array.chunks}; {in_one} were written")
         # looked at for large ones alone: their files are listed, which takes a request where they are far away
         if array.nbytes > _ALLOWED_BYTES and array.nbytes > _ALLOWED_RATIO * array.nbytes_stored():
-            raise StoreError(f"the metadata of '{name}' asks for {array.nbytes:,} bytes, and its files hold fewer")
+            raise ValueError(f"the metadata of '{name}' asks for {array.nbytes:,} bytes, and its files hold fewer")
     read = {name: direct_rows(DirectChunks.of(array), 0, array.shape[0]) for name, array in named}
     direct = {name: values for name, values in read.items() if values is not None}
     if arrays_digest(direct) == digest:
@@ -124,7 +118,7 @@ def read_arrays(group: zarr.Group | zarr.Array, digest: str) -> dict[str, np.nda
     arrays = {name: np.asarray(array[...]) for name, array in named}
     # One digest of names, shapes and bytes of all: an array that is missing shows as one that is damaged does.
     if arrays_digest(arrays) != digest:
-        raise StoreError("the manifest is not what was written")
+        raise ValueError("its arrays are not what was written")
     return arrays
 
 
@@ -135,18 +129,17 @@ def node_names(schema: Schema, manifest: Manifest) -> list[str]:
     return [*names, *groups, *(f"{GROUP}/{name}" for name in manifest.arrays())]
 
 
-def row_column_nodes(schema: Schema) -> list[str]:
-    """The zarr nodes of the groups and the times, apart from the others, which older releases compare."""
-    return list(row_column_names(schema))
-
-
 @dataclass(frozen=True)
 class BlockFacts:
-    """What a manifest keeps of one block; see `Manifest`."""
+    """What a manifest keeps of one block; see `Manifest`.
 
-    rows: int
-    weights: float
-    class_weights: np.ndarray | None
+    Parameters
+    ----------
+    figures : ndarray of shape (2 + K,)
+        Rows of weight above 0, their total weight, and that of each class.
+    """
+
+    figures: np.ndarray
     stored_rows: int
     entries: int
     digests: dict[str, int]
@@ -154,46 +147,11 @@ class BlockFacts:
     @classmethod
     def of(cls, index: int, block: Block, parts: dict[str, np.ndarray], n_classes: int | None) -> BlockFacts:
         """Count block `index` as it is stored, with the digest of its part of each array."""
+        of_classes = () if n_classes is None else class_weights(block, n_classes)
         return cls(
             # Rows of weight 0 are stored and never handed out: they are counted among the stored rows alone.
-            int(np.count_nonzero(block.weights)),
-            float(block.weights.sum()),
-            None if n_classes is None else class_weights(block, n_classes),
+            np.array([np.count_nonzero(block.weights), block.weights.sum(), *of_classes]),
             block.n_rows,
             getattr(block.X, "nnz", 0),
             {name: block_digest(index, values) for name, values in parts.items()},
-        )
-
-
-@dataclass
-class ManifestDraft:
-    """The manifest of a store that is being written, a block at a time."""
-
-    rows: list[int] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    class_weights: list[np.ndarray] = field(default_factory=list)
-    stored_rows: list[int] = field(default_factory=list)
-    entries: list[int] = field(default_factory=lambda: [0])
-    digests: dict[str, list[int]] = field(default_factory=dict)
-
-    def add(self, facts: BlockFacts) -> None:
-        """Add those of the next block."""
-        self.rows.append(facts.rows)
-        self.weights.append(facts.weights)
-        if facts.class_weights is not None:
-            self.class_weights.append(facts.class_weights)
-        self.stored_rows.append(facts.stored_rows)
-        self.entries.append(self.entries[-1] + facts.entries)
-        for name, digest in facts.digests.items():
-            self.digests.setdefault(name, []).append(digest)
-
-    def finished(self, *, is_sparse: bool) -> Manifest:
-        """The manifest of all blocks."""
-        return Manifest(
-            np.array(self.rows, np.int64),
-            np.array(self.weights, np.float64),
-            np.array(self.class_weights) if self.class_weights else None,
-            np.array(self.stored_rows, np.int64),
-            np.array(self.entries, np.int64) if is_sparse else None,
-            {name: np.array(values, np.uint32) for name, values in self.digests.items()},
         )

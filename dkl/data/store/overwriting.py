@@ -56,6 +56,11 @@ def is_store(store: str | os.PathLike[str], **storage_options: Any) -> bool:
         return location.is_local and location.path.is_dir()
 
 
+def means_store(name: str) -> bool:
+    """Whether somebody who names this means a store of dkl, there or not, rather than files to read."""
+    return name.rstrip("/").endswith(".zarr") or is_store(name)
+
+
 def attributes_at(location: Location) -> dict[str, Any]:
     """The attributes of the zarr node at a location; empty where there is none, or where its metadata is damaged."""
     text = location.read("zarr.json")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,15 @@ from dkl.data.schema import RowColumn, Schema
 from dkl.data.soundness import whole_csr
 from dkl.data.sources.rows import drop_weightless
 from dkl.data.store.abandoned import put_back
-from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES
+from dkl.data.store.block_arrays import CSR_PARTS, STORED_NAMES, row_column_names
 from dkl.data.store.chunks import DirectChunks, direct_rows
-from dkl.data.store.digests import block_digest, json_digest
+from dkl.data.store.digests import block_digest
 from dkl.data.store.ledger import LEDGER, MeteredStore, Noted
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import Manifest, node_names, read_arrays, row_column_nodes
+from dkl.data.store.manifest import Manifest, node_names, read_arrays
+from dkl.data.store.sealed import Reading, check_sealed, read_marker
 from dkl.data.store.stored_splits import StoredCodeReader
-from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError, located
+from dkl.errors import StoreError, StoreReplacedError, located
 from dkl.process import after_fork
 from dkl.protocols.block import Block
 from dkl.protocols.source import PARTS
@@ -52,13 +51,10 @@ def read_facts(location: Location) -> dict[str, Any]:
     StoreError
         It is no dataset of dkl, is not complete, is damaged, or is of a newer format.
     """
-    try:
-        facts = location.read_marker()
-        if facts is None:
-            put_back(location)
-            facts = location.read_marker()
-    except ValueError as error:
-        raise CorruptChunkError(f"the metadata of {location.place} is damaged: {error}") from error
+    facts = read_marker(location, location.place)
+    if facts is None:
+        put_back(location)
+        facts = read_marker(location, location.place)
     if facts is None:
         if not (location.path.exists() if location.is_local else location.exists()):
             remedy = "write one with dkl.ingest or dkl.create_dataset"
@@ -82,10 +78,7 @@ def read_facts(location: Location) -> dict[str, Any]:
         )
     if facts.get("kind") == "model":
         raise StoreError(f"{location.place} is a model, not a dataset; open it with dkl.load_model")
-    # The digest was made before it was put among the facts, and the state when the store became whole.
-    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
-    if facts.get("kind") != "dataset" or json_digest(kept) != facts.get("digest"):
-        raise CorruptChunkError(f"the metadata of {location.place} is not what was written; create the dataset again")
+    check_sealed(facts, location.place, "create the dataset again", kind="dataset")
     return facts
 
 
@@ -104,11 +97,16 @@ def _what_else(location: Location) -> str:
     return f"{named} is not a dataset of dkl (it has no mark of one); for arrays that exist use dkl.from_zarr"
 
 
-def text_nodes(schema: Schema) -> list[str]:
-    """The zarr nodes of the directions of free text."""
-    from dkl.data.columns.free_text import stored_arrays
+def all_nodes(schema: Schema, manifest: Manifest, has_texts: bool) -> dict[str, list[str]]:
+    """The zarr nodes of a store as `sealed_group` takes them; groups, times and free text are apart from the others."""
+    nodes = {"nodes": node_names(schema, manifest)}
+    if schema.row_columns:
+        nodes["row_column_nodes"] = list(row_column_names(schema))
+    if has_texts:
+        from dkl.data.columns.free_text import stored_arrays
 
-    return [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(schema.encoding.directions))]
+        nodes["text_nodes"] = [TEXTS, *(f"{TEXTS}/{name}" for name in stored_arrays(schema.encoding.directions))]
+    return nodes
 
 
 class OpenStore:
@@ -149,8 +147,7 @@ class OpenStore:
 
     def reading(self, what: str) -> Reading:
         """What is read inside is not what was written, or is not there any more, where reading it fails."""
-        nodes = self.facts.get("node_digests", {})
-        return Reading(f"{what} of {self.location.place}", self.location, self.token, nodes)
+        return Reading(f"{what} of {self.location.place}", self.location, self.facts)
 
     def array(self, name: str) -> zarr.Array:
         """One array, compared with what was written."""
@@ -247,15 +244,8 @@ class OpenStore:
         ------
         CorruptChunkError
         """
-        with self.reading("the metadata of the arrays"):
-            if self.location.nodes_digest(node_names(self.schema, self.manifest)) != self.facts["nodes"]:
-                raise ValueError("a file 'zarr.json' is not what was written")
-            of_texts = self.facts.get("text_nodes")
-            if of_texts and self.location.nodes_digest(text_nodes(self.schema)) != of_texts:
-                raise ValueError(f"a file 'zarr.json' of the free text in '{TEXTS}' is not what was written")
-            of_columns = self.facts.get("row_column_nodes")
-            if of_columns and self.location.nodes_digest(row_column_nodes(self.schema)) != of_columns:
-                raise ValueError("a file 'zarr.json' of the groups or the times is not what was written")
+        has_texts = "text_nodes" in self.facts
+        self.reading("the metadata of the arrays").check_nodes(all_nodes(self.schema, self.manifest, has_texts))
 
     def check_csr(self) -> None:
         """Compare what only readers of the CSR layout use: its attributes and the last pointer.
@@ -273,10 +263,9 @@ class OpenStore:
 
     def codes(self, name: str, index: int) -> np.ndarray:
         """The split codes of the stored rows of a block, checked; `name` is that of `stored_splits.column_of`."""
-        with self.reading(f"block {index} of '{name.rpartition('#')[0]}'"):
-            if name not in self._codes:
-                self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
-            return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
+        if name not in self._codes:
+            self._codes[name] = StoredCodeReader(self.location, name, self.rows_a_block)
+        return self._codes[name].codes(index, int(self.manifest.stored_rows[index]))
 
 
 def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
@@ -291,44 +280,6 @@ def read_rows(array: zarr.Array, start: int, stop: int) -> np.ndarray:
 def stored_path(name: str) -> str:
     """Where an array is in the group."""
     return STORED_NAMES.get(name, name)
-
-
-class Reading:
-    """Turns whatever decoding raises into a CorruptChunkError; failures of the disk or the network keep their type.
-
-    Where the store was moved, deleted or replaced meanwhile, that is said instead; metadata files that are not those
-    of `nodes` (`Location.node_digests`) are named.
-    """
-
-    def __init__(self, what: str, location: Location, token: str, nodes: Mapping[str, str] | None = None) -> None:
-        self.what, self.location, self.token, self.nodes = what, location, token, nodes or {}
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, StoreReplacedError | MemoryError):
-            return
-        self._check_still_there(error)
-        # a codec that a chunk was not made by may say so with an OSError
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
-            error.add_note(f"at {self.what}")
-            return
-        damaged = self.location.damaged_nodes(self.nodes)
-        if isinstance(error, StoreError) and not damaged:
-            return
-        raise CorruptChunkError(f"{self.what} cannot be read: {error}{damaged and f'; {damaged}'}") from error
-
-    def _check_still_there(self, error: Exception) -> None:
-        try:
-            self.location.check_token(self.token)
-        except StoreReplacedError as gone:
-            raise gone from error
-        except (StoreError, OSError):
-            # The store is damaged or out of reach itself: then what was read is to be named.
-            return
 
 
 # The stores that this process has open, by place and token; the one used longest ago goes first.

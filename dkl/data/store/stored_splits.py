@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -10,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from dkl.data.counts import RowCounts
 from dkl.data.splits import SplitSet
 from dkl.data.store.commit import Home, staged
-from dkl.data.store.digests import arrays_digest, block_digest, json_digest
+from dkl.data.store.digests import arrays_digest, block_digest
 from dkl.data.store.growing import GrowingArray, WritingThreads
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
+from dkl.data.store.sealed import Reading, check_sealed, read_marker, sealed_group
 from dkl.errors import CorruptChunkError, StoreReplacedError
 
 FOLDER = "splits"
@@ -61,16 +62,12 @@ def write_split(
                     array.append(values)
                     digests.append(block_digest(index, values))
                 array.close(np.empty(0, np.uint8))
-            arrays = {"rows": split.rows, "weights": split.weights, "digests": np.array(digests, np.uint32)}
-            if split.class_weights is not None:
-                arrays["class_weights"] = split.class_weights
+            arrays = {**split.counts.arrays(), "digests": np.array(digests, np.uint32)}
             write_arrays(staging.group.create_group("manifest"), arrays)
             facts: dict[str, Any] = {"kind": "splits", "names": list(split.names), "codes": split.digest}
             facts["set"] = name
             facts |= {"manifest": arrays_digest(arrays), "token": staging.token}
-            facts["nodes"] = staging.location.nodes_digest(_nodes(arrays))
-            facts["node_digests"] = staging.location.node_digests(_nodes(arrays))
-            staging.commit({**facts, "digest": json_digest(facts)})
+            staging.commit(sealed_group(facts, staging.location, _nodes(arrays)))
     except OSError as error:
         # Where splits cannot be written, they need not be; another set of that name is another matter.
         if not isinstance(error, FileExistsError):
@@ -90,37 +87,28 @@ def read_split(location: Location) -> SplitSet | None:
     facts = _facts(location)
     try:
         return None if facts is None else _split_set(location, facts)
-    except CorruptChunkError:
-        now = _facts(location)
-        if facts is None or now is None or now["token"] == facts["token"]:
-            raise
+    except StoreReplacedError:
         # Another writer replaced it between the marker and the manifest.
-        return _split_set(location, now)
+        now = _facts(location)
+        return None if now is None else _split_set(location, now)
 
 
 def _facts(location: Location) -> dict[str, Any] | None:
     """The marker of a set of splits, checked; None when it is being written."""
     # Splits can be made again, unlike rows.
     remedy = "restore it from a copy, or remove that folder and split again (the same seed gives the same splits)"
-    try:
-        facts = location.read_marker()
-    except ValueError as error:
-        raise CorruptChunkError(
-            f"the metadata of the splits {location.place} is damaged ({error}); {remedy}"
-        ) from error
+    called = f"the splits {location.place}"
+    facts = read_marker(location, called, remedy)
     if facts is None:
-        raise CorruptChunkError(f"the metadata of the splits {location.place} is missing or damaged; {remedy}")
+        raise CorruptChunkError(f"the metadata of {called} is missing or damaged; {remedy}")
     if facts.get("state") == "writing":
         return None
-    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
-    if facts.get("state") != "complete" or json_digest(kept) != facts.get("digest"):
-        raise CorruptChunkError(f"the metadata of the splits {location.place} is not what was written; {remedy}")
+    check_sealed(facts, called, remedy, state="complete")
     # Sets of the first releases do not say their name.
     name = location.url.rpartition("/")[2]
     if facts.get("set", name) != name:
         raise CorruptChunkError(
-            f"the splits {location.place} were written as the set {facts['set']!r}: its folder has another name now; "
-            "give it back its name"
+            f"{called} were written as the set {facts['set']!r}: its folder has another name now; give it back its name"
         )
     return facts
 
@@ -130,9 +118,7 @@ def _split_set(location: Location, facts: dict[str, Any]) -> SplitSet:
     arrays = _manifest(location, facts)
     return SplitSet(
         tuple(facts["names"]),
-        arrays["rows"],
-        arrays["weights"],
-        arrays.get("class_weights"),
+        RowCounts.of_arrays(arrays),
         facts["codes"],
         column=column_of(location.url.rpartition("/")[2], facts["token"]),
     )
@@ -149,27 +135,21 @@ def whole_split(location: Location) -> SplitSet:
     facts = _facts(location)
     if facts is None:
         raise CorruptChunkError(f"the splits {location.place} are half-written; split again with overwrite=True")
-    split = _split_set(location, facts)
-    if location.nodes_digest(_nodes(_manifest(location, facts))) != facts["nodes"]:
-        damaged = location.damaged_nodes(facts.get("node_digests", {}))
-        raise CorruptChunkError(damaged or f"a file 'zarr.json' of the splits {location.place} is not what was written")
-    return split
+    Reading(f"the metadata of the splits {location.place}", location, facts).check_nodes(
+        _nodes(_manifest(location, facts))
+    )
+    return _split_set(location, facts)
 
 
-def _nodes(arrays: Iterable[str]) -> list[str]:
-    """The zarr nodes of a set of splits, whose metadata files have a digest in its marker."""
-    return ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]
+def _nodes(arrays: Iterable[str]) -> dict[str, list[str]]:
+    """The zarr nodes of a set of splits, as `sealed_group` takes them."""
+    return {"nodes": ["codes", "manifest", *(f"manifest/{name}" for name in arrays)]}
 
 
 def _manifest(location: Location, facts: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The counts of each block and the digests of its codes, checked; whatever decoding raises means damage."""
-    try:
+    """The counts of each block and the digests of its codes, checked."""
+    with Reading(f"the manifest of the splits {location.place}", location, facts):
         return read_arrays(location.group(read_only=True)["manifest"], facts["manifest"])
-    except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
-            raise
-        fault = location.damaged_nodes(facts.get("node_digests", {})) or str(error)
-        raise CorruptChunkError(f"the manifest of the splits {location.place} cannot be read: {fault}") from error
 
 
 class StoredCodeReader:
@@ -189,22 +169,13 @@ class StoredCodeReader:
     """
 
     def __init__(self, store: Location, column: str, rows_a_block: int) -> None:
-        path, _, self._token = column.rpartition("#")
-        self._location = store.child(*path.split("/"))
-        self._check_still_there()
-        facts = _facts(self._location) or {}
-        self._digests = _manifest(self._location, facts)["digests"]
-        self._nodes: dict[str, str] = facts.get("node_digests", {})
-        self._rows = rows_a_block
-
-    def _check_still_there(self) -> None:
+        self._path, _, token = column.rpartition("#")
+        self._location = store.child(*self._path.split("/"))
         # The same name may hold other splits by now, whose codes would choose other rows without a word.
-        facts = _facts(self._location)
-        if facts is None or facts["token"] != self._token:
-            raise StoreReplacedError(
-                f"the splits {self._location.place} were replaced since the dataset was opened. Open it again: "
-                "dkl.open_dataset(store)"
-            )
+        self._location.check_token(token)
+        self._facts = _facts(self._location) or {"token": token}
+        self._digests = _manifest(self._location, self._facts)["digests"]
+        self._rows = rows_a_block
 
     def codes(self, index: int, n_rows: int) -> np.ndarray:
         """The codes of block `index`.
@@ -213,25 +184,20 @@ class StoredCodeReader:
         ------
         StoreReplacedError
             As above.
-        ValueError
+        CorruptChunkError
             They are not what was written.
         """
         start = index * self._rows
-        try:
+        with Reading(f"block {index} of {self._path!r}", self._location, self._facts):
             codes = np.asarray(self._codes[start : start + n_rows])
-            if block_digest(index, codes) == self._digests[index]:
-                return codes
-            fault = "its digest is not the one in the manifest: a chunk is missing, damaged or misplaced"
-        except Exception as error:
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | gzip.BadGzipFile):
-                raise
-            fault = str(error)
-        self._check_still_there()
-        raise ValueError(self._location.damaged_nodes(self._nodes) or fault)
+            if block_digest(index, codes) != self._digests[index]:
+                raise ValueError("its digest is not the one in the manifest: a chunk is missing, damaged or misplaced")
+        return codes
 
     @cached_property
     def _codes(self) -> Any:
         # compared before any chunk is decoded: damaged metadata may ask for any memory
-        if damaged := self._location.damaged_nodes({"codes": self._nodes["codes"]} if "codes" in self._nodes else {}):
-            raise CorruptChunkError(damaged)
+        of_node = {name: digest for name, digest in self._facts.get("node_digests", {}).items() if name == "codes"}
+        if self._location.damaged_nodes(of_node):
+            raise ValueError("its metadata is damaged")
         return self._location.group(read_only=True)["codes"]

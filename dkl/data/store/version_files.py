@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from dkl.data.counts import RowCounts
 from dkl.data.sources.stored import StoreSource
 from dkl.data.sources.versions import VersionSource
 from dkl.data.splits import NO_SPLIT, SplitSet, split_table
 from dkl.data.store.commit import VERSIONS, Home, staged
-from dkl.data.store.digests import arrays_digest, json_digest
+from dkl.data.store.digests import arrays_digest
 from dkl.data.store.location import Location
 from dkl.data.store.manifest import read_arrays, write_arrays
-from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore, Reading
+from dkl.data.store.reader import FIRST_FORMAT, FORMAT, OpenStore
+from dkl.data.store.sealed import Reading, check_sealed, is_sealed, read_marker, sealed, sealed_group
 from dkl.errors import CorruptChunkError, StoreError, StoreReplacedError
 from dkl.protocols.source import PARTS_WITHOUT_X
 
@@ -54,7 +56,7 @@ def open_version(location: Location, version: int | None = None) -> tuple[StoreS
 def _opened_version(location: Location, version: int | None) -> tuple[StoreSource | VersionSource, dict[str, Any]]:
     """One attempt of `open_version`: version 0, and what each later one appended or dropped, in their order."""
     base = StoreSource(OpenStore(location))
-    with Reading("the versions", location, base.token):
+    with Reading("the versions", location, {"token": base.token}):
         splits = base.read_splits()
         records = list(_records(location, version, base.token))
         if version is not None and version != len(records):
@@ -173,15 +175,10 @@ def _check_unfinished(location: Location, number: int, token: str) -> None:
 def _facts(location: Location, number: int) -> dict[str, Any] | None:
     """The marker of a version, checked; None where it is not whole."""
     place, remedy = version_place(location, number), _remedy(location, number)
-    try:
-        facts = place.read_marker()
-    except ValueError as error:
-        raise CorruptChunkError(f"the metadata of {place.place} is damaged: {error}. {remedy}") from error
+    facts = read_marker(place, place.place, remedy)
     if facts is None or facts.get("state") != "complete":
         return None
-    kept = {name: value for name, value in facts.items() if name not in ("digest", "state")}
-    if json_digest(kept) != facts.get("digest"):
-        raise CorruptChunkError(f"the metadata of {place.place} is not what was written. {remedy}")
+    check_sealed(facts, place.place, remedy)
     if facts["format"] > FORMAT:
         raise StoreError(f"{place.place} has the newer format {facts['format']}; upgrade dkl: pip install -U dkl")
     return facts
@@ -206,7 +203,7 @@ def note_newest(location: Location, token: str, version: int) -> None:
         with suppress(OSError):
             if place.is_local:
                 place.path.mkdir(exist_ok=True)
-            place.write_marker({**note, "digest": json_digest(note)})
+            place.write_marker(sealed(note))
 
 
 def _notes(location: Location) -> tuple[Location, Location]:
@@ -222,7 +219,7 @@ def _noted(location: Location, token: str) -> int:
             note = place.read_marker() or {}
         except ValueError:
             continue
-        if _is_whole(note) and note.get("of") == token and isinstance(note.get("newest"), int):
+        if is_sealed(note) and note.get("of") == token and isinstance(note.get("newest"), int):
             found.append(note["newest"])
     return max(found)
 
@@ -239,13 +236,8 @@ def check_note(location: Location) -> None:
             node = json.loads(place.read("zarr.json") or b"{}")
         except ValueError as error:
             raise CorruptChunkError(f"the metadata of the group {place.place} is damaged: {error}") from error
-        if isinstance(node, dict) and node.get("attributes") and not _is_whole(place.read_marker() or {}):
+        if isinstance(node, dict) and node.get("attributes") and not is_sealed(place.read_marker() or {}):
             raise CorruptChunkError(f"the note of the newest version in {place.place} is not what was written")
-
-
-def _is_whole(note: Mapping[str, Any]) -> bool:
-    """Whether a note is as it was written: its digest is that of the rest of it."""
-    return json_digest({name: value for name, value in note.items() if name != "digest"}) == note.get("digest")
 
 
 def version_facts(after: str, splits: Mapping[str, SplitSet], joins: Mapping[str, str | None]) -> dict[str, Any]:
@@ -291,10 +283,7 @@ def drop_record(source: VersionSource, splits: Mapping[str, SplitSet], gone: Map
             joined = np.full(len(block.row_id), split.whole.get(index, NO_SPLIT), np.uint8)
             codes = joined if index in split.whole else block.columns[columns[name]]
             tables[name].append(split_table(block, codes, len(split.names), n_classes))
-    whole = np.array(tables.pop(""))[:, 0]
-    record |= {"rows": whole[:, 0].astype(np.int64), "weights": whole[:, 1]}
-    if n_classes is not None:
-        record["class_weights"] = whole[:, 2:]
+    record |= RowCounts.of_table(np.array(tables.pop(""))[:, 0], n_classes).arrays()
     return record | {f"split-{name}": np.array(table) for name, table in tables.items()}
 
 
@@ -302,22 +291,18 @@ def write_drop(home: Home, place: Location, record: Record, facts: Mapping[str, 
     """Keep a record of dropped rows as the version at `place`."""
     with staged(place, "version", overwrite=False, home=home) as staging:
         write_arrays(staging.group.create_group(_GROUP), record)
-        written = {"kind": "drop", "format": FIRST_FORMAT, "arrays": arrays_digest(record)}
-        whole = {**written, "token": staging.token, **facts}
-        # The metadata files of the arrays have no checksum of their own.
-        whole["nodes"] = staging.location.nodes_digest(_drop_nodes(record))
-        whole["node_digests"] = staging.location.node_digests(_drop_nodes(record))
-        staging.commit({**whole, "digest": json_digest(whole)})
+        written = {"kind": "drop", "format": FIRST_FORMAT, "arrays": arrays_digest(record), "token": staging.token}
+        staging.commit(sealed_group({**written, **facts}, staging.location, _drop_nodes(record)))
 
 
-def _drop_nodes(record: Record) -> list[str]:
-    """The zarr nodes of a record of dropped rows."""
-    return [_GROUP, *(f"{_GROUP}/{name}" for name in record)]
+def _drop_nodes(record: Record) -> dict[str, list[str]]:
+    """The zarr nodes of a record of dropped rows, as `sealed_group` takes them."""
+    return {"nodes": [_GROUP, *(f"{_GROUP}/{name}" for name in record)]}
 
 
 def _read_drop(place: Location, facts: Mapping[str, Any]) -> Record:
     """A record of dropped rows, checked against the digest in its facts."""
-    with Reading(f"the dropped rows of {place.place}", place, facts["token"], facts.get("node_digests")):
+    with Reading(f"the dropped rows of {place.place}", place, facts):
         return read_arrays(place.group(read_only=True)[_GROUP], facts["arrays"])
 
 
@@ -332,10 +317,5 @@ def check_version(location: Location, number: int, token: str) -> None:
     if facts is None:
         _check_unfinished(location, number, token)
     elif facts["kind"] == "drop":
-        record = _read_drop(place, facts)
-        # Records of the first releases have no digest of their nodes.
-        if "nodes" in facts and place.nodes_digest(_drop_nodes(record)) != facts["nodes"]:
-            damaged = place.damaged_nodes(facts.get("node_digests", {}))
-            raise CorruptChunkError(
-                damaged or f"a file 'zarr.json' of the dropped rows {place.place} is not what was written"
-            )
+        of_arrays = Reading(f"the metadata of the dropped rows {place.place}", place, facts)
+        of_arrays.check_nodes(_drop_nodes(_read_drop(place, facts)))

@@ -24,11 +24,12 @@ from dkl.data.sources.rows import nbytes_of
 from dkl.data.store.block_arrays import BlockArrays
 from dkl.data.store.blocking import block_rows, sparse_row_bytes
 from dkl.data.store.commit import Home, Staging, staged
-from dkl.data.store.digests import arrays_digest, json_digest
+from dkl.data.store.digests import arrays_digest
 from dkl.data.store.growing import WritingThreads
 from dkl.data.store.location import Location
-from dkl.data.store.manifest import BlockFacts, ManifestDraft, node_names, row_column_nodes, write_arrays
-from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS, text_nodes
+from dkl.data.store.manifest import BlockFacts, Manifest, write_arrays
+from dkl.data.store.reader import CODE_FORMAT, FIRST_FORMAT, TEXT_FORMAT, TEXTS, all_nodes
+from dkl.data.store.sealed import sealed_group
 from dkl.process import free_memory, usable_cores
 from dkl.protocols.block import Block
 from dkl.version import __version__
@@ -105,7 +106,7 @@ class DatasetWriter:
         self._most_bytes = most_bytes
         self._pending: Pieces[Block] = Pieces()
         self._entries = 0
-        self._manifest = ManifestDraft()
+        self._counts: list[BlockFacts] = []
         self._n_blocks = 0
         self._exit = ExitStack()
         self._staging: Staging | None = None
@@ -255,7 +256,7 @@ class DatasetWriter:
         # Where there are fewer rows than a block holds, a chunk is as large as they are.
         self._rows_a_block = min(self._rows_a_block or block.n_rows, block.n_rows)
         arrays = BlockArrays(staging.group, self.schema, threads, self._rows_a_block, n_rows=self.n_rows)
-        return arrays, Backlog(threads.pool, at_once, self._manifest.add)
+        return arrays, Backlog(threads.pool, at_once, self._counts.append)
 
     @property
     def _writing(self) -> Staging:
@@ -274,9 +275,9 @@ class DatasetWriter:
         arrays, counted = self._begun
         arrays.close()
         counted.finish()
-        if not any(self._manifest.rows):
+        manifest = Manifest.of_blocks(self._counts, is_sparse=self.schema.is_sparse)
+        if not manifest.counts.n_rows:
             raise ValueError("all weights are 0; at least one row must count")
-        manifest = self._manifest.finished(is_sparse=self.schema.is_sparse)
         manifest.write(self._writing.group)
         texts = self._text_facts()
         facts = {
@@ -286,22 +287,18 @@ class DatasetWriter:
             "schema": self.schema.to_json(),
             "n_rows": self.rows_written,
             "rows_a_block": self._rows_a_block,
-            "n_blocks": manifest.rows.size,
+            "n_blocks": len(manifest.stored_rows),
             "arrays": arrays.facts(),
             "manifest": manifest.digest,
-            "nodes": self._writing.location.nodes_digest(node_names(self.schema, manifest)),
             "stored_nbytes": self._writing.location.stored_nbytes(),
             **self._row_column_facts(),
             **texts,
             **self._further,
+            # The digest covers everything that readers rely on, the token among it.
+            "token": self._writing.token,
         }
-        nodes = [*node_names(self.schema, manifest), *row_column_nodes(self.schema)]
-        nodes += text_nodes(self.schema) if texts else []
-        facts["node_digests"] = self._writing.location.node_digests(nodes)
-        # The digest covers everything that readers rely on, the token among it.
-        facts["token"] = self._writing.token
-        facts["digest"] = json_digest(facts)
-        self._writing.commit(facts)
+        nodes = all_nodes(self.schema, manifest, bool(texts))
+        self._writing.commit(sealed_group(facts, self._writing.location, nodes))
 
     def _text_facts(self) -> dict[str, Any]:
         """What is kept of free text; nothing in a store without it. A version has that of the store it belongs to."""
@@ -310,8 +307,7 @@ class DatasetWriter:
             return {}
         arrays = stored_arrays(directions)
         write_arrays(self._writing.group.create_group(TEXTS), arrays)
-        nodes = self._writing.location.nodes_digest(text_nodes(self.schema))
-        return {"texts": arrays_digest(arrays), "text_nodes": nodes}
+        return {"texts": arrays_digest(arrays)}
 
     def _row_column_facts(self) -> dict[str, Any]:
         """What is kept of groups and times; nothing in a store without them, which is as older releases write it."""
@@ -319,5 +315,4 @@ class DatasetWriter:
         if not schema.row_columns:
             return {}
         named = {role: {"name": known.name, "kind": known.kind} for role, known in schema.row_columns.items()}
-        nodes = self._writing.location.nodes_digest(row_column_nodes(schema))
-        return {"row_columns": named, "held_by": schema.held_by, "row_column_nodes": nodes}
+        return {"row_columns": named, "held_by": schema.held_by}
