@@ -558,5 +558,5 @@ def test_the_page_of_the_rule_has_the_numbers_of_the_code() -> None:
         sizes = f"{effort.n_features:,}, {effort.most_features:,} | {effort.most_bags} |"
         assert f'| `"{name}"` | {budget} | {effort.judged_rows:,} | {effort.folds} | {sizes}' in page
     behind = "{:.0f} % after one fold, {:.0f} % after two, and {:.0f} % after more".format(*(1e2 * x for x in BEHIND))
-    for said in (behind, f"until {ENOUGH_ROWS} rows have judged", f"up to {GROWTH:g} times the features"):
+    for said in (behind, f"until {ENOUGH_ROWS} rows have been held out", f"up to {GROWTH:g} times the features"):
         assert said in " ".join(page.split())
