@@ -39,7 +39,7 @@ def left_out_sums(
     dtype : {"float32", "float64"}
         Of the arithmetic inside a tile. Tiles are added in float64, in their order.
 
-    Reangles
+    Returns
     -------
     ndarray of shape (G, 2, m), float64
     """
