@@ -37,6 +37,8 @@ _PATIENCE = 10
 _FARTHEST = 128.0
 # A meta-kernel is near the identity where the rest of each row adds up to less.
 _NEAR = 0.5
+# Densities above the floor by less than this share of the largest stand on it.
+_FLOOR = 1e-10
 # Conjugate gradients on a quadratic model end at this residual, relative to its right side.
 _RESIDUAL = 1e-12
 # Of support vector machines: the tolerance of libsvm on the gradient of the dual, and the share of C by which a dual
@@ -267,7 +269,7 @@ def tuned(
         ratios = (point.rows.T @ phi_train).reshape(-1, 2, D)
         squares = np.sum(ratios**2, axis=(0, 1))
         gradient = Lam * resisted - 0.5 * lam * squares
-        moving, is_all = _moving(e, gradient, meta.is_near_identity)
+        moving, share = _moving(e, gradient, meta.is_near_identity)
         if not len(moving):
             break
         features = phi_train.reshape(-1, 2, D)
@@ -288,9 +290,10 @@ def tuned(
             move = target - e[moving]
             slope = float(gradient[moving] @ move)
             tried = e.copy()
-            tried[moving] = np.maximum(target, 0.0)
-            # a Newton step lowers a quadratic by half its slope
-            is_last = -0.5 * slope <= tol * value and is_all
+            # an interior-point method leaves what belongs on the floor a little above it
+            tried[moving] = np.where(target > _FLOOR * target.max(), target, 0.0)
+            # a Newton step lowers a quadratic by half its slope; frequencies that have to wait want no more than others
+            is_last = -0.5 * slope <= share * tol * value
             tried_kernel = kernel_of(tried)
             tried_point, tried_resisted, tried_value = model(tried, tried_kernel)
             kept = (value - tried_value) / (-0.5 * slope) if slope < 0.0 else 0.0
@@ -327,14 +330,15 @@ def predicted(found: Found, train: np.ndarray, places: np.ndarray) -> np.ndarray
     return found.kernel[np.ix_(places, train)] @ found.point.rows + found.point.intercept
 
 
-def _moving(e: np.ndarray, gradient: np.ndarray, every: bool) -> tuple[np.ndarray, bool]:
-    """Frequencies above the floor, those that want to leave it first; and whether these are all that want to."""
+def _moving(e: np.ndarray, gradient: np.ndarray, every: bool) -> tuple[np.ndarray, float]:
+    """Frequencies above the floor, and those that most want to leave it; and their share of all that want to."""
     leaving = np.flatnonzero((e == 0.0) & (gradient < 0.0))
     above = np.flatnonzero(e > 0.0)
     most = max(_AT_ONCE, 2 * len(above))
     if every or len(leaving) <= most:
-        return np.sort(np.concatenate([above, leaving])), True
-    return np.sort(np.concatenate([above, leaving[np.argsort(gradient[leaving])[:most]]])), False
+        return np.sort(np.concatenate([above, leaving])), 1.0
+    chosen = leaving[np.argsort(gradient[leaving])[:most]]
+    return np.sort(np.concatenate([above, chosen])), most / len(leaving)
 
 
 class NearlySeparable:
