@@ -33,6 +33,7 @@ from dkl.kernels.cuda_source import (
     LINE_ROWS,
     MOST_COLUMNS,
     PARTIAL_ROWS,
+    PRODUCTS_EACH,
     SHARING,
     calibration_source,
     columns_at_once,
@@ -40,6 +41,7 @@ from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
     packing_source,
+    picked_source,
     row_sum_source,
     score_source,
     wave_sum_source,
@@ -809,6 +811,33 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
         grid = (-(-m // _THREADS), partial.shape[0], -(-K // columns_at_once(K)))
         kernel(grid, (_THREADS,), (phi, weights, partial, np.int32(n), np.int32(m), np.int32(K)))
     return partial.sum(axis=0)
+
+
+def add_picked_products(phi: Array, weights: Array, columns: tuple[int, int], out: Array) -> None:
+    """Add ``sum_i weights_i phi_ij phi_ik`` over the rows whose weight is not 0, which are few, to a matrix on a GPU.
+
+    The work is that of these rows, and the host does not wait for their number.
+
+    Parameters
+    ----------
+    phi : CuPy array of shape (n, m)
+    weights : CuPy array of shape (n,), float64
+        Of either sign.
+    columns : (int, int)
+        The columns j, start .. stop - 1; k are all before stop. Beyond the diagonal, j < k, entries may be left out.
+    out : CuPy array of shape (stop - start, stop), float64
+    """
+    xp, (start, stop) = array_module(phi), columns
+    if not len(phi) or stop <= start:
+        return
+    is_picked = weights != 0.0
+    # these rows first, in their order
+    order = xp.argsort(~is_picked, kind="stable").astype(np.int32)
+    count = xp.reshape(is_picked.sum(), (1,)).astype(np.int32)
+    kernel = _compiled(picked_source(np.dtype(phi.dtype.name)), "picked_products")
+    grid = tuple(-(-size // (SHARING * PRODUCTS_EACH)) for size in (stop, stop - start))
+    sizes = map(np.int32, (phi.shape[1], start, stop - start, stop))
+    kernel(grid, (SHARING**2,), (xp.ascontiguousarray(phi), weights, order, count, out, *sizes))
 
 
 def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipliers: np.ndarray) -> Any:

@@ -19,7 +19,6 @@ from dkl.kernels.device import (
     beside_rows,
     is_on_gpu,
     line_losses_on_gpu,
-    on_host,
     scores_on_gpu,
     tile_rows,
     together_on_host,
@@ -525,7 +524,7 @@ def _newton_sums_on_gpu(
 ) -> dict[str, np.ndarray]:
     """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
 
-    Where rows with a change of curvature are picked, which are few, it waits once more a tile, for all their numbers.
+    Rows with a change of curvature, which are few, are picked there, too.
     """
     xp, g = array_module(X), len(trial.coefficients)
     models = np.vstack([trial.coefficients, trial.directions])
@@ -550,16 +549,14 @@ def _newton_sums_on_gpu(
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
             tile = {"loss": losses, "gradient": -gradient}
             sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
-        changes: list[tuple[GramSum, Any]] = []
         for number, gram in enumerate(grams):
             follows = bool(options.follows) and options.follows[number]
             own = counted[options.hessian_of[number]]
             own = own - counted[options.hessian_of[number - 1]] if follows else own
             if options.change or follows:
-                changes.append((gram, own))
+                gram.add_few(phi, own)
             else:
                 gram.add(phi, None if all_alike else own)
-        _add_changes(phi, changes)
     here = finished(sums, grams)
     if options.first_order and not sums:
         # no rows: none of the block counts for any model
@@ -568,19 +565,6 @@ def _newton_sums_on_gpu(
         if options.follows and options.follows[number]:
             found[number] += found[number - 1]
     return {**here, "hessian": found} if grams else here
-
-
-def _add_changes(phi: Any, changes: Sequence[tuple[GramSum, Any]]) -> None:
-    """Add rows on a GPU to Gram matrices by weights (n,) of which few are not 0: the others are left out."""
-    if not changes:
-        return
-    xp = array_module(phi)
-    is_changed = xp.stack([own != 0.0 for _, own in changes])
-    # how many rows each matrix takes the host has to know; which ones, they themselves, in their order
-    numbers, order = on_host(is_changed.sum(axis=1)), xp.argsort(~is_changed, axis=1, kind="stable")
-    for number, (gram, own) in enumerate(changes):
-        some = order[number, : int(numbers[number])]
-        gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

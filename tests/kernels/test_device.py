@@ -16,6 +16,7 @@ from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
     packing_source,
+    picked_source,
     row_sum_source,
     scaling_source,
     score_source,
@@ -37,6 +38,7 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     assert "waves" in text
     assert "steps" in text
     assert "packed" in compiled(packing_source(), tmp_path)
+    assert "picked_products" in compiled(picked_source(np.dtype(dtype)), tmp_path)
     assert "line_losses" in compiled(line_loss_source(), tmp_path)
     assert "calibration" in compiled(calibration_source(), tmp_path)
     assert "histograms" in compiled(histogram_source(np.dtype(dtype)), tmp_path)

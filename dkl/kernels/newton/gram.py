@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.kernels.blas import product
 from dkl.kernels.device import (
+    add_picked_products,
     array_module,
     is_on_gpu,
     packed_on_gpu,
@@ -136,6 +137,20 @@ class GramSum:
             # The column of the intercept: sums of the features, and last the sum of the weights.
             weight = xp.ones(len(phi)) if weight is None else weight.astype(np.float64)
             parts["border"] = xp.concat([weighted_rows_on_gpu(weight[None], phi)[0], weight.sum()[None]])
+        self._add_there(parts)
+
+    def add_few(self, phi: Any, weight: Any) -> None:
+        """`add` for rows on a GPU of weights (n,) there of which few are not 0: the others cost next to nothing."""
+        xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
+        last = min(stop, m)
+        if "products" not in self._there:
+            self._there["products"] = xp.zeros((max(last - start, 0), last))
+        add_picked_products(phi, weight, (start, last), self._there["products"])
+        if stop > m:
+            self._add_there({"border": xp.concat([weighted_rows_on_gpu(weight[None], phi)[0], weight.sum()[None]])})
+
+    def _add_there(self, parts: dict[str, Any]) -> None:
+        """Add sums to those that are on the GPU."""
         for name, part in parts.items():
             if name in self._there:
                 self._there[name] += part
