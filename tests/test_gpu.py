@@ -42,6 +42,7 @@ from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.gradients import gradient_sums
+from dkl.kernels.left_out import left_out_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
 from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
@@ -49,7 +50,7 @@ from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialStep
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.slopes import squared_slopes
-from dkl.kernels.sums import feature_sums
+from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
@@ -604,14 +605,12 @@ def waves() -> FeatureMap:
 
 
 SUMS: dict[str, Any] = {
-    "features": lambda X, S: device.feature_sums(X, S, waves(), np.dtype("float64")),
-    "features of landmarks": lambda X, S: device.feature_sums(X, S, landmark_map(), np.dtype("float64")),
-    "squares": lambda X, S: device.feature_squares(X, S[:, 0], waves(), np.dtype("float64")),
+    "features": lambda X, S: feature_sums(X, S, waves(), "float64"),
+    "features of landmarks": lambda X, S: feature_sums(X, S, landmark_map(), "float64"),
+    "squares": lambda X, S: feature_squares(X, S[:, 0], waves(), "float64"),
     "gradients": lambda X, S: device.gradient_sums(X, S, waves(), np.dtype("float64")),
-    "slopes": lambda X, S: device.squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), np.dtype("float64")),
-    "left out": lambda X, S: device.left_out_sums(
-        X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], np.dtype("float64")
-    ),
+    "slopes": lambda X, S: squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), "float64"),
+    "left out": lambda X, S: left_out_sums(X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], "float64"),
 }
 
 

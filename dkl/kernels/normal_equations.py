@@ -30,7 +30,7 @@ from dkl.kernels.newton.gram import CurvedRows, GramSum, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
-from dkl.protocols.arrays import Rows
+from dkl.protocols.arrays import Rows, namespace_of
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
 from dkl.solvers.losses import SOFTMAX, newton_loss
@@ -647,19 +647,20 @@ class NewtonTargets:
     inside: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
-        """The targets (n_b, g) and the weights (n_b,) of a block."""
-        weight = block.weights
+        """The targets (n_b, g) and the weights (n_b,) of a block, where its targets are."""
+        weight, xp = block.weights, namespace_of(block.y)
         if self.kept is not None:
-            weight = weight * self.kept(block.held_with)
+            weight = weight * xp.asarray(self.kept(block.held_with))
         if self.n_classes is not None:
             if self.class_weight is not None:
-                weight = weight * self.class_weight[np.asarray(block.y)]
-            # One class against the rest: targets -1 and +1.
-            return np.where(np.asarray(block.y)[:, None] == self.models, 1.0, -1.0), weight
-        targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
-        center = 0.0 if self.center is None else self.center
-        scale = 1.0 if self.scale is None else self.scale
-        return ((targets - center) / scale)[:, self.models], weight
+                weight = weight * xp.take(xp.asarray(self.class_weight), block.y)
+            # One class against the rest: targets -1 and +1, which a GPU keeps as single bytes.
+            one = 1.0 if xp is np else xp.ones(1, np.int8)
+            return xp.where(xp.asarray(block.y)[:, None] == xp.asarray(self.models), one, -one), weight
+        targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
+        center = 0.0 if self.center is None else xp.asarray(self.center)
+        scale = 1.0 if self.scale is None else xp.asarray(self.scale)
+        return xp.take((targets - center) / scale, xp.asarray(self.models), axis=1), weight
 
     def of_seen_rows(self, block: Block) -> tuple[np.ndarray | None, np.ndarray, np.ndarray | None]:
         """The rows that some model sees, with their targets and weights.
@@ -669,8 +670,8 @@ class NewtonTargets:
         some : ndarray of shape (k,), int64, or None
             The positions of these rows; None for all.
         targets : ndarray of shape (k, g)
-        weight : ndarray of shape (k,), or (k, g) where models see other rows, or None
-            None where all are 1.
+        weight : array of shape (k,), or (k, g) where models see other rows, or None
+            None where all are 1, as far as that is known without looking at numbers on a GPU.
         """
         sampled, some = getattr(self.folds, "samples", False), None
         seen = self.seen(block.row_id if sampled else block.held_with)
@@ -682,7 +683,16 @@ class NewtonTargets:
             else:
                 some = None
         values, weight = self(block)
-        weight = weight if seen is None or seen.all() else weight[:, None] * seen
+        all_seen = seen is None or bool(seen.all())
+        if is_on_gpu(weight):
+            plain = block.weight is None and self.class_weight is None and self.kept is None
+            ones = plain and all_seen
+            return (
+                some,
+                values,
+                None if ones else weight if all_seen else weight[:, None] * array_module(weight).asarray(seen),
+            )
+        weight = weight if all_seen else weight[:, None] * seen
         return some, values, None if np.all(weight == 1.0) else weight
 
     def seen(self, held_with: np.ndarray) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
-from dkl.kernels.device import rows_on
+from dkl.kernels.device import is_on_gpu, rows_on
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
@@ -171,18 +171,25 @@ def adam_update(
 
     Parameters
     ----------
-    values : ndarray of shape (P,)
-    moments : two ndarrays of shape (P,)
+    values : array of shape (P,)
+        On the host, or with all others on a GPU.
+    moments : two arrays of shape (P,)
         The running means of the gradients and of their squares, zero at first.
-    gradient, rates : ndarray of shape (P,)
+    gradient, rates : array of shape (P,)
     step : int
         The number of this step, from 1 on.
     """
-    dtype = values.dtype.type
+    dtype = np.dtype(values.dtype).type
     # Adam's correction of the bias towards the zeros that the moments start from
     mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
+    if is_on_gpu(values):
+        first, second = moments
+        first += shares[0] * (gradient - first)
+        second += shares[1] * (gradient * gradient - second)
+        values -= rates * (first * scales[0]) / (np.sqrt(second * scales[1]) + dtype(_EPSILON))
+        return
     _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
 
 

@@ -19,6 +19,7 @@ from dkl.kernels.device import (
     is_on_gpu,
     place,
     together_on_host,
+    with_targets,
 )
 from dkl.kernels.maps import map_rows, row_mapper
 from dkl.kernels.moments import column_sums
@@ -34,8 +35,9 @@ from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
 from dkl.linear.scores import values_where_rows_are
+from dkl.protocols.arrays import namespace_of
 from dkl.protocols.block import Block
-from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
+from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
 
 # Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
 # decision values, narrow enough to interpolate to 1e-4.
@@ -93,7 +95,7 @@ def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -
     if len(rows_at) == 0:
         return None
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    rows = place(block.rows(rows_at), operands.get("device", "cpu"))
+    rows = with_targets(place(block.rows(rows_at), operands.get("device", "cpu")))
     phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
@@ -173,8 +175,9 @@ class JudgedRows:
         some = np.flatnonzero(self.held_out.mask(block.held_with))
         rows = block.without_x(some)
         weight = self.targets.weights(rows)
-        signed = np.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
-        return some, rows.y, signed, np.ones(len(some)) if weight is None else weight
+        xp = namespace_of(block.y)
+        signed = xp.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
+        return some, rows.y, signed, xp.ones(len(some)) if weight is None else weight
 
 
 def _judged_scores(block: Block, operands: Mapping[str, Any], make: JudgedRows) -> tuple[Any, Any, Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from scipy import sparse
 
-from dkl.kernels.device import in_smaller_tiles
+from dkl.kernels.device import in_smaller_tiles, refuse_now
 from dkl.passes.reading import Kept
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
@@ -62,6 +62,8 @@ class SumReduction:
         if self.record.kept_as and self._kept_bytes:
             operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
         returned = in_smaller_tiles(self.record.function)(block, operands)
+        # what the function has found wrong of the rows, and has not waited for
+        refuse_now()
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:
             raise ValueError(

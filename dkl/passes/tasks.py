@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import in_smaller_tiles, is_on_gpu, wait_for_rows
+from dkl.kernels.device import in_smaller_tiles, is_on_gpu, refuse_now, wait_for_rows
 from dkl.passes.reading import LOADER, blocks_of
 from dkl.passes.reductions import Reduction, reduction
 from dkl.passes.tree_sum import Node, TreeSum
@@ -163,4 +163,5 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
             there = LOADER.placed(work, block)
             with computing(there):
                 output = in_smaller_tiles(record.function)(there, record.operands)
+                refuse_now()
             return output, replace(reading, noted=LEDGER.taken())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import sys
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -12,3 +14,12 @@ Rows: TypeAlias = np.ndarray | sparse.csr_array
 # An array of any namespace of the array-API standard. NumPy's stands for all of them, as their operators are the same;
 # functions on such arrays are taken from the namespace `xp` that comes with it.
 Array: TypeAlias = np.ndarray
+
+
+def namespace_of(values: Any) -> ModuleType:
+    """The library that an array belongs to, whose functions take it; NumPy for numbers."""
+    if hasattr(values, "__array_namespace__"):
+        namespace: ModuleType = values.__array_namespace__()
+        return namespace
+    # Arrays of a GPU are there when CuPy is.
+    return sys.modules["cupy"] if type(values).__module__.partition(".")[0] == "cupy" else np

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from dkl.protocols.arrays import namespace_of
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -47,9 +49,9 @@ class Block:
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the rows, written out: float64 of shape (n_b,)."""
+        """The weights of the rows, written out: float64 of shape (n_b,), where the targets are."""
         # Block functions that need a weight a row ask for this; those that can do without look at `weight`.
-        return np.ones(self.n_rows) if self.weight is None else self.weight
+        return namespace_of(self.y).ones(self.n_rows) if self.weight is None else self.weight  # type: ignore[no-any-return]
 
     @property
     def held_with(self) -> np.ndarray:

@@ -8,15 +8,15 @@ exp(f) (as in `PoissonRegressor`). So C and alpha mean what these estimators mea
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+
+from dkl.protocols.arrays import namespace_of
 
 __all__ = ["loss_of"]
 
@@ -84,14 +84,6 @@ class Loss(ABC):
         """Value, slope, curvature, and the conjugate at the slope: what these have in common is computed once."""
         slope = self.slope(y, f)
         return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
-
-
-def namespace_of(f: Numbers) -> ModuleType:
-    """The library that an array belongs to, whose functions take it; NumPy for numbers."""
-    if hasattr(f, "__array_namespace__"):
-        return f.__array_namespace__()
-    # Arrays of a GPU are there when CuPy is.
-    return sys.modules["cupy"] if type(f).__module__.partition(".")[0] == "cupy" else np
 
 
 def _filled(condition: Numbers, number: float, like: Numbers) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.protocols.arrays import namespace_of
 from dkl.solvers.losses import (
     LOG_LINK,
     SOFTMAX,
@@ -17,7 +18,6 @@ from dkl.solvers.losses import (
     PoissonLoss,
     SmoothedPinballLoss,
     loss_of,
-    namespace_of,
 )
 
 # The losses of numbers, beside squares, that rounds look for features by where a machine has them.

@@ -129,7 +129,7 @@ def test_a_gpu_gives_the_sums_of_the_cpu(family: str, storage: str, dtype: str) 
     calls = [
         lambda rows, dtype: feature_sums(rows, S, feature_map, dtype),
         lambda rows, dtype: feature_squares(rows, S[:, 0], feature_map, dtype),
-        lambda rows, dtype: device._host(map_rows(rows, feature_map, dtype)),
+        lambda rows, dtype: device.on_host(map_rows(rows, feature_map, dtype)),
     ]
     if family in FOURIER:
         calls.append(lambda rows, dtype: gradient_sums(rows, S[:, :2], feature_map, dtype))
