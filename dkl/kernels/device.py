@@ -597,9 +597,15 @@ def free_gpu_memory() -> tuple[int, int]:
     return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
+def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype, *, stay: bool = False) -> Any:
+    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too."""
+    sums, amplitudes = _unit_sums(X, S, feature_map, dtype), feature_map.amplitudes[:, None]
+    return sums * array_module(X).asarray(amplitudes, dtype=np.float64) if stay else on_host(sums) * amplitudes
+
+
 @in_smaller_tiles
-def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
-    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too; they stay there."""
+def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+    """The sums of features without amplitudes, (parts, m, K) in float64, where the rows are."""
     xp, dtype = array_module(X), checked_dtype(dtype)
     S = S if is_on_gpu(S) else checked_weights(S, X.shape[0])
     # Tiles are added up in float64, and only their sum comes to the host: one wait a block.
@@ -613,7 +619,7 @@ def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) ->
             continue
         for part, phi in enumerate(generic.mapped(xp, tile, unit, dtype)):
             total[part] += xp.matmul(phi.T, weights)
-    return total * xp.asarray(feature_map.amplitudes, dtype=np.float64)[:, None]
+    return total
 
 
 @in_smaller_tiles

@@ -70,8 +70,7 @@ def feature_sums(
     """
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
-        sums = device.feature_sums(X, S, feature_map, dtype)
-        return sums if stay else device.on_host(sums)
+        return device.feature_sums(X, S, feature_map, dtype, stay=stay)  # type: ignore[no-any-return]
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     if feature_map.activation == "cos-sin":
         sums = pair_sums(X, S, feature_map, dtype)

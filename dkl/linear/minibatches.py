@@ -52,11 +52,12 @@ class Minibatch:
         """The same, its rows standing in their order."""
         if self.order is None:
             return self
-        order = array_module(self.phi).asarray(self.order)
-        parts = (self.phi, self.y, self.weight)
-        return Minibatch(
-            *(None if part is None else rows_at(part, order if is_on_gpu(part) else self.order) for part in parts)
-        )
+        order, sent = self.order, array_module(self.phi).asarray(self.order)
+
+        def reordered(part: Any) -> Any:
+            return None if part is None else rows_at(part, sent if is_on_gpu(part) else order)
+
+        return Minibatch(reordered(self.phi), reordered(self.y), reordered(self.weight))
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class RowTargets:
     def signed(self, block: Block) -> np.ndarray:
         """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""
         if self.classes is not None:
-            return signs(block.y, len(self.classes))
+            return signs(namespace_of(block.y).asarray(block.y), len(self.classes))
         return namespace_of(block.y).asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
 
 

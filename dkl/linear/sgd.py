@@ -152,7 +152,7 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
         coef += share * (models.coef - coef)
         intercept += share * (models.intercept - intercept)
     # models on a GPU stay there from batch to batch: the host waits once
-    here = together_on_host(
+    here: dict[str, Any] = together_on_host(
         {"coef": models.coef, "intercept": models.intercept, "average_coef": coef, "average_intercept": intercept}
     )
     if xp is not np:

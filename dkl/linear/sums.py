@@ -53,16 +53,17 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
     Operands: as the parameters of `target_record`.
     """
-    held_out, n_classes = operands["held_out"], operands["n_classes"]
+    block, held_out, n_classes = with_targets(block), operands["held_out"], operands["n_classes"]
     if held_out is not None and held_out.share > 0.0:
-        block = block.rows(np.flatnonzero(~held_out.mask(block.held_with)))
+        block = block.without_x(np.flatnonzero(~held_out.mask(block.held_with)))
+    xp = namespace_of(block.y)
     if n_classes is None:
-        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
+        values, weights = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1)), block.weights
     else:
         weighted = encode_targets(block, n_classes, operands["class_weight"])
-        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
+        values, weights = (xp.asarray(block.y)[:, None] == xp.arange(n_classes)) * 1.0, weighted.sum(axis=1)
     counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
-    return {**column_sums(values, weights), **counts}
+    return together_on_host({**column_sums(values, weights), **counts})
 
 
 def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:

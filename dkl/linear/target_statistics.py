@@ -11,6 +11,7 @@ from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
+from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.protocols.source import BlockSource
@@ -24,9 +25,9 @@ class TargetScale:
     scale: np.ndarray
 
 
-def target_scale(source: BlockSource, n_targets: int) -> TargetScale:
+def target_scale(source: BlockSource, n_targets: int, device: str = "cpu") -> TargetScale:
     """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
-    moments = moments_of(run_pass(source, [target_record(n_targets)]).results[0])
+    moments = moments_of(run_pass(source, [target_record(n_targets)], device=computing_device(device)).results[0])
     refuse_lost_squares(moments, "y")
     return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
 

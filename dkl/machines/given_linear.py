@@ -118,7 +118,7 @@ def fit_given(
     """
     scale = TargetScale(np.zeros(1), np.ones(1))
     if problem.classes is None:
-        scale = target_scale(source, problem.n_targets)
+        scale = target_scale(source, problem.n_targets, run.device)
     task = given_epochs(problem, estimator, source.n_blocks, epochs=epochs, scale=scale, has_weight=source.has_weight)
     state, _ = replace(run, checkpoint=None).drive(EpochDriver(), task, source)
     model = wrapped_fitted(state.model["estimator"])

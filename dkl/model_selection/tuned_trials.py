@@ -102,7 +102,7 @@ class OnSums:
         scaler = learner._prepare(dataset)
         reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
         n_targets = dataset.schema.n_targets or 1
-        scale = target_scale(dataset.source, n_targets)
+        scale = target_scale(dataset.source, n_targets, model.device)
         # Standardised targets make lam mean the same whatever their unit is; scores are scaled back by `_scores`.
         targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
         wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)

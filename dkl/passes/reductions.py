@@ -51,8 +51,7 @@ class SumReduction:
 
     def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
         self.record, self._kept_bytes = record, kept_bytes
-        # What reads no X has nothing to compute elsewhere.
-        self.on_host = record.on_host or not record.needs_x
+        self.on_host = record.on_host
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:

@@ -208,7 +208,11 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if start is None:
             scaler = self._prepare(dataset)
             self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        scale = (
+            None
+            if dataset.classes is not None
+            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
+        )
         problem = replace(self._problem(self.pool_, dataset, scale), start=start)
         state = self._run(
             JointDriver(),

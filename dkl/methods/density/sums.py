@@ -133,7 +133,8 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
     grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
     for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
-        squared_sums(phi, *in_float64(targets, rows), folds[rows], grams, out)
+        y, s = in_float64(targets, rows)
+        squared_sums(phi, y, s, folds[rows], grams, out)
     return finished(out, grams)
 
 

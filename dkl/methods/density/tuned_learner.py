@@ -357,9 +357,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         if dataset.classes is not None:
             return None
         if self.sums is None:
-            return target_scale(dataset.source, dataset.schema.n_targets or 1)
+            return target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
         if not hasattr(self, "target_units_"):
-            units = target_scale(dataset.source, dataset.schema.n_targets or 1)
+            units = target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
             self.target_units_ = np.stack([units.center, units.scale])
         return TargetScale(*self.target_units_)
 

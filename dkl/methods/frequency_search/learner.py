@@ -200,7 +200,11 @@ class SearchingLearner(FeatureLearner):
 
     def _target_scale(self, dataset: Dataset) -> TargetScale | None:
         """Mean and deviation of targets that are numbers, by a pass; None for classes."""
-        return None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        return (
+            None
+            if dataset.classes is not None
+            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
+        )
 
 
 def check_searchable(name: str, family: Family) -> None:

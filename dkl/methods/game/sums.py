@@ -309,23 +309,23 @@ def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
     Operands: "targets" (GameTargets), "upper", "start", "edges".
     """
-    signs, weight, _ = operands["targets"](block)
-    values = np.full(signs.shape, operands["start"])
+    (signs, weight, _), xp = _there(block, operands), array_module(block.X)
+    values = xp.full(signs.shape, operands["start"])
     sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
-    return {"dual": values, "weight": np.array(weight.sum()), **sums}
+    return together_on_host({"dual": values, "weight": xp.asarray(weight.sum()), **sums})
 
 
 def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Breakpoints between finer edges. Operands: "targets", "upper", "edges"."""
-    signs, weight, _ = operands["targets"](block)
-    return breakpoint_sums(block.columns["dual"], signs, weight, operands["upper"], operands["edges"])
+    signs, weight, _, dual = _there(block, operands, "dual")
+    return together_on_host(breakpoint_sums(dual, signs, weight, operands["upper"], operands["edges"]))
 
 
 def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i c_i y_i clip(alpha_i, 0, upper), which the next alternation subtracts. Operands: "targets", "feasible"."""
-    signs, weight, _ = operands["targets"](block)
-    alpha = np.clip(operands["feasible"](block.columns["dual"], signs), 0.0, operands["feasible"].upper)
-    return {"balance": weight @ (signs * alpha)}
+    signs, weight, _, dual = _there(block, operands, "dual")
+    alpha = array_module(block.X).clip(operands["feasible"](dual, signs), 0.0, operands["feasible"].upper)
+    return together_on_host({"balance": weight @ (signs * alpha)})
 
 
 def _there(block: Block, operands: Mapping[str, Any], *names: str) -> list[Any]:

@@ -63,7 +63,11 @@ class LearnedMetricMixin(FeatureLearner):
             self.metric_, sigma = self._context.metric
             self.family_ = self.family_.with_bandwidth(float(getattr(self, "sigma_factor", 1.0)) * sigma)
             return
-        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        scale = (
+            None
+            if dataset.classes is not None
+            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
+        )
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
         self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]

@@ -187,7 +187,11 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1)
+        scale = (
+            None
+            if dataset.classes is not None
+            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
+        )
         loss = WorkingLoss.of(self, dataset)
         if loss.name in LOG_LINK:
             check_log_rows(dataset, loss.name)
