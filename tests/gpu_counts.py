@@ -128,13 +128,13 @@ FITS: dict[str, tuple[str, Any]] = {
 
 
 def _explained(name: str) -> Any:
-    """What a model that was fitted on the CPU says of its columns, on the GPU."""
+    """What a model says of its columns."""
 
     def explain(data: Any) -> None:
-        model = _newton("squared_hinge", alpha=1e-3).set_params(device="cpu")
+        model = _newton("squared_hinge", alpha=1e-3)
         if name == "slopes of ramps":
             model.set_params(features=RandomFeatures(ArcCosine(2), n_features=12, dtype="float64"))
-        model.fit(data).set_params(device="gpu")
+        model.fit(data)
         importance(model, data)
         partial_dependence(model, data, [0, (1, 3)], resolution=4)
         background_of(model, data, groups={"both": [1, 3]})

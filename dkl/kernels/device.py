@@ -290,7 +290,8 @@ def with_targets(block: Block) -> Block:
         return block
     xp = array_module(block.X)
     y, weight = (None if part is None else xp.asarray(part) for part in (block.y, block.weight))
-    return replace(block, y=y, weight=weight)
+    # weights that are not stored are made where the targets are, if there are any
+    return replace(block, y=y, weight=xp.ones(block.n_rows) if y is None and weight is None else weight)
 
 
 def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -607,7 +608,7 @@ def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype, *,
 def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
     """The sums of features without amplitudes, (parts, m, K) in float64, where the rows are."""
     xp, dtype = array_module(X), checked_dtype(dtype)
-    S = S if is_on_gpu(S) else checked_weights(S, X.shape[0])
+    S = _columns(S, X.shape[0])
     # Tiles are added up in float64, and only their sum comes to the host: one wait a block.
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
     # Sums are of features without amplitudes, which are taken at the end in float64.
@@ -642,7 +643,7 @@ def _columns(s: Array, n_rows: int) -> Any:
 @in_smaller_tiles
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
-    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+    xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(S, X.shape[0])
     # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
     total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     together = _at_once(feature_map.n_columns, S.shape[1], dtype)
@@ -848,7 +849,8 @@ def add_picked_products(phi: Array, weights: Array, columns: tuple[int, int], ou
     kernel = _compiled(picked_source(np.dtype(phi.dtype.name)), "picked_products")
     grid = tuple(-(-size // (SHARING * PRODUCTS_EACH)) for size in (stop, stop - start))
     sizes = map(np.int32, (phi.shape[1], start, stop - start, stop))
-    kernel(grid, (SHARING**2,), (xp.ascontiguousarray(phi), weights, order, count, out, *sizes))
+    rows = xp.ascontiguousarray(phi), xp.ascontiguousarray(weights)
+    kernel(grid, (SHARING**2,), (*rows, order, count, out, *sizes))
 
 
 def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipliers: np.ndarray) -> Any:
