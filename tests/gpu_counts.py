@@ -99,7 +99,6 @@ FITS: dict[str, tuple[str, Any]] = {
         MarginFeatures(Coordinates(), n_features=3, solver="game", dynamics="excessive-gap", rounds=4),
     ),
     "refined": ("two", MarginFeatures(n_features=8, refine=1)),
-    "nystrom by k-means": ("classes", NystromFeatures(Gaussian(2.0), n_features=12, landmarks="kmeans")),
     "joint, squared hinge": ("two", JointFeatures(Gaussian(2.0), loss="squared_hinge", **_JOINT)),
     "joint, numbers": ("numbers", JointFeatures(Gaussian(2.0), **_JOINT)),
     "tuned, hinge": ("classes", TunedClassifier(**_TUNED)),
