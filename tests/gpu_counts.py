@@ -195,7 +195,7 @@ def _bare(value: Any) -> Any:
 _as_array = np.asarray
 
 
-def _as_counted(values: Any, *args: Any, **options: Any) -> Any:
+def as_counted(values: Any, *args: Any, **options: Any) -> Any:
     """`numpy.asarray`, which would leave a counting array uncounted from then on."""
     made = _as_array(values, *args, **options)
     return HostRows.of(made) if isinstance(values, HostRows) and isinstance(made, np.ndarray) else made
@@ -235,10 +235,17 @@ class Asked:
 
 
 class Counter:
-    """Counts while passes run."""
+    """Counts while passes run.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    check : callable or None
+        ``check(reduction, block, row columns, sums)`` looks at the sums of each block on the GPU; nothing of it counts.
+    """
+
+    def __init__(self, check: Callable[..., None] | None = None) -> None:
         self.passes: dict[str, Asked] = {}
+        self._check = check
         self._back = 0
 
     def note(self, asked: Asked, block: int) -> None:
@@ -282,7 +289,10 @@ class Counter:
             of_columns = [] if columns is None else [columns.values(name, block.index) for name in record.writes]
             watched = replace(block, y=HostRows.of(block.y), weight=HostRows.of(block.weight))
             with self.counted(_plain(record.name), block.index, back, sum(each.nbytes for each in of_columns)):
-                return of_block(reduction, watched, columns)
+                found = of_block(reduction, watched, columns)
+            if self._check is not None:
+                self._check(reduction, block, columns, found)
+            return found
 
         def watched_fold(work: Any) -> Fold:
             fold = fold_of(work)
@@ -310,7 +320,7 @@ class Counter:
                 (SumReduction, "of_block", watched_block),
                 (cutting, "fold_of", watched_fold),
                 (RowColumns, "values", lambda columns, name, index: HostRows.of(values(columns, name, index))),
-                (np, "asarray", _as_counted),
+                (np, "asarray", as_counted),
             ):
                 stack.enter_context(patch.object(owner, attribute, with_))
             yield
@@ -327,7 +337,7 @@ def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (X[:, 0] * X[:, 1] > 0).astype(int) + (X[:, 2] > 1)
 
 
-def counted(name: str, folder: Path) -> dict[str, Asked]:
+def counted(name: str, folder: Path, check: Callable[..., None] | None = None) -> dict[str, Asked]:
     """What the passes of a fit ask for a block, by their names; rows have weights, and lie in a store of two blocks."""
     kind, fit = FITS[name]
     X, classes = rows(2 * N_ROWS)
@@ -337,7 +347,7 @@ def counted(name: str, folder: Path) -> dict[str, Asked]:
     weight = np.random.default_rng(1).integers(1, 4, len(X)).astype(np.float64)
     columns = 2 if name == "peaks on a grid" else 4
     data = create_dataset(folder / "rows.zarr", X[:, :columns], y, sample_weight=weight, rows_a_block=N_ROWS)
-    counter = Counter()
+    counter = Counter(check)
     LOADER.clear()
     with dask.config.set(scheduler="synchronous"), counter.watching():
         if hasattr(fit, "fit"):

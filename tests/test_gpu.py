@@ -18,6 +18,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import numpy as np
@@ -44,7 +45,7 @@ from dkl.kernels.gradients import gradient_sums
 from dkl.kernels.left_out import left_out_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
-from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
+from dkl.kernels.newton.gram import GramSum, add_few, add_hessian, packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
@@ -76,7 +77,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
-from tests.gpu_counts import FEATURES, FITS, ON_HOST, counted, table_of_page
+from tests.gpu_counts import FEATURES, FITS, N_ROWS, ON_HOST, HostRows, as_counted, counted, table_of_page
 from tests.kernels import cases
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -724,11 +725,31 @@ def test_products_of_the_few_rows_that_count_are_those_of_all(columns: tuple[int
     weight[generator.random(30) < 0.7] = 0.0
     expected, found = np.zeros(packed_size(*columns)), np.zeros(packed_size(*columns))
     add_hessian(phi.astype(np.float64), weight, columns, expected)
-    gram = GramSum(columns, found)
+    twice = np.zeros_like(found)
+    grams = [GramSum(columns, found), GramSum(columns, twice)]
     for rows in (slice(0, 20), slice(20, 30)):
-        gram.add_few(device.rows_on(phi[rows], "gpu"), device.rows_on(weight[rows], "gpu"))
-    gram.finish()
+        there = device.rows_on(weight[rows], "gpu")
+        add_few(grams, device.rows_on(phi[rows], "gpu"), [there, -2.0 * there])
+    for gram in grams:
+        gram.finish()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+    np.testing.assert_allclose(twice, -2.0 * expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+
+
+def test_what_the_host_computes_of_rows_is_counted() -> None:
+    values = HostRows.of(np.arange(float(N_ROWS)))
+    before = HostRows.operations
+    with patch.object(np, "asarray", as_counted):
+        for compute in (
+            lambda x: x + 1,
+            lambda x: np.where(x > 3, 1.0, -1.0),
+            lambda x: np.asarray(x, dtype=np.float32) * 2,
+            lambda x: x.astype(np.float32),
+            lambda x: x.sum(),
+            lambda x: x[3:9],
+        ):
+            compute(values)
+    assert HostRows.operations - before == 1 + 2 + 1 + 1 + 1 + 0
 
 
 def test_the_few_rows_whose_curvature_changes_are_picked_on_the_gpu(gpu: str) -> None:
@@ -1300,21 +1321,17 @@ def is_in_float32(operands: Any) -> bool:
 
 @pytest.mark.parametrize("name", FITS)
 def test_every_pass_of_every_method_waits_once_a_block_and_has_the_sums_of_the_cpu(
-    name: str, gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, gpu: str, tmp_path: Path
 ) -> None:
     """Of a row nothing comes to the host but columns that are written to files, and the host computes nothing of it."""
     if gpu == "real":
         pytest.skip("what is asked of the real CuPy is not counted")
     import cupy
 
-    get, of_block = cupy.ndarray.get, SumReduction.of_block
+    get = cupy.ndarray.get
 
-    def compared(reduction: SumReduction, block: Any, columns: Any) -> Any:
-        found = of_block(reduction, block, columns)
-        record = reduction.record
-        if not device.is_on_gpu(block.X):
-            return found
-        here = replace(block, X=get(block.X), arrival=None, beside=None)
+    def compared(reduction: SumReduction, block: Any, columns: Any, found: Any) -> None:
+        record, here = reduction.record, replace(block, X=get(block.X), arrival=None, beside=None)
         if columns is not None:
             here = columns.read(record.reads, here)
         expected = record.function(here, record.operands)
@@ -1324,10 +1341,8 @@ def test_every_pass_of_every_method_waits_once_a_block_and_has_the_sums_of_the_c
         for key, value in found.items():
             atol = digits * np.abs(expected[key]).max(initial=0.0)
             np.testing.assert_allclose(value, expected[key], rtol=0, atol=atol, err_msg=f"{record.name}: {key}")
-        return found
 
-    monkeypatch.setattr(SumReduction, "of_block", compared)
-    passes = counted(name, tmp_path)
+    passes = counted(name, tmp_path, compared)
     assert passes
     for one in passes.values():
         assert one.waits <= 1, one

@@ -825,16 +825,17 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
     return partial.sum(axis=0)
 
 
-def add_picked_products(phi: Array, weights: Array, columns: tuple[int, int], out: Array) -> None:
-    """Add ``sum_i weights_i phi_ij phi_ik`` over the rows whose weight is not 0, which are few, to a matrix on a GPU.
+def add_picked_products(phi: Array, picked: tuple[Any, Any, Any], columns: tuple[int, int], out: Array) -> None:
+    """Add ``sum_i weights_i phi_ij phi_ik`` over picked rows, which are few, to a matrix on a GPU.
 
     The work is that of these rows, and the host does not wait for their number.
 
     Parameters
     ----------
     phi : CuPy array of shape (n, m)
-    weights : CuPy array of shape (n,), float64
-        Of either sign.
+    picked : three CuPy arrays
+        The weights of all rows, of either sign, float64 of shape (n,); the positions of all rows, those that were picked
+        first, int32 of shape (n,); and how many these are, int32 of shape (1,).
     columns : (int, int)
         The columns j, start .. stop - 1; k are all before stop. Beyond the diagonal, j < k, entries may be left out.
     out : CuPy array of shape (stop - start, stop), float64
@@ -842,15 +843,10 @@ def add_picked_products(phi: Array, weights: Array, columns: tuple[int, int], ou
     xp, (start, stop) = array_module(phi), columns
     if not len(phi) or stop <= start:
         return
-    is_picked = weights != 0.0
-    # these rows first, in their order
-    order = xp.argsort(~is_picked, kind="stable").astype(np.int32)
-    count = xp.reshape(is_picked.sum(), (1,)).astype(np.int32)
     kernel = _compiled(picked_source(np.dtype(phi.dtype.name)), "picked_products")
     grid = tuple(-(-size // (SHARING * PRODUCTS_EACH)) for size in (stop, stop - start))
     sizes = map(np.int32, (phi.shape[1], start, stop - start, stop))
-    rows = xp.ascontiguousarray(phi), xp.ascontiguousarray(weights)
-    kernel(grid, (SHARING**2,), (*rows, order, count, out, *sizes))
+    kernel(grid, (SHARING**2,), (xp.ascontiguousarray(phi), *picked, out, *sizes))
 
 
 def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipliers: np.ndarray) -> Any:

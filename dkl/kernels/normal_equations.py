@@ -26,7 +26,7 @@ from dkl.kernels.device import (
 )
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import CurvedRows, GramSum, finished, packed_size
+from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
@@ -549,14 +549,17 @@ def _newton_sums_on_gpu(
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
             tile = {"loss": losses, "gradient": -gradient}
             sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
+        changed, changes = [], []
         for number, gram in enumerate(grams):
             follows = bool(options.follows) and options.follows[number]
             own = counted[options.hessian_of[number]]
             own = own - counted[options.hessian_of[number - 1]] if follows else own
             if options.change or follows:
-                gram.add_few(phi, own)
+                changed.append(gram)
+                changes.append(own)
             else:
                 gram.add(phi, None if all_alike else own)
+        add_few(changed, phi, changes)
     here = finished(sums, grams)
     if options.first_order and not sums:
         # no rows: none of the block counts for any model
