@@ -834,7 +834,7 @@ def add_picked_products(phi: Array, picked: tuple[Any, Any, Any], columns: tuple
     ----------
     phi : CuPy array of shape (n, m)
     picked : three CuPy arrays
-        The weights of all rows, of either sign, float64 of shape (n,); the positions of all rows, those that were picked
+        The weights of all rows, of either sign, float64 of shape (n,); the positions of all rows, the picked ones
         first, int32 of shape (n,); and how many these are, int32 of shape (1,).
     columns : (int, int)
         The columns j, start .. stop - 1; k are all before stop. Beyond the diagonal, j < k, entries may be left out.

@@ -125,7 +125,7 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     "columns", "first" (whether this panel brings the sums of the targets), "dtype".
     """
     feature_map, columns = operands["feature_map"], operands["columns"]
-    targets = operands["targets"](with_targets(block))
+    targets = [array_module(block.X).asarray(part) for part in operands["targets"](with_targets(block))]
     folds = np.zeros(block.n_rows, np.int64) if operands["folds"] is None else operands["folds"](block.held_with)
     F, K = operands["n_folds"], targets[0].shape[1]
     out: dict[str, Any] = {"gram": np.zeros((F, packed_size(*columns)))}
