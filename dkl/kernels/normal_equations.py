@@ -30,10 +30,10 @@ from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, pack
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
-from dkl.protocols.arrays import Rows, namespace_of
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
-from dkl.solvers.losses import SOFTMAX, newton_loss
+from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
 
 NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
 # That of all classes together has a single loss a row, and no Hessian but that of the squared error.

@@ -17,8 +17,9 @@ from dkl.kernels.products import Product
 from dkl.kernels.refusals import refuse_later
 from dkl.kernels.step_tiles import step_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
-from dkl.protocols.arrays import Rows, namespace_of
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.solvers.losses import namespace_of
 
 __all__ = ["encode_targets", "feature_squares", "feature_sums"]
 

@@ -12,9 +12,9 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.device import array_module, is_on_gpu, on_host, rows_on, why_no_gpu
 from dkl.kernels.maps import row_tile
 from dkl.kernels.newton.gram import rows_at
-from dkl.protocols.arrays import namespace_of
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
+from dkl.solvers.losses import namespace_of
 
 # A minibatch stays well below the 64 MiB that a tile may have: several are alive at once, made ahead of the steps, and
 # an estimator that takes a whole minibatch as one step moves more finely with small ones.

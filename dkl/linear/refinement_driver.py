@@ -23,8 +23,8 @@ from dkl.linear.refinement_sums import (
     refined_rows,
     refinement_minibatch,
 )
-from dkl.protocols.arrays import namespace_of
 from dkl.protocols.records import SINCOS_FLOPS, BlockSum, Cost, Fold, Record
+from dkl.solvers.losses import namespace_of
 
 # Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of the t-th iterate grows as t^8.
 _AVERAGING = 8.0

@@ -18,8 +18,7 @@ from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
-from dkl.protocols.arrays import namespace_of
-from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of
+from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber", "softmax")
 REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber", "pinball", *LOG_LINK)

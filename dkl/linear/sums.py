@@ -35,9 +35,8 @@ from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets
 from dkl.linear.scores import values_where_rows_are
-from dkl.protocols.arrays import namespace_of
 from dkl.protocols.block import Block
-from dkl.solvers.losses import SOFTMAX, loss_of, newton_loss
+from dkl.solvers.losses import SOFTMAX, loss_of, namespace_of, newton_loss
 
 # Multipliers of decision values that calibration sums its losses at, in half octaves: wide enough for any scale of
 # decision values, narrow enough to interpolate to 1e-4.

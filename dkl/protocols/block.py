@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-
-from dkl.protocols.arrays import namespace_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,12 @@ class Block:
     def weights(self) -> np.ndarray:
         """The weights of the rows, written out: float64 of shape (n_b,), where the targets are."""
         # Block functions that need a weight a row ask for this; those that can do without look at `weight`.
-        return namespace_of(self.y).ones(self.n_rows) if self.weight is None else self.weight  # type: ignore[no-any-return]
+        if self.weight is not None:
+            return self.weight
+        # targets on a GPU are there when CuPy is
+        xp: Any = sys.modules["cupy"] if type(self.y).__module__.partition(".")[0] == "cupy" else np
+        ones: np.ndarray = xp.ones(self.n_rows)
+        return ones
 
     @property
     def held_with(self) -> np.ndarray:

@@ -1,49 +1,49 @@
-"""The losses of linear models, each defined once: its value, slope, curvature and conjugate. Every method reads these.
+"""The losses of linear models: value, slope, curvature and conjugate of each, which all methods use.
 
-The scaling is that of scikit-learn: ``squared_error`` is half the square (as in `SGDRegressor`, and in `Ridge` beside
-``alpha/2 |w|^2``), ``squared_hinge`` is the whole square (as in `LinearSVC`), ``log_loss`` is
+The scaling is that of scikit-learn: ``squared_error`` is half the square (as in `SGDRegressor`, and in `Ridge` with the
+penalty ``alpha/2 |w|^2``), ``squared_hinge`` is the whole square (as in `LinearSVC`), ``log_loss`` is
 ``log(1 + exp(-y f))`` (as in `LogisticRegression`), and ``poisson`` and ``gamma`` are half the deviance of a mean
-exp(f) (as in `PoissonRegressor`). So C and alpha mean what these estimators mean by them.
+exp(f) (as in `PoissonRegressor`). C and alpha have the same meaning as in these estimators.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from dkl.protocols.arrays import namespace_of
-
 __all__ = ["loss_of"]
 
-# Targets, scores, slopes: arrays of NumPy or of another namespace of the array-API standard, or single numbers.
+# Targets, scores or slopes: arrays of NumPy or of another array-API namespace, or single numbers.
 Numbers: TypeAlias = np.ndarray | float
 
 
 class Loss(ABC):
     """A loss L(y, f) of a row whose target is y and whose score under a linear model is f.
 
-    Arrays of targets and scores have one shape, or shapes that broadcast. Everything but the conjugate also takes the
-    arrays of other namespaces than NumPy's (CuPy, array-api-strict).
+    The shapes of targets and scores are equal or broadcast. All functions but the conjugate also take arrays of CuPy
+    and array-api-strict.
 
     Attributes
     ----------
     largest_curvature : float
-        The largest second derivative; 0 for losses made of straight lines.
+        The largest second derivative; 0 for piecewise linear losses.
     conjugate_square : float
-        What the conjugate at slope s has of s^2, beside ``y s``: ``1 / (2 largest_curvature)`` of the losses that are a
-        square somewhere, 0 of those made of straight lines. Losses whose conjugate is an entropy have 0 too.
+        The coefficient c of s^2 in the conjugate ``c s^2 + y s`` at slope s: ``1 / (2 largest_curvature)`` for losses
+        with a quadratic part, 0 for piecewise linear ones, and for those whose conjugate is an entropy.
     varies : bool
         Whether the second derivative takes other values than 0 and the largest one.
     is_square : bool
-        Whether it is a square everywhere: the Hessian is then the same for all models.
+        Whether the loss is quadratic everywhere, so that the Hessian is the same for all models.
     link : {"", "log", "sorted"}
-        What makes predictions of scores: nothing, the exponential (scores are logarithms of means), or putting the
-        scores of a row in order (they are its quantiles, and quantiles do not cross).
+        How predictions follow from scores: "" unchanged, "log" by the exponential (scores are logarithms of means),
+        "sorted" by sorting the scores of a row (they are its quantiles, which must not cross).
     """
 
     largest_curvature: ClassVar[float] = 0.0
@@ -54,7 +54,7 @@ class Loss(ABC):
 
     @property
     def curvature_unit(self) -> float:
-        """What Hessians are divided by while they are summed: rows then count for 0 or 1, unless curvature varies."""
+        """The unit of curvatures in sums of Hessians: unless `varies`, each row then has the factor 0 or 1."""
         return 1.0 if self.varies else self.largest_curvature
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Loss(ABC):
 
     @abstractmethod
     def slope(self, y: Numbers, f: Numbers) -> Any:
-        """The derivative by f; at a kink the one that scikit-learn's stochastic gradient descent takes.
+        """The derivative by f; at a kink the subgradient that scikit-learn's stochastic gradient descent uses.
 
         Minus the slope is the row's dual weight, with the sign of its target for classes.
         """
@@ -81,9 +81,17 @@ class Loss(ABC):
         """
 
     def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
-        """Value, slope, curvature, and the conjugate at the slope: what these have in common is computed once."""
+        """Value, slope, curvature, and the conjugate at the slope, with common terms computed once."""
         slope = self.slope(y, f)
         return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
+
+
+def namespace_of(f: Numbers) -> ModuleType:
+    """The module whose functions take the array (NumPy, CuPy or an array-API namespace); NumPy for numbers."""
+    if hasattr(f, "__array_namespace__"):
+        return f.__array_namespace__()
+    # An array of CuPy exists only if CuPy is imported.
+    return sys.modules["cupy"] if type(f).__module__.partition(".")[0] == "cupy" else np
 
 
 def _filled(condition: Numbers, number: float, like: Numbers) -> Any:
@@ -98,7 +106,7 @@ class _MarginLoss(Loss):
     largest_dual: ClassVar[float] = inf
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        # Minus y times the slope is the dual weight of the row, of which the loss bounds the size.
+        # Minus y times the slope is the dual weight of the row, which lies between 0 and `largest_dual`.
         possible = (-y * s >= 0.0) & (-y * s <= self.largest_dual)
         return namespace_of(s).where(possible, self.conjugate_square * s**2 + y * s, inf)
 
@@ -109,7 +117,7 @@ class HingeLoss(_MarginLoss):
     largest_dual = 1.0
 
     def of_slack(self, slack: Numbers) -> Any:
-        """The loss, given the slack ``1 - y f``: how much is missing to the margin."""
+        """The loss as a function of the slack ``1 - y f``, the distance to a margin of 1."""
         return namespace_of(slack).clip(slack, 0.0, None)
 
     def value(self, y: Numbers, f: Numbers) -> Any:
@@ -141,7 +149,7 @@ class SquaredHingeLoss(HingeLoss):
     def parts(self, y: Numbers, f: Numbers) -> tuple[Any, Any, Any, Any]:
         slack = super().of_slack(1.0 - y * f)
         slope = -2.0 * y * slack
-        # the dual weights of targets -1 and +1 are twice the slacks, and so all possible
+        # the dual weights are twice the slacks, and so never outside the domain of the conjugate
         return slack**2, slope, 2.0 * (slack > 0.0), self.conjugate_square * slope**2 + y * slope
 
 
@@ -166,7 +174,7 @@ class _ModifiedHuberLoss(_MarginLoss):
 
 
 class _LogLoss(_MarginLoss):
-    """``log(1 + exp(-y f))``, the loss of `LogisticRegression`: no score is so large that it overflows."""
+    """``log(1 + exp(-y f))``, the loss of `LogisticRegression`, without overflow for large scores."""
 
     largest_curvature = 0.25
     varies = True
@@ -191,7 +199,7 @@ class _LogLoss(_MarginLoss):
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
         dual = -y * s
-        # The entropy a log a + (1 - a) log(1 - a) of the dual weight a, in which 0 log 0 is 0.
+        # The negative entropy a log a + (1 - a) log(1 - a) of the dual weight a, with 0 log 0 = 0.
         xp = namespace_of(s)
         share = xp.clip(dual, np.finfo(np.float64).tiny, 1.0)
         entropy = share * xp.log(share) + (1.0 - share) * xp.log1p(-xp.clip(share, None, 1.0 - 1e-16))
@@ -251,7 +259,7 @@ class HuberLoss(Loss):
     def value(self, y: Numbers, f: Numbers) -> Any:
         xp = namespace_of(f)
         error = xp.abs(f - y)
-        # Beyond epsilon the loss goes on as a straight line, with the slope and the value that the square has there.
+        # Beyond epsilon the loss is the tangent of the square at epsilon.
         tangent = self.epsilon * error - 0.5 * self.epsilon**2
         return xp.where(error <= self.epsilon, 0.5 * error**2, tangent)
 
@@ -288,7 +296,7 @@ class _EpsilonInsensitiveLoss(Loss):
 
 @dataclass(frozen=True)
 class _SquaredEpsilonInsensitiveLoss(Loss):
-    """``max(0, |y - f| - epsilon)^2``: the whole square, as `LinearSVR` and `SGDRegressor` have it."""
+    """``max(0, |y - f| - epsilon)^2``, the whole square as in `LinearSVR` and `SGDRegressor`."""
 
     epsilon: float = 0.1
     largest_curvature = 2.0
@@ -312,8 +320,8 @@ class _SquaredEpsilonInsensitiveLoss(Loss):
 class _LogLinkLoss(Loss):
     """Half the deviance of targets whose mean is exp(f): at least 0, and 0 where the mean is the target.
 
-    A row of exposure e, whose mean is ``e exp(f)``, is the row of the rate ``y / e``: with e times the weight of a
-    count (`counts_exposure`), with the same weight of a gamma target.
+    A row of exposure e, whose mean is ``e exp(f)``, is fitted as a row with the target ``y / e``. Its weight is
+    multiplied by e for counts (`counts_exposure`) and unchanged for gamma targets.
     """
 
     largest_curvature = inf
@@ -322,12 +330,12 @@ class _LogLinkLoss(Loss):
     counts_exposure: ClassVar[bool]
 
     def unknown(self, y: Any) -> Any:
-        """Which targets have no deviance: those below 0, and of the gamma loss 0 itself."""
+        """Which targets are invalid: negative ones, and for the gamma loss also 0."""
         return y < 0.0 if self.counts_exposure else y <= 0.0
 
 
 class PoissonLoss(_LogLinkLoss):
-    """``exp(f) - y f + y log y - y`` of a count or a rate y >= 0, the loss of `PoissonRegressor`."""
+    """``exp(f) - y f + y log y - y`` for a count or rate y >= 0, the loss of `PoissonRegressor`."""
 
     counts_exposure = True
 
@@ -341,14 +349,14 @@ class PoissonLoss(_LogLinkLoss):
         return namespace_of(f).exp(f) + 0.0 * y
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        # The line of slope s touches the loss where the mean is y + s.
+        # The loss has the slope s where the mean exp(f) is y + s.
         xp = namespace_of(s)
         mean = xp.clip(y + s, 0.0, None)
         return xp.where(y + s >= 0.0, _entropy(mean) - mean - _entropy(y) + y, inf)
 
 
 class GammaLoss(_LogLinkLoss):
-    """``f + y exp(-f) - log y - 1`` of a target y > 0, the loss of `GammaRegressor`."""
+    """``f + y exp(-f) - log y - 1`` for a target y > 0, the loss of `GammaRegressor`."""
 
     counts_exposure = False
 
@@ -363,14 +371,14 @@ class GammaLoss(_LogLinkLoss):
         return y * namespace_of(f).exp(-f)
 
     def conjugate(self, y: Numbers, s: Numbers) -> Any:
-        # The line of slope s touches the loss where y over the mean is 1 - s.
+        # The loss has the slope s where y exp(-f) is 1 - s.
         xp = namespace_of(s)
         ratio = xp.clip(1.0 - s, 0.0, None)
         return xp.where(s <= 1.0, _entropy(ratio) - ratio + s * xp.log(y) + 1.0, inf)
 
 
 def _entropy(y: Numbers) -> Any:
-    """y log y, in which 0 log 0 is 0."""
+    """y log y, with 0 log 0 = 0."""
     xp = namespace_of(y)
     return y * xp.log(xp.where(y > 0.0, y, xp.ones_like(y)))
 
@@ -400,15 +408,15 @@ class PinballLoss(Loss):
 class SmoothedPinballLoss(Loss):
     """The pinball loss with a parabola ``((y - f)^2 + h^2) / 4 h`` in place of ``|y - f| / 2`` for errors up to h.
 
-    It is the largest of ``a (y - f) - h (a - q + 1/2)^2 + h/4`` over q - 1 <= a <= q, so that it is above the pinball
+    It is the maximum of ``a (y - f) - h (a - q + 1/2)^2 + h/4`` over q - 1 <= a <= q, so that it exceeds the pinball
     loss by at most h/4.
 
     Parameters
     ----------
     quantile : float or ndarray
-        q, one number or one of each score.
+        q, one number for all scores or one for each.
     width : float
-        h.
+        h, the largest error of the parabola.
     """
 
     quantile: Any = 0.5
@@ -441,30 +449,30 @@ class SmoothedPinballLoss(Loss):
 
 
 def newton_loss(name: str, epsilon: float = 0.1, quantiles: Any = None) -> Loss:
-    """The loss of that name as Newton steps take it: with a parabola in place of a kink.
+    """The loss for Newton steps: as `loss_of`, but "pinball" has a parabola in place of its kink.
 
     Parameters
     ----------
     name : str
     epsilon : float
-        As of `loss_of`; of "pinball" the width of the parabola.
+        See `loss_of`; for "pinball" the width of the parabola.
     quantiles : sequence of float or None
-        Of "pinball": the quantile of each score.
+        For "pinball" the quantile of each score.
     """
     return SmoothedPinballLoss(np.asarray(quantiles), epsilon) if name == "pinball" else loss_of(name, epsilon)
 
 
 def answered(scores: np.ndarray, link: str, n_quantiles: int = 0) -> np.ndarray:
-    """Decision values (..., K) of a model of numbers as what it predicts.
+    """The predictions of a regression model from its scores (..., K).
 
     Parameters
     ----------
     scores : ndarray of shape (..., K)
     link : {"", "log", "sorted"}
-        "log": the scores are logarithms of means. "sorted": they are quantiles, which may cross each other where rows
-        are few; in order they are nearer to the true ones (Chernozhukov et al. 2010).
+        "log": scores are logarithms of means, and predictions the means. "sorted": scores are quantiles, which may
+        cross where rows are few; sorted, they are nearer to the true ones (Chernozhukov et al. 2010).
     n_quantiles : int
-        Of "sorted": so many scores beside each other are of one target; 0 is all of them.
+        For "sorted" the number of neighbouring scores that belong to one target; 0 is all.
     """
     if link == "log":
         with np.errstate(over="ignore"):
@@ -476,42 +484,42 @@ def answered(scores: np.ndarray, link: str, n_quantiles: int = 0) -> np.ndarray:
 
 
 class _SoftmaxLoss:
-    """``log sum_k exp(f_k) - f_y`` of a row of class y whose K scores are f, the loss of `LogisticRegression`.
+    """``log sum_k exp(f_k) - f_y`` of a row of class y with K scores f, the loss of `LogisticRegression`.
 
-    It has the functions of `Loss`, with codes 0 .. K-1 for targets and K scores a row.
+    Its functions are those of `Loss`, but targets are codes 0 .. K-1 and each row has K scores.
     """
 
     largest_curvature = 0.5
 
     def value(self, codes: Any, f: Any) -> Any:
-        """Of each row, (n,), where the scores are."""
+        """The loss of each row, (n,), on the host or the GPU like the scores."""
         xp, top = namespace_of(f), f.max(axis=1, keepdims=True)
         own = xp.take_along_axis(f, codes[:, None], axis=1)
         return (xp.log(xp.sum(xp.exp(f - top), axis=1, keepdims=True)) + top - own)[:, 0]
 
     def slope(self, codes: Any, f: Any) -> Any:
-        """By each score, (n, K), where they are: the probabilities, less 1 at the row's class."""
+        """The derivative by each score, (n, K): the probabilities, minus 1 at the row's class."""
         slope = self.shares(f)
         slope[namespace_of(f).arange(len(codes)), codes] -= 1.0
         return slope
 
     def conjugate(self, codes: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """The largest value of ``s.f`` less the loss, (n,): an entropy of s with 1 more at the row's class."""
+        """The maximum of ``s.f`` minus the loss, (n,): the negative entropy of s plus 1 at the row's class."""
         shares = s + (np.arange(s.shape[1]) == codes[:, None])
         possible = (shares >= 0.0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1.0) < 1e-9)
         return np.where(possible, _entropy(np.clip(shares, 0.0, None)).sum(axis=1), inf)
 
     @staticmethod
     def shares(f: Any) -> Any:
-        """Probabilities of the classes, of the scores (n, K) of rows or (K,) of one, in any array namespace."""
+        """The softmax of scores (n, K), or (K,) of one row: the probabilities of classes, in any array namespace."""
         xp = namespace_of(f)
         shares = xp.exp(f - xp.max(f, axis=-1, keepdims=True))
         return shares / xp.sum(shares, axis=-1, keepdims=True)
 
 
 SOFTMAX = _SoftmaxLoss()
-# The two losses that are functions of the slack 1 - y f alone: the margin game tries many intercepts on a slack that is
-# computed once.
+# The losses that depend on the slack 1 - y f alone, so that the margin game can evaluate many intercepts on slacks that
+# are computed once.
 HINGES = {"hinge": HingeLoss(), "squared_hinge": SquaredHingeLoss()}
 _PLAIN: dict[str, Loss] = {
     **HINGES,
@@ -528,10 +536,10 @@ _WITH_EPSILON: dict[str, Callable[[float], Loss]] = {
     "squared_epsilon_insensitive": _SquaredEpsilonInsensitiveLoss,
     "pinball": PinballLoss,
 }
-# The losses of classes whose scores are log odds, or become probabilities by a softmax.
+# The losses for classes whose scores become probabilities, by the logistic function or the softmax.
 PROBABLE = ("log_loss", "softmax")
 LOSS_NAMES = (*_PLAIN, *_WITH_EPSILON)
-# The losses of a mean exp(f), whose targets are not standardised.
+# The losses with a mean exp(f); their targets are not standardised.
 LOG_LINK: dict[str, _LogLinkLoss] = {name: loss for name, loss in _PLAIN.items() if isinstance(loss, _LogLinkLoss)}
 
 
@@ -541,10 +549,10 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     Parameters
     ----------
     name : str
-        As scikit-learn names it: one of `LOSS_NAMES`.
+        One of `LOSS_NAMES`, which are scikit-learn's names.
     epsilon : float
-        Of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; of "pinball" the quantile. The others have
-        none.
+        The parameter of "huber", "epsilon_insensitive" and "squared_epsilon_insensitive"; for "pinball" the quantile.
+        Other losses ignore it.
 
     Raises
     ------
@@ -562,5 +570,5 @@ def loss_of(name: str, epsilon: float = 0.1) -> Loss:
     if name in _PLAIN:
         return _PLAIN[name]
     if name not in _WITH_EPSILON:
-        raise ValueError(f"loss={name!r} is none that is known; the losses are {', '.join(LOSS_NAMES)}")
+        raise ValueError(f"loss={name!r} is not a loss; the losses are {', '.join(LOSS_NAMES)}")
     return _WITH_EPSILON[name](epsilon)

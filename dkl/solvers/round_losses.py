@@ -1,4 +1,4 @@
-"""The losses as rounds of features take them: with a curvature from which Newton steps end near their optimum."""
+"""The losses for rounds of features, with curvatures that keep Newton steps from overshooting their optimum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dkl.protocols.arrays import namespace_of
 from dkl.solvers.losses import (
     LOG_LINK,
     SOFTMAX,
@@ -18,19 +17,21 @@ from dkl.solvers.losses import (
     PoissonLoss,
     SmoothedPinballLoss,
     loss_of,
+    namespace_of,
 )
 
-# The losses of numbers, beside squares, that rounds look for features by where a machine has them.
+# The losses for regression, other than squared errors, by which rounds search for features when a machine has them.
 ROUND_LOSSES = (*LOG_LINK, "huber", "pinball")
-# What the losses with a parameter have by default, as machines do, and the width of the parabola of quantiles, in
-# deviations of the target.
+# The defaults of the losses' parameters, those of machines (epsilon of "huber", and quantiles), and the width of the
+# parabola in the pinball loss; epsilon and width are in standard deviations of the target.
 ROUND_EPSILON, ROUND_QUANTILES, _WIDTH = 0.1, (0.1, 0.5, 0.9), 0.1
-# So close to its optimum a secant is lost in rounding, and Newton's own step right.
+# A score f within this distance of its optimum log y has Newton's own curvature: a secant would be a quotient of
+# rounding errors.
 _CLOSE = 1e-5
 
 
 class _RoundHuberLoss(HuberLoss):
-    """The Huber loss with a curvature that is never 0, that of the widest parabola that touches it from above."""
+    """The Huber loss with the curvature of the widest parabola that touches it from above, which is never 0."""
 
     varies = True
 
@@ -50,10 +51,10 @@ class _RoundPinballLoss(SmoothedPinballLoss):
 
 
 class _RoundPoissonLoss(PoissonLoss):
-    """The Poisson loss with a curvature under which no row asks for more than its own optimum ``log y``.
+    """The Poisson loss with a curvature by which the step of a single row does not go beyond its optimum ``log y``.
 
-    Below the optimum Newton's step ends far beyond it, where exp(f) may overflow: there the curvature is that of the
-    parabola with the slope at f whose lowest point is the optimum, ``(y - exp(f)) / (log y - f)``.
+    From below the optimum Newton's step would go far beyond it, where exp(f) may overflow. There the curvature is that
+    of the parabola with the loss's slope at f whose minimum is the optimum, ``(y - exp(f)) / (log y - f)``.
     """
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
@@ -62,10 +63,10 @@ class _RoundPoissonLoss(PoissonLoss):
 
 
 class _RoundGammaLoss(GammaLoss):
-    """The gamma loss with a curvature under which no row asks for more than its own optimum ``log y``.
+    """The gamma loss with a curvature by which the step of a single row does not go beyond its optimum ``log y``.
 
-    Above the optimum the loss is almost a straight line: there the curvature is that of the parabola with the slope at
-    f whose lowest point is the optimum, ``(1 - y exp(-f)) / (f - log y)``.
+    Above the optimum the loss is almost a straight line. There the curvature is that of the parabola with the loss's
+    slope at f whose minimum is the optimum, ``(1 - y exp(-f)) / (f - log y)``.
     """
 
     def curvature(self, y: Numbers, f: Numbers) -> Any:
@@ -74,22 +75,23 @@ class _RoundGammaLoss(GammaLoss):
 
 
 def _to_optimum(y: Numbers, f: Numbers) -> Any:
-    """log y - f; of a count of 0, whose optimum is infinitely far below, -1, which stands for no step upwards."""
+    """log y - f, the step to a row's optimum; -1 for a count of 0, whose optimum is -infinity."""
     xp = namespace_of(f)
     none = 0.0 * f - 1.0
     return xp.where(y > 0.0, xp.log(xp.where(y > 0.0, y, xp.ones_like(y))) - f, none)
 
 
 def _secant(beyond: Numbers, slope: Numbers, missing: Numbers, own: Numbers) -> Any:
-    """The curvature of a parabola of this slope whose lowest point is `missing` away, where Newton's is `beyond`."""
+    """Where `beyond`, the curvature of a parabola with this slope whose minimum is `missing` away; else `own`."""
     xp = namespace_of(missing)
     return xp.where(beyond, -slope / xp.where(beyond, missing, xp.ones_like(missing)), own)
 
 
 class _RoundSoftmaxLoss(Loss):
-    """The softmax loss of K scores a row whose targets are 1 at the row's class and -1 elsewhere, a K-th in each.
+    """The softmax loss of K scores in each row, with targets 1 at the row's class and -1 elsewhere.
 
-    Its Hessian ``diag(p) - p p^T`` is at most ``diag(p)``, so that the scores can be fitted one beside the other.
+    The loss of a row is divided equally among its K scores. The Hessian ``diag(p) - p p^T`` is bounded by ``diag(p)``,
+    so that the scores can be fitted independently.
     """
 
     largest_curvature = 1.0
@@ -112,20 +114,20 @@ _LOG_LINK: dict[str, Loss] = {"poisson": _RoundPoissonLoss(), "gamma": _RoundGam
 
 
 def round_loss(name: str, epsilon: float = ROUND_EPSILON, quantiles: Sequence[float] = ROUND_QUANTILES) -> Loss:
-    """The loss of that name as rounds of features take it: with a curvature that steps can rely on.
+    """The loss of that name for rounds of features, with a curvature for safe Newton steps.
 
-    Of "huber" and "pinball", which are straight in parts, it is that of a parabola which lies above the loss
-    everywhere; of "softmax" one for each score that bounds the Hessian of all; of "poisson" and "gamma" one whose step
-    does not end beyond the row's optimum.
+    For "huber" and "pinball", which are linear in parts, it is that of a parabola above the loss. For "softmax" it is
+    one number for each score, which together bound the Hessian. For "poisson" and "gamma" the step of a single row does
+    not go beyond its optimum.
 
     Parameters
     ----------
     name : str
-        As of `loss_of`, or "softmax" for several classes.
+        See `loss_of`; also "softmax" for several classes.
     epsilon : float
-        Of "huber".
+        The parameter of "huber".
     quantiles : sequence of float
-        Of "pinball", a score each.
+        For "pinball" the quantile of each score.
     """
     if name in _LOG_LINK:
         return _LOG_LINK[name]

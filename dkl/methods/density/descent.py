@@ -16,8 +16,7 @@ from dkl.linear.minibatches import Minibatch, signs
 from dkl.linear.refinement_sums import adam_update
 from dkl.methods.density.loss_table import TunedLoss
 from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
-from dkl.protocols.arrays import namespace_of
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, namespace_of
 
 # The weights of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps count more.
 _AVERAGING = 8.0

@@ -24,8 +24,7 @@ from typing import Any, Literal
 import numba
 import numpy as np
 
-from dkl.protocols.arrays import namespace_of
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, namespace_of
 
 TunedLoss = Literal["squared_error", "hinge", "squared_hinge"]
 

@@ -14,10 +14,10 @@ from scipy.linalg import eigh
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
 from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_meta_kernel
-from dkl.protocols.arrays import namespace_of
 from dkl.solvers.block_pivoting import bounded_minimum
 from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
 from dkl.solvers.interior_point import minimise_quadratic
+from dkl.solvers.losses import namespace_of
 
 # D x D float64 matrices in memory at once: eigenvectors and the work of eigh, or eigenvectors, H and its factor.
 _MATRICES = 3

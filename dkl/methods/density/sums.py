@@ -19,9 +19,8 @@ from dkl.kernels.normal_equations import (
     weighted_sums,
 )
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
-from dkl.protocols.arrays import namespace_of
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, namespace_of
 
 
 @dataclass(frozen=True, eq=False)

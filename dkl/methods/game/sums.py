@@ -21,9 +21,9 @@ from dkl.kernels.device import (
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import spans
-from dkl.protocols.arrays import Rows, namespace_of
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import HINGES
+from dkl.solvers.losses import HINGES, namespace_of
 
 __all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
 

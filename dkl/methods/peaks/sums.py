@@ -12,8 +12,8 @@ from dkl.kernels.device import together_on_host, with_targets
 from dkl.kernels.nufft import grid_sums, scattered_sums, variation_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets, feature_sums
-from dkl.protocols.arrays import namespace_of
 from dkl.protocols.block import Block
+from dkl.solvers.losses import namespace_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,9 +27,9 @@ from dkl.kernels.normal_equations import NewtonTargets
 from dkl.kernels.step_tiles import SHARED_SUMS, TILE_ROWS, add_histograms, step_tiles, write_codes
 from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
-from dkl.protocols.arrays import Rows, namespace_of
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import Loss
+from dkl.solvers.losses import Loss, namespace_of
 
 
 @dataclass(frozen=True)
