@@ -90,7 +90,7 @@ def _newton(loss: str, **options: Any) -> Any:
 
 FITS: dict[str, tuple[str, Any]] = {
     **{name: ("classes", FEATURES[name]) for name in ("aligned", "posterior", "leverage", "joint", "landmarks")},
-    **{name: ("classes", FEATURES[name]) for name in ("shared landmarks", "corrective", "game", "harmonics")},
+    **{name: ("classes", FEATURES[name]) for name in ("shared landmarks", "corrective", "harmonics")},
     **{name: ("classes", FEATURES[name]) for name in ("standardised", "peaks")},
     "aligned, numbers": ("numbers", FEATURES["aligned"]),
     "peaks on a grid": ("two", PeakFeatures(n_features=4, method="grid")),
@@ -98,7 +98,9 @@ FITS: dict[str, tuple[str, Any]] = {
         "two",
         MarginFeatures(Coordinates(), n_features=3, solver="game", dynamics="excessive-gap", rounds=4),
     ),
-    "refined": ("two", MarginFeatures(n_features=8, refine=1)),
+    # in float32 a row at the edge of a bin, or of the margin, is on the other side of it on another device
+    "game": ("classes", MarginFeatures(Gaussian(2.0), n_features=12, solver="game", dtype="float64")),
+    "refined": ("two", MarginFeatures(n_features=8, refine=1, dtype="float64")),
     "joint, squared hinge": ("two", JointFeatures(Gaussian(2.0), loss="squared_hinge", **_JOINT)),
     "joint, numbers": ("numbers", JointFeatures(Gaussian(2.0), **_JOINT)),
     "tuned, hinge": ("classes", TunedClassifier(**_TUNED)),
