@@ -45,10 +45,10 @@ from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
-from dkl.passes import cutting
+from dkl.passes import chain
 from dkl.passes.reading import LOADER
-from dkl.passes.reductions import SumReduction
 from dkl.passes.row_columns import RowColumns
+from dkl.passes.tasks import SumReduction
 from dkl.protocols.records import Fold
 
 PAGE = Path(__file__).parents[1] / "examples" / "benchmarks" / "gpu.md"
@@ -275,7 +275,7 @@ class Counter:
         """While this holds, sums of blocks and folds are counted."""
         import cupy
 
-        of_block, get, fold_of, values = SumReduction.of_block, cupy.ndarray.get, cutting.fold_of, RowColumns.values
+        of_block, get, fold_of, values = SumReduction.of_block, cupy.ndarray.get, chain.fold_of, RowColumns.values
 
         def watched_get(x: Any) -> np.ndarray:
             self._back += x._values.nbytes
@@ -320,7 +320,7 @@ class Counter:
             for owner, attribute, with_ in (
                 (cupy.ndarray, "get", watched_get),
                 (SumReduction, "of_block", watched_block),
-                (cutting, "fold_of", watched_fold),
+                (chain, "fold_of", watched_fold),
                 (RowColumns, "values", lambda columns, name, index: HostRows.of(values(columns, name, index))),
                 (np, "asarray", as_counted),
             ):

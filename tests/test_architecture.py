@@ -104,7 +104,6 @@ IMPURE_HEADS = {
     "fitting",
     "incremental",
     "newton",
-    "refinement",
     "summary",
     "target_statistics",
 }
@@ -118,9 +117,6 @@ CYCLES = {
             "dkl.plots.explanations",
         }
     ): "both are promised: a result draws itself (`.plot()`), and a display computes its own (`from_estimator`)",
-    frozenset(
-        {"dkl.encodings.categories", "dkl.encodings.texts", "dkl.linear.fitting", "dkl.linear.incremental"}
-    ): "BlockIncremental is given tables by users, and fits the minibatches of machines",
 }
 
 # Packages whose front door hands out what users import.

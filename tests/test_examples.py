@@ -387,6 +387,81 @@ def test_the_folds_choose_the_number_of_frequencies_of_the_papers_own_machine(
     assert last.count("±") == 2
 
 
+@pytest.mark.parametrize(
+    ("lam", "Lam", "gamma", "length_scale"),
+    [(0.01, 0.01, 100.0, 0.01), (0.01, 0.01, 100.0, 3.0), (0.1, 1.0, 1.0, 0.5), (0.01, 0.1, 0.05, 10.0)],
+)
+@pytest.mark.parametrize("loss", ["squared_error", "hinge"])
+def test_the_papers_own_machine_on_few_rows_is_at_the_minimum_of_the_library(
+    figure_4: dict[str, Any], tmp_path: Path, loss: str, lam: float, Lam: float, gamma: float, length_scale: float
+) -> None:
+    """Its objective, written out, is the library's to rounding (squares) or libsvm's tolerance; so are its answers."""
+    X, y = figure_4["rows_of"]("waves", tmp_path).pooled()
+    if loss == "hinge":
+        y = (y > np.median(y)).astype(int)
+    split, D = figure_4["Split"].of(X, y, 0), 40
+    machine = figure_4["Printed"]((D,))
+    names = machine.score.__globals__
+    searched = {"lam": lam, "Lam": Lam, "gamma": gamma, "length_scale": length_scale}
+    values = {name: given[0] for name, given in machine.stages(split)[0].space(split, {}).items()} | searched
+    everything = np.arange(len(split.X))
+    tol = 1e-8 if loss == "hinge" else 1e-13
+    found = machine._found(split, everything, values, names["_meta"](split, values), tol=tol)
+    # equation (22), with Lambda before the second penalty
+    W, phi, _ = names["_mapped"](split, D)
+    phi, u = phi[everything], found.density
+    G = np.array([[np.exp(-np.sum((w - v) ** 2) / (2.0 * length_scale**2)) for v in W] for w in W])
+    inverse = np.linalg.inv(G + gamma * D * np.eye(D))
+    ratios = phi.T @ found.point.rows[:, 0]
+    answers = phi @ (np.tile(u, 2) * ratios) + found.point.intercept[0]
+    t = split.targets[:, 0]
+    losses = np.maximum(0.0, 1.0 - t * answers) if loss == "hinge" else 0.5 * (t - answers) ** 2
+    value = losses.mean() + 0.5 * lam * np.sum(np.tile(u, 2) * ratios**2)
+    value += 0.5 * Lam * (u - 1.0) @ inverse @ G @ inverse @ (u - 1.0)
+    assert u.min() >= 1.0
+    kind, options = (dkl.TunedClassifier, {"tol": 1e-6}) if loss == "hinge" else (dkl.TunedRegressor, {})
+    model = kind(2 * D, family=dkl.Gaussian(1.0), meta_kernel="rbf", loss=loss, random_state=0, **options)
+    model.set_params(**searched).fit(split.X, split.y)
+    assert value == pytest.approx(model.objective_, rel=2e-4 if loss == "hinge" else 1e-9)
+    assert found.value == pytest.approx(value, rel=2e-4 if loss == "hinge" else 1e-9)
+    decisions = (model.decision_function if loss == "hinge" else model.predict)(split.X)
+    np.testing.assert_allclose(answers, decisions, atol=0.03 if loss == "hinge" else 1e-6)
+    if loss == "squared_error":
+        library = figure_4["MACHINES"]["tuned"].score(split, values)
+        assert machine.score(split, values) == pytest.approx(library, abs=5e-3)
+
+
+def test_a_search_of_figure_4_that_was_broken_off_goes_on_after_its_last_evaluation(
+    figure_4: dict[str, Any], tmp_path: Path
+) -> None:
+    split = figure_4["Split"].of(*figure_4["rows_of"]("waves", tmp_path).pooled(), 0)
+    machine, asked = figure_4["Printed"]((5,)), []
+
+    class Broken:
+        def __init__(self, most: int) -> None:
+            self.most = most
+
+        def stages(self, split: Any) -> Any:
+            return machine.stages(split)
+
+        def score(self, split: Any, values: Any) -> float:
+            if len(asked) == self.most:
+                raise KeyboardInterrupt
+            asked.append(dict(values))
+            return machine.score(split, values)
+
+    kept = figure_4["Cells"](tmp_path / "cells")
+    with figure_4["Progress"](disable=True) as progress:
+        whole = figure_4["search"](machine, split, 8, progress)
+        with pytest.raises(KeyboardInterrupt):
+            figure_4["search"](Broken(6), split, 8, progress, kept.trials("waves"))
+        assert figure_4["search"](Broken(8), split, 8, progress, kept.trials("waves")) == whole
+    assert len(asked) == 8
+    assert kept.trials("waves").processor > 0.0
+    kept("waves", lambda: {"error": 1.0})
+    assert not kept.trials("waves").known
+
+
 def test_figure_4_reads_the_cells_that_are_finished(
     figure_4: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -389,6 +389,17 @@ def test_a_look_at_a_block_tells_lines_from_steps_and_waves(kind: str, law: Law)
     assert likely_law(Block(0, X, y, None, np.arange(len(X))), 2) == law
 
 
+@pytest.mark.parametrize(
+    ("kind", "law"), [("lines", "lines"), ("waves", "waves"), ("thresholds", "waves"), ("products", "waves")]
+)
+def test_a_look_at_many_columns_tells_lines_from_what_is_curved(kind: str, law: Law) -> None:
+    """The columns that matter are a few of 150, so that bins of the others have to make room for theirs."""
+    X, y = made_rows(kind)
+    further = np.random.default_rng(5).standard_normal((len(X), 150 - X.shape[1])).astype(np.float32)
+    # the columns of the law are the last ones
+    assert likely_law(Block(0, np.hstack([further, X]), y, None, np.arange(len(X))), 2) == law
+
+
 def test_what_cannot_be_told_by_a_look_is_expected_to_be_curved() -> None:
     X, y = made_rows("lines", 2_000)
     block = Block(0, X, y, None, np.arange(len(X)))

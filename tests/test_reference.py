@@ -26,7 +26,7 @@ PAGES = ROOT / "examples" / "reference"
 LONG = {
     "dkl.export.predictor",
     "dkl.methods.leverage.learner",
-    "dkl.linear.refinement",
+    "dkl.methods.refining",
     "dkl.reporting",
     "dkl.model_selection.comparing",
     "dkl.model_selection.tuning",

@@ -187,7 +187,9 @@ def test_a_single_split_by_time_has_the_error_of_its_blocks() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # interpret's pictures do not show missing values
-@pytest.mark.parametrize("arm", ["lightgbm", "lightgbm-tuned", "hist-boosting", "linear", "rbf-svm", "ebm", "dkl"])
+@pytest.mark.parametrize(
+    "arm", ["lightgbm", "lightgbm-tuned", "hist-boosting", "linear", "rbf-svm", "ebm", "dkl", "catboost"]
+)
 def test_every_arm_takes_texts_gaps_and_labels(arm: str) -> None:
     from table_arms import ARMS, Fit
     from table_fits import predicted, small_tables
@@ -356,6 +358,7 @@ def test_options_that_are_none_are_refused(
     ("script", "options"),
     [
         ("tables/interval_coverage", ("--data", "{folder}", "--sets", "{numbers}", "--splits", "2", "--rows", "120")),
+        ("tables/order_of_kinds", ("--data", "{folder}", "--out", "{folder}/kinds.jsonl")),
         ("tables/counts", ("--data", "{folder}", "--sets", "{numbers}", "--ids", "")),
         ("drift_power", ("--rows", "60", "--repetitions", "2", "--hyppo", "0", "--cases", "one of")),
     ],

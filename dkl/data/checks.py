@@ -205,8 +205,9 @@ def check_rows(
     first_row: int = 0,
     names: Sequence[str] | None = None,
     may_lack: bool = False,
+    weight: np.ndarray | None = None,
 ) -> None:
-    """Refuse NaN, infinity, and integers that float64 cannot hold.
+    """Refuse NaN, infinity, and integers that float64 cannot hold, in rows that count.
 
     Parameters
     ----------
@@ -217,6 +218,8 @@ def check_rows(
         Names of the columns.
     may_lack : bool
         NaN is a missing value, which is allowed.
+    weight : ndarray of shape (n,) or None
+        Rows of weight 0 may hold anything.
 
     Raises
     ------
@@ -240,6 +243,8 @@ def check_rows(
     wrong = ~_fine(values.reshape(-1))
     if may_lack:
         wrong &= ~np.isnan(values.reshape(-1))
+    if weight is not None:
+        wrong &= np.repeat(weight > 0.0, np.diff(rows.indptr) if sparse.issparse(X) else X.shape[1])
     if not wrong.any():
         return
     position = int(np.argmax(wrong))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
+import dask
 import dask.array as da
 import numpy as np
 from dask import delayed, is_dask_collection
 from scipy import sparse
 
-from dkl.data.checks import as_rows, check_rows
+from dkl.data.checks import ALL_WEIGHTLESS, as_rows, check_rows, checked_weight
 from dkl.data.differences import Differences
-from dkl.data.given import GivenRows
+from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.columns import array_table
 from dkl.data.ingest.encoding import TableEncoding, learn_encoding
+from dkl.data.sources.lazy import weights_beside
+
+T = TypeVar("T")
 
 
 def is_frame(X: object) -> bool:
@@ -24,19 +30,145 @@ def is_frame(X: object) -> bool:
     return type(X).__name__ == "DataFrame" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
+@dataclass(frozen=True, eq=False)
+class RawParts:
+    """Raw rows in parts: the partitions of a Dask frame, the chunks of a Dask array, or all rows in memory.
+
+    Parameters
+    ----------
+    parts : list of (frame, ndarray, or Delayed of one)
+    lengths : list of int
+        The number of rows of each part.
+    weights : list of (ndarray of shape (n,), Delayed of one, or None)
+        Rows of weight 0 are not there for what is learned of the others, whatever they hold.
+    """
+
+    parts: list[Any]
+    lengths: list[int]
+    weights: list[Any]
+
+    @classmethod
+    def of(cls, X: GivenRows, weight: GivenValues = None) -> RawParts:
+        """The parts of a frame or of a dense array; rows of partitions are counted now."""
+        if not is_dask_collection(X):
+            parts, lengths = [X], [len(X)]
+        elif isinstance(X, da.Array):
+            X = _whole_rows(X)
+            parts, lengths = list(X.to_delayed().ravel()), list(X.chunks[0])
+        else:
+            # messages name rows by their numbers, and blocks need known sizes
+            lengths = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()]
+            parts = list(X.to_delayed())
+        cut = weights_beside(weight, tuple(lengths))
+        return cls(parts, lengths, [None] * len(parts) if cut is None else list(cut.to_delayed().ravel()))
+
+    @property
+    def first_rows(self) -> list[int]:
+        """The number of the first row of each part."""
+        return [0, *np.cumsum(self.lengths).tolist()][: len(self.parts)]
+
+    def learned(self, learn: Callable[[Iterator[Any]], T]) -> T:
+        """What `learn` makes of the rows that count, part by part; an error of it says how rows are counted.
+
+        Raises
+        ------
+        ValueError
+            All rows have a weight of 0.
+        """
+        left_out = 0
+
+        def counted() -> Iterator[Any]:
+            nonlocal left_out
+            for part, of_part, first_row in zip(self.parts, self.weights, self.first_rows, strict=True):
+                rows, weight = dask.compute(part, of_part)
+                weight = checked_weight(weight, len(rows), first_row=first_row)
+                there = rows_that_count(rows, weight)
+                left_out += len(rows) - len(there)
+                # a part without such rows says nothing of the types of its columns
+                if len(there) or not len(rows):
+                    yield there
+            if left_out and left_out == sum(self.lengths):
+                raise ValueError(ALL_WEIGHTLESS)
+
+        try:
+            return learn(counted())
+        except (ValueError, TypeError) as error:
+            _say_uncounted(error, left_out)
+            raise
+
+    def encoded(self, encoding: TableEncoding, dtype: np.dtype | None = None) -> da.Array:
+        """Lazy rows by known rules, a chunk a part; those of weight 0 are zeros."""
+        dtype = encoding.dtype if dtype is None else dtype
+        empty = np.empty((0, encoding.n_columns), dtype)
+        meta = sparse.csr_array(empty) if encoding.is_sparse else empty
+        # The encoding is one node of the graph, not a copy in each task.
+        encode, shared = delayed(_encoded_part, pure=False), delayed(encoding, pure=False)
+        chunks = [
+            da.from_delayed(encode(shared, part, weight, first_row, dtype), (n, encoding.n_columns), meta=meta)
+            for part, n, weight, first_row in zip(self.parts, self.lengths, self.weights, self.first_rows, strict=True)
+        ]
+        return da.concatenate(chunks)
+
+
+def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
+    """Rows of a frame or an array in memory whose weight is not 0."""
+    if weight is None or weight.all():
+        return rows
+    counted = np.flatnonzero(weight)
+    return rows.iloc[counted] if hasattr(rows, "iloc") else rows[counted]
+
+
+def _say_uncounted(error: Exception, left_out: int) -> None:
+    if left_out:
+        error.add_note(f"rows are counted without the {left_out:,} that have a weight of 0")
+
+
+def _encoded_part(
+    encoding: TableEncoding,
+    rows: Any,
+    weight: np.ndarray | None,
+    first_row: int,
+    dtype: np.dtype,
+    differences: Differences | None = None,
+) -> np.ndarray | sparse.csr_array:
+    """Rows in memory by known rules; those of weight 0 are zeros, whatever they hold."""
+    weight = checked_weight(weight, len(rows), first_row=first_row)
+    there = rows_that_count(rows, weight)
+    left_out = len(rows) - len(there)
+    try:
+        found = encoding.transform(there, first_row=first_row, dtype=dtype, differences=differences)
+    except (ValueError, TypeError) as error:
+        _say_uncounted(error, left_out)
+        raise
+    if weight is None or not left_out:
+        return found
+    shape = (len(rows), encoding.n_columns)
+    if isinstance(found, np.ndarray):
+        whole = np.zeros(shape, found.dtype)
+        whole[weight > 0.0] = found
+        return whole
+    entries = np.zeros(len(rows), found.indptr.dtype)
+    entries[weight > 0.0] = np.diff(found.indptr)
+    indptr = np.concatenate([[0], np.cumsum(entries)]).astype(found.indptr.dtype)
+    return sparse.csr_array((found.data, found.indices, indptr), shape=shape)
+
+
 def encode_frame(
-    X: GivenRows, categorical: Collection[str] = (), said: list[Callable[[], None]] | None = None
+    X: GivenRows,
+    categorical: Collection[str] = (),
+    said: list[Callable[[], None]] | None = None,
+    weight: GivenValues = None,
 ) -> tuple[GivenRows, TableEncoding]:
     """The encoded rows of a data frame (ndarray, csr_array, or a Dask array of them) and the rules that made them.
 
     `categorical` names columns whose values are names whatever they look like. Warnings are given at once, or appended
     to `said` as functions that give them. A Dask frame is read once for the statistics of its columns, a partition at a
-    time; its rows stay lazy.
+    time; its rows stay lazy. Rows of weight 0 teach nothing, and become zeros.
     """
     check_names(X)
-    parts = (part.compute() for part in X.partitions) if hasattr(X, "partitions") else [X]
-    encoding = learn_encoding(parts, categorical=categorical, without="X.drop(columns={})", said=said)
-    return encoded_by(encoding, X), encoding
+    raw = RawParts.of(X, weight)
+    encoding = raw.learned(partial(learn_encoding, categorical=categorical, without="X.drop(columns={})", said=said))
+    return raw.encoded(encoding) if is_dask_collection(X) else encoded_by(encoding, X, weight=weight), encoding
 
 
 def in_words_of_frames(message: str) -> str:
@@ -58,12 +190,15 @@ def may_lack_values(X: GivenRows) -> bool:
     return isinstance(X, da.Array) and X.dtype.kind == "f" and not sparse.issparse(X._meta)
 
 
-def encode_dask_array(X: da.Array) -> tuple[GivenRows, TableEncoding]:
+def encode_dask_array(X: da.Array, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
     """`encode_array` of a Dask array, which is read once for the statistics of its columns; its rows stay lazy."""
-    X = _whole_rows(X)
-    tables = (array_table(as_rows(part.compute())) for part in X.to_delayed().ravel())
-    encoding = replace(learn_encoding(tables, layout="dense"), array_dtype=X.dtype.newbyteorder("=").str)
-    return encoded_by(encoding, X), encoding
+    raw = RawParts.of(X, weight)
+
+    def learned(parts: Iterator[np.ndarray]) -> TableEncoding:
+        return learn_encoding((array_table(as_rows(part)) for part in parts), layout="dense")
+
+    encoding = replace(raw.learned(learned), array_dtype=X.dtype.newbyteorder("=").str)
+    return raw.encoded(encoding), encoding
 
 
 def _whole_rows(X: da.Array) -> da.Array:
@@ -72,17 +207,22 @@ def _whole_rows(X: da.Array) -> da.Array:
     return X.compute_chunk_sizes() if any(np.isnan(n) for n in X.chunks[0]) else X
 
 
-def encode_array(rows: np.ndarray) -> tuple[np.ndarray, TableEncoding]:
+def encode_array(rows: np.ndarray, weight: GivenValues = None) -> tuple[GivenRows, TableEncoding]:
     """Rows (n, d) with missing values as those of a frame are encoded, by position, and the rules that made them.
+
+    Rows of weight 0 teach nothing, and become zeros.
 
     Raises
     ------
     ValueError
         A value is infinite, or a column holds none.
     """
-    check_rows(rows, may_lack=True)
-    encoding = replace(learn_encoding([array_table(rows)], layout="dense"), array_dtype=rows.dtype.str)
-    return encoding.transform(rows), encoding
+    (weight,) = dask.compute(weight)
+    weight = checked_weight(weight, len(rows))
+    check_rows(rows, may_lack=True, weight=weight)
+    learned = learn_encoding([array_table(rows_that_count(rows, weight))], layout="dense")
+    encoding = replace(learned, array_dtype=rows.dtype.str)
+    return _encoded_part(encoding, rows, weight, 0, encoding.dtype), encoding
 
 
 def is_raw(encoding: TableEncoding | None, X: GivenRows) -> bool:
@@ -112,34 +252,22 @@ def encoded_by(
     dtype: np.dtype | None = None,
     *,
     strict: bool | None = None,
+    weight: GivenValues = None,
 ) -> np.ndarray | sparse.csr_array | da.Array:
     """Raw rows by known rules, in their dtype or in `dtype`; those of a Dask frame or array stay lazy.
 
     Rows that are unlike those of the rules are refused where `strict` is set; None is where nobody can ask for that.
+    Rows of weight 0 may hold anything, and become zeros.
     """
     dtype = encoding.dtype if dtype is None else dtype
-    if not is_dask_collection(X):
-        if encoding.array_dtype:
-            X = as_rows(X)
-            check_rows(X, may_lack=True)
-        told = Differences(bool(strict), "" if strict is None else "strict=True")
-        rows = encoding.transform(X, dtype=dtype, differences=told)
-        told.say()
-        return rows
-    # The lengths of the partitions are counted now: messages name rows by their numbers, and blocks need known sizes.
-    if isinstance(X, da.Array):
-        X = _whole_rows(X)
-        lengths, parts = list(X.chunks[0]), X.to_delayed().ravel()
-    else:
-        lengths, parts = [int(n) for n in X.map_partitions(len, meta=(None, np.int64)).compute()], X.to_delayed()
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    empty = np.empty((0, encoding.n_columns), dtype)
-    meta = sparse.csr_array(empty) if encoding.is_sparse else empty
-    # The encoding is one node of the graph, not a copy in each task.
-    encode = delayed(TableEncoding.transform, pure=False)
-    shared = delayed(encoding, pure=False)
-    chunks = [
-        da.from_delayed(encode(shared, part, first_row=int(start), dtype=dtype), (n, encoding.n_columns), meta=meta)
-        for part, n, start in zip(parts, lengths, starts, strict=True)
-    ]
-    return da.concatenate(chunks)
+    if is_dask_collection(X):
+        return RawParts.of(X, weight).encoded(encoding, dtype)
+    (weight,) = dask.compute(weight)
+    weight = checked_weight(weight, len(X))
+    if encoding.array_dtype:
+        X = as_rows(X)
+        check_rows(X, may_lack=True, weight=weight)
+    told = Differences(bool(strict), "" if strict is None else "strict=True")
+    rows = _encoded_part(encoding, X, weight, 0, dtype, told)
+    told.say()
+    return rows

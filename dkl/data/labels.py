@@ -15,6 +15,9 @@ from dkl.data.schema import Task
 from dkl.errors import hint, users_level
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dkl.data.columns.numbers import NumberForm
     from dkl.data.columns.seen import TextStatistics
 
 TaskChoice = Literal["auto", "classification", "regression"]
@@ -26,7 +29,9 @@ LARGEST_TARGET = 1e150
 _USUAL_CLASSES = 50
 
 
-def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0) -> np.ndarray:
+def as_targets(
+    y: GivenValues, n_rows: int | None = None, *, first_row: int = 0, weight: np.ndarray | None = None
+) -> np.ndarray:
     """`y` as an array of plain values: shape (n,), or (n, t) for several targets; (n, 1) is flattened.
 
     Objects become strings or numbers, where they all are.
@@ -38,6 +43,9 @@ def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0)
         How many there must be.
     first_row : int
         The number of the first row in messages.
+    weight : ndarray of shape (n,) or None
+        Rows of weight 0 have the target of a neighbour that counts, whatever was given for them; zeros where no row
+        counts.
 
     Raises
     ------
@@ -53,6 +61,8 @@ def as_targets(y: GivenValues, n_rows: int | None = None, *, first_row: int = 0)
     check_target_shape(values.shape, n_rows)
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: y has dtype {values.dtype}")
+    if weight is not None:
+        values = _of_rows_that_count(values, weight)
     if values.dtype.kind in "OT":
         values = _plain_objects(values.astype(object, copy=False), first_row)
     if values.dtype.kind == "S":
@@ -70,6 +80,14 @@ def check_target_shape(shape: tuple[int, ...], n_rows: int | None = None) -> Non
         raise ValueError(f"y has shape {shape}, which is no target at all; expected (n_rows,) or (n_rows, n_targets)")
     if n_rows is not None and shape[0] != n_rows:
         raise ValueError(f"y has {shape[0]} rows and X has {n_rows}; they must be as many")
+
+
+def _of_rows_that_count(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Values with that of the last row before that counts, or else of the first one, in place of those of weight 0."""
+    counted = np.flatnonzero(weight)
+    if not len(counted) or len(counted) == len(weight):
+        return values if len(counted) else np.zeros(values.shape)
+    return values[counted[np.maximum(np.searchsorted(counted, np.arange(len(values)), side="right") - 1, 0)]]
 
 
 def _plain_objects(values: np.ndarray, first_row: int) -> np.ndarray:
@@ -171,6 +189,8 @@ def encode_labels(
     ValueError
         A label is not among the classes; it and its row are named.
     """
+    if weight is not None and not weight.any():
+        return np.zeros(len(y), np.int64)
     if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
         raise ValueError(
             f"labels have dtype {y.dtype} and the known classes have dtype {classes.dtype}: {shown_classes(classes)}"
@@ -211,7 +231,7 @@ def target_codes(
         NaN or infinity, labels of two dimensions, an unknown label.
     """
     if y.dtype.kind == "U" and y.ndim == 1 and classes is None and task != "classification":
-        y = written_targets(y, is_asked=task == "regression")
+        y = written_targets(y, is_asked=task == "regression", weight=weight)
     check_targets(y)
     if task != "auto":
         decided: Task = task
@@ -235,11 +255,12 @@ def target_codes(
     codes = encode_labels(y, labels, weight=weight)
     if labels.dtype.kind == "U" and classes is None:
         counts = np.bincount(codes if weight is None else codes[weight != 0], minlength=len(labels))
-        _say_doubts(y, dict(zip(labels.tolist(), counts.tolist(), strict=True)), is_asked=task == "classification")
+        known = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        _say_doubts(y, known, weight, is_asked=task == "classification")
     return codes, labels, decided
 
 
-def _say_doubts(y: np.ndarray, counts: dict[str, int], *, is_asked: bool) -> None:
+def _say_doubts(y: np.ndarray, counts: dict[str, int], weight: np.ndarray | None, *, is_asked: bool) -> None:
     """Warn of texts that are labels, and may be numbers or times, or the same as others; see `alike_names`."""
     plain = {label.strip().casefold() for label in counts}
     has_digits = any(map(str.isdigit, "".join(plain)))
@@ -248,7 +269,7 @@ def _say_doubts(y: np.ndarray, counts: dict[str, int], *, is_asked: bool) -> Non
     # it brings pyarrow, which few targets need
     from dkl.data.columns.deciding import alike_names, few_zeros, several_ways
 
-    seen = _seen(y)
+    seen = _seen(_arrow_texts(y, weight))
     said = several_ways("y", seen, "" if is_asked else "or say that they are labels: task='classification'")
     if is_asked and (dates := seen.first_dates):
         row, text = dates[0]
@@ -264,19 +285,29 @@ def _say_doubts(y: np.ndarray, counts: dict[str, int], *, is_asked: bool) -> Non
         warnings.warn(sentence, UserWarning, stacklevel=users_level())
 
 
-def _seen(y: np.ndarray) -> TextStatistics:
+def _arrow_texts(y: np.ndarray, weight: np.ndarray | None) -> pa.Array:
+    """Texts as Arrow has them; those of rows of weight 0 are missing."""
+    # it brings pyarrow, which few targets need
+    import pyarrow as pa
+
+    return pa.array(y.tolist(), pa.string(), mask=None if weight is None else weight == 0.0)
+
+
+def _seen(texts: pa.Array) -> TextStatistics:
     """What texts look like."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from dkl.data.columns.seen import TextStatistics
 
-    column = pa.chunked_array([pa.array(y.tolist(), pa.string())])
-    return TextStatistics.of(column, pc.value_counts(column), 0)
+    column = pa.chunked_array([texts])
+    return TextStatistics.of(column, pc.value_counts(column.drop_null()), 0)
 
 
-def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
+def written_targets(y: np.ndarray, *, is_asked: bool, weight: np.ndarray | None = None) -> np.ndarray:
     """Texts that write numbers with fractions as these, or any numbers where they are asked for; others as they are.
+
+    Those of rows of weight 0 have no part in it.
 
     Raises
     ------
@@ -284,12 +315,11 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
         A few of the texts write none, or they write dates; the first is named.
     """
     # loaded where targets are texts: it brings pyarrow
-    import pyarrow as pa
-
     from dkl.data.columns.deciding import several_ways
     from dkl.data.columns.numbers import NumberForm
 
-    seen, texts = _seen(y), pa.array(y.tolist(), pa.string())
+    texts = _arrow_texts(y, weight)
+    seen = _seen(texts)
     if dates := seen.first_dates:
         row, text = dates[0]
         labels = "" if is_asked else ", or say that they are labels: task='classification'"
@@ -302,7 +332,7 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
         if is_asked and (ways := several_ways("y", seen)):
             raise ValueError(ways)
         are_whole = is_asked and seen.count > 0 and seen.whole == seen.count
-        return NumberForm().numbers(texts) if are_whole else y
+        return _numbers(NumberForm(), texts, weight) if are_whole else y
     if reading.figures.is_whole and not is_asked:
         return y
     written = f" written as {reading.form}" if reading.form else ""
@@ -319,7 +349,13 @@ def written_targets(y: np.ndarray, *, is_asked: bool) -> np.ndarray:
             "1234.56; "
             "where their mark is the other one, make numbers of them before: pandas.read_csv(..., decimal=',')"
         )
-    return (NumberForm.of(reading.form) if reading.form else NumberForm()).numbers(texts)
+    return _numbers(NumberForm.of(reading.form) if reading.form else NumberForm(), texts, weight)
+
+
+def _numbers(form: NumberForm, texts: pa.Array, weight: np.ndarray | None) -> np.ndarray:
+    """The numbers that texts write; rows of weight 0 have that of a neighbour that counts."""
+    values = form.numbers(texts)
+    return values if weight is None else _of_rows_that_count(values, weight)
 
 
 def numeric_targets(y: np.ndarray, *, first_row: int = 0) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+import dask
 import numpy as np
 from scipy import sparse
 
@@ -18,6 +19,7 @@ from dkl.data.frames import (
     is_frame,
     lacks_values,
     may_lack_values,
+    rows_that_count,
 )
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.encoding import TableEncoding
@@ -49,7 +51,7 @@ def source_of(
         lazy, known, are_missing = lazy_source(X, y, sample_weight, **of_targets, looked=lacks_values)
         if not are_missing:
             return lazy, known
-        rows, encoding = encode_dask_array(X)
+        rows, encoding = encode_dask_array(X, sample_weight)
         # what is known of the targets by now is not looked for again
         of_targets |= {"task": known.task or task, "classes": known.classes}
         return _with_rules(*_source_of_arrays(rows, y, sample_weight, **of_targets), encoding)
@@ -59,10 +61,10 @@ def source_of(
                 f"categorical={list(categorical)} names columns, and X has none by name: pass a data frame"
             )
         X = X if is_lazy(X) else as_rows(X)
-        if not lacks_values(X):
+        if not lacks_values(X) or _lacks_none_that_counts(X, sample_weight):
             return _source_of_arrays(X, y, sample_weight, **of_targets)
     # What is wrong with the columns, the targets and the weights of a frame in memory is said all at once.
-    problems, weight, counted = Problems(in_words_of_frames), None, None
+    problems, weight, counted = Problems(in_words_of_frames), sample_weight, None
     in_memory = not is_lazy(X) and not is_lazy(y) and not is_lazy(sample_weight)
     said: list[Callable[[], None]] = []
     if in_memory:
@@ -71,13 +73,15 @@ def source_of(
             # rows of weight 0 teach no rule
             counted, _ = counted_rows(weight, repeats)
     with problems.collected():
-        rows, encoding = _encoded(X, categorical, counted, said)
+        if in_memory:
+            rows, encoding = _encoded(X, categorical, counted, said)
+        else:
+            rows, encoding = encode_frame(X, categorical, said, weight) if is_frame(X) else encode_array(X, weight)
     if problems and in_memory:
         with problems.collected():
             if y is not None:
-                target_codes(as_targets(y, len(X)), task, classes, weight)
+                target_codes(as_targets(y, len(X), weight=weight), task, classes, weight)
     problems.raise_all()
-    weight = weight if in_memory else sample_weight
     source, schema = _source_of_arrays(rows, y, weight, counted=counted, **of_targets)
     # what is said of columns comes when nothing is wrong with the targets
     for say in said:
@@ -108,10 +112,19 @@ def counted_rows(weight: np.ndarray | None, repeats: bool) -> tuple[np.ndarray |
     return counted, weight[counted]
 
 
+def _lacks_none_that_counts(X: GivenRows, weight: GivenValues) -> bool:
+    """Whether an array in memory, of which some values are missing, lacks them in rows of weight 0 alone."""
+    if weight is None:
+        return False
+    (weight,) = dask.compute(weight)
+    weight = checked_weight(weight, len(X))
+    return weight is not None and bool(weight.any()) and not lacks_values(rows_that_count(X, weight))
+
+
 def _encoded(
     X: GivenRows, categorical: Collection[str], counted: np.ndarray | None, said: list[Callable[[], None]]
 ) -> tuple[GivenRows, TableEncoding]:
-    """The encoded rows of a frame, or of an array with gaps, and their rules: of the rows that count."""
+    """The encoded rows of a frame in memory, or of an array with gaps, and their rules: of the rows that count."""
 
     def encoded(rows: GivenRows) -> tuple[GivenRows, TableEncoding]:
         return encode_frame(rows, categorical, said) if is_frame(rows) else encode_array(rows)
@@ -121,8 +134,10 @@ def _encoded(
     try:
         return encoded(X.iloc[counted] if is_frame(X) else X[counted])
     except (ValueError, TypeError):
-        # said of the rows as they were given, whose numbers the user knows
-        encoded(X)
+        # Said of the rows as they were given, whose numbers the user knows: a row of weight 0 becomes the next one that
+        # counts, so that nothing of its own is said; behind the last one there are none.
+        ahead = counted[np.searchsorted(counted, np.arange(counted[-1] + 1))]
+        encoded(X.iloc[ahead] if is_frame(X) else X[ahead])
         raise
 
 
@@ -154,14 +169,15 @@ def _source_of_arrays(
     rows = as_rows(X)
     if not rows.shape[0]:
         raise ValueError(no_rows(rows.shape))
-    check_rows(rows)
     n_given = rows.shape[0] if counted is None else len(sample_weight)
     weight = checked_weight(sample_weight, n_given)
+    # of X that holds those rows alone that count, all are looked at
+    check_rows(rows, weight=weight if counted is None else None)
     if weight is not None:
         check_total_weight(weight)
     codes, labels, decided = None, None, None
     if y is not None:
-        codes, labels, decided = target_codes(as_targets(y, n_given), task, classes, weight)
+        codes, labels, decided = target_codes(as_targets(y, n_given, weight=weight), task, classes, weight)
     given, weight = counted_rows(weight, repeats)
     codes = codes if codes is None or given is None else codes[given]
     source = ArraySource(

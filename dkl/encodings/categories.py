@@ -1,4 +1,4 @@
-"""Columns of category codes in a fit: passes sum targets by value, and rows get means and counts in place of codes."""
+"""Replaces columns of category codes in a fit by target means and counts, from passes that sum targets by value."""
 
 from __future__ import annotations
 
@@ -29,48 +29,49 @@ from dkl.encodings.target_means import (
     prior_losses,
 )
 from dkl.encodings.texts import planned_texts, texts_like_fit, with_texts
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.passes.room import room_of
 from dkl.passes.session import backend_for
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 Names = TypeVar("Names", bound=tuple[str, ...])
 
-# Bytes of the sums of one pass at most, and the divisor of the memory of a process that bounds them too: a worker holds
-# the sums of several blocks at a time.
+# The sums of one pass take at most _MOST_BYTES, and at most the memory of a process over _SHARE_OF_A_PASS, since a
+# worker holds the sums of several blocks at the same time.
 _MOST_BYTES, _SHARE_OF_A_PASS = 64 * 2**20, 64
-# Sums and tables that take more than a quarter of the memory of a process go to files.
+# Sums and tables are written to files where they take more than the memory of a process divided by this.
 _SHARE_IN_MEMORY = 4
-# Crosses and centred numbers are tried on at least _FEWEST_ROWS rows: _MOST_TRIED of each at most, with _MOST_VALUES
-# values and _TRIED_BYTES of sums at most, whatever the memory limit; _MOST_KEPT of each are kept at most.
+# Bounds of the search for crosses and centred numbers, which do not depend on the memory limit: it needs _FEWEST_ROWS
+# rows, tries at most _MOST_TRIED of each kind, with at most _MOST_VALUES values each and _TRIED_BYTES of sums together,
+# and keeps at most _MOST_KEPT of each kind.
 _FEWEST_ROWS, _MOST_TRIED, _MOST_VALUES, _TRIED_BYTES = 1_000, 32, 1 << 17, 32 * 2**20
 _MOST_KEPT = 4
-# Values and bytes of a cross of three columns at most. Only pairs that gain get a third column; most triples of values
-# occur in no row.
+# The largest number of value triples of a cross of three columns, and the most bytes of the sums of all such crosses.
+# These are larger than for pairs, since only the few pairs that gain get a third column.
 _MOST_TRIPLES, _TRIPLE_BYTES = 1 << 21, 256 * 2**20
-# Arrays of the size of the sums that are in memory while gains and tables are computed, at most.
-_WORKED_ON = 32
+# An upper bound of the number of arrays, each of the size of the sums, in memory while gains and tables are computed.
+_WORKING_ARRAYS = 32
 NOTHING = Made()
 
 
 def with_categories(
     dataset: Dataset, held_out: HeldOut, run: Run, *, centres: bool = True, more: Made = NOTHING
 ) -> Dataset:
-    """The rows with target means and counts in place of codes; the dataset itself where no column holds codes.
+    """The rows with target means and counts in place of codes; the dataset itself if no column holds codes.
 
     Parameters
     ----------
     dataset : Dataset
     held_out : HeldOut
-        The rows that judge the fit: their targets enter the numbers of no other row.
+        The rows that are kept out of the fit to judge it: their targets enter the numbers of no other row.
     run : Run
         Runs the passes over the rows.
     centres : bool
-        Whether numbers minus the mean of their category may become further columns.
+        Whether columns "number minus the mean of the number in the row's category" may be added.
     more : Made
-        Numbers treated as categories, and crosses, that are used without a trial; their own columns stay.
+        Numbers to be treated as categories, and crosses, which are added without a trial.
 
     Returns
     -------
@@ -89,7 +90,7 @@ def with_categories(
 
 
 def planned_categories(dataset: Dataset, allowed: int) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
-    """For a plan: the rows as later passes see them, the records of the first passes, and bytes in memory and in files.
+    """The plan of `with_categories`: the rows as later passes see them, its records, bytes in memory and in files.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ class CategoryFit:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the numbers learned for each value: shares of classes but the first, or target means; log count."""
+        """Names of the numbers learned for each value: shares of classes (not the first) or target means; log count."""
         dataset = self.dataset
         if dataset.classes is not None:
             means = [f"share of {label}" for label in dataset.classes[1:].tolist()]
@@ -154,14 +155,14 @@ class CategoryFit:
 
     @cached_property
     def added(self) -> dict[tuple[str, ...], CategoryKey]:
-        """Numbers treated as categories, and crosses, by the names of their columns."""
+        """The categories of `more`: numbers treated as categories, and crosses, by the names of their columns."""
         parts, made = category_parts(self.dataset.encoding, self.more.numbers), self.more
         names = [*((name,) for name in made.taken), *made.crosses]
         return {several: CategoryKey(tuple(parts[name] for name in several)) for several in names}
 
     @cached_property
     def tried_crosses(self) -> dict[tuple[str, ...], CategoryKey]:
-        """Pairs of a column of codes and another column of categories, in the order of their number of value pairs."""
+        """Pairs of a column of codes and another column of categories, those with the fewest pairs of values first."""
         parts = category_parts(self.dataset.encoding)
         names = list(parts)
         pairs = [
@@ -170,10 +171,10 @@ class CategoryFit:
             for second in names
             if second != first and (not parts[second].is_code or names.index(first) < names.index(second))
         ]
-        return self._that_fit(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
+        return self._smallest(pairs, min(_MOST_VALUES, self.dataset.n_rows), _TRIED_BYTES)
 
     def tried_triples(self, pairs: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], CategoryKey]:
-        """Each pair with a third column of categories, in the order of their number of values; each triple once."""
+        """Each pair with each third column of categories, those with the fewest triples of values first."""
         parts = category_parts(self.dataset.encoding)
         keys = {
             frozenset([*pair, third]): CategoryKey(tuple(parts[name] for name in (*pair, third)))
@@ -181,9 +182,9 @@ class CategoryFit:
             for third in parts
             if third not in pair
         }
-        return self._that_fit(list(keys.values()), min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
+        return self._smallest(list(keys.values()), min(_MOST_TRIPLES, 2 * self.dataset.n_rows), _TRIPLE_BYTES)
 
-    def _that_fit(self, keys: list[CategoryKey], values: int, nbytes: int) -> dict[tuple[str, ...], CategoryKey]:
+    def _smallest(self, keys: list[CategoryKey], values: int, nbytes: int) -> dict[tuple[str, ...], CategoryKey]:
         """The smallest crosses, within bounds on the values of each and the bytes of all, by names of columns."""
         by_start = {part.start: name for name, part in category_parts(self.dataset.encoding).items()}
         fits: dict[tuple[str, ...], CategoryKey] = {}
@@ -199,7 +200,7 @@ class CategoryFit:
 
     @cached_property
     def tried_numbers(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Each column of codes with each column of numbers, and that number's place and approximate mean."""
+        """Pairs of a column of codes and a column of numbers; for each the number's column in X and rough mean."""
         fits: dict[tuple[str, str], tuple[int, float]] = {}
         numbers, start, held = [], 0, 0
         for rule in self.dataset.encoding.rules:
@@ -219,7 +220,7 @@ class CategoryFit:
 
     @property
     def sums_of_folds(self) -> list[CategorySum]:
-        """Weights and targets of each fold."""
+        """The sums of weights, of targets and of their squares in each fold."""
         sums = [CategorySum("weight", None, 0, 1)]
         for t in range(self.n_targets):
             sums += [CategorySum(f"target {t} power {k}", None, 0, 1, target=t, target_power=k) for k in (1, 2)]
@@ -227,7 +228,7 @@ class CategoryFit:
 
     @cached_property
     def own_sums(self) -> list[CategorySum]:
-        """Weights and targets by value and fold of all columns of codes, and of each fold."""
+        """The sums for target means: `sums_of_folds`, and weights and targets of each column by value and fold."""
         return self.sums_of_folds + [
             each for key in (*self.codes.values(), *self.added.values()) for each in self._sums_of(key)
         ]
@@ -239,7 +240,7 @@ class CategoryFit:
         for (name, _), (place, shift) in self.tried_numbers.items():
             key = self.codes[name]
             sums.append(CategorySum(f"number {place} of {key}", key, 0, key.size, power=1, number=place, shift=shift))
-        # the moments of a number itself, once, whatever categories it is tried with
+        # the moments of a number itself, which all categories that it is tried with share
         for place, shift in dict.fromkeys(self.tried_numbers.values()):
             of_number = CategorySum("", None, 0, 1, number=place, shift=shift)
             sums += [replace(of_number, name=f"number {place} power {power}", power=power) for power in (1, 2)]
@@ -258,10 +259,10 @@ class CategoryFit:
         ]
 
     def records(self, sums: list[CategorySum]) -> list[BlockSum]:
-        """The sums in one pass, or in several of bounded size.
+        """One record for each pass that computes the sums; the sums of a pass are bounded in bytes.
 
-        A pass holds the sums of several blocks at a time, so that the sums of columns with a million values are formed
-        one after the other, and in parts where little memory is allowed. No bit depends on the parts.
+        A pass holds the sums of several blocks at the same time. Sums that exceed the bound, such as those of a column
+        with a million values, are cut into ranges of codes, one pass each. The cuts change no bit of the results.
         """
         a_code = 8 * self.folds.count
         most = max(min(_MOST_BYTES, self.allowed // _SHARE_OF_A_PASS) // a_code, 1)
@@ -289,13 +290,13 @@ class CategoryFit:
 
     @cached_property
     def keys(self) -> list[CategoryKey]:
-        """Columns of codes and all crosses that may be tried, triples of pairs that do not gain among them."""
+        """All columns and crosses whose sums a fit may need; an upper bound, with triples of all pairs."""
         triples = self.tried_triples(self.tried_crosses)
         return [*self.codes.values(), *self.added.values(), *self.tried_crosses.values(), *triples.values()]
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of all sums and tables by fold, if all crosses and numbers within the bounds were kept."""
+        """An upper bound of the bytes of all sums and tables by fold: that of keeping all crosses and numbers tried."""
         a_code = self.folds.count * (8 * len(self.outputs) + self.dataset.source.dtype.itemsize * len(self.outputs))
         numbers = sum(8 * self.folds.count * self.codes[name].size for name, _ in self.tried_numbers)
         return sum(key.size for key in self.keys) * a_code + 2 * numbers
@@ -310,9 +311,9 @@ class CategoryFit:
         return RowsInFile if self.in_files else rows_in_memory
 
     def planned(self) -> tuple[Dataset, list[BlockSum], dict[str, int], int]:
-        """See `planned_categories`; with the most crosses and centred numbers that a fit may keep."""
+        """See `planned_categories`; with as many crosses and centred numbers as a fit may keep."""
         triples = self.tried_triples(self.tried_crosses)
-        # triples may be large: the largest of them
+        # the last triples are the largest
         crosses = (*tuple(self.tried_crosses)[:_MOST_KEPT], *tuple(triples)[-_MOST_KEPT:])
         centred = tuple(self.tried_numbers)[:_MOST_KEPT]
         encoding, width = self.dataset.encoding, len(self.outputs)
@@ -331,9 +332,9 @@ class CategoryFit:
             centred,
             crosses,
         )
-        # the tables for new rows are a part of the model; gains are computed for a range of values at a time
+        # the tables for new rows, which become part of the model, and the working arrays of one range of values
         largest = min(max(key.size for key in self.keys), _MOST_VALUES)
-        held = sum(8 * table.size for table in fitted.tables) + _WORKED_ON * 8 * self.folds.count * largest * width
+        held = sum(8 * table.size for table in fitted.tables) + _WORKING_ARRAYS * 8 * self.folds.count * largest * width
         held += 0 if self.in_files else self.bytes
         of_triples = [each for key in triples.values() for each in self._sums_of(key)]
         records = [record for sums in (self.own_sums, self.tried_sums, of_triples) for record in self.records(sums)]
@@ -367,7 +368,7 @@ class CategoryFit:
         return _with_encoding(self.dataset, encoding, tuple(tables), self.folds)
 
     def _sum(self, sums: list[CategorySum]) -> None:
-        """Run the passes for sums, and keep each as rows (V, F)."""
+        """Run the passes that compute `sums`, and store each as a matrix (V, F) of values by folds."""
         for each in sums:
             self._sums[each.name] = self._make((each.width, self.folds.count), np.dtype(np.float64))
         for record in self.records(sums):
@@ -379,7 +380,7 @@ class CategoryFit:
                 self._sums[each.name].write(each.first, found[each.name].T)
 
     def _read(self, name: str, first: int = 0, last: int = 1) -> np.ndarray:
-        """A sum, (F, last - first)."""
+        """The stored sum of that name for the codes `first` to `last` - 1: (F, last - first)."""
         return np.ascontiguousarray(self._sums[name].read(first, last).T)
 
     def _cells(self, key: CategoryKey, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -390,17 +391,17 @@ class CategoryFit:
 
     @property
     def _at_once(self) -> int:
-        """Codes of one range; it follows from the targets alone, since the last bits of sums depend on it."""
+        """The number of codes in one range. It depends on the number of targets alone, so that sums have equal bits."""
         return max((1 << 17) // len(self.outputs), 1)
 
     def _ranges(self, key: CategoryKey) -> Iterator[tuple[int, int]]:
-        """The codes of a key in ranges."""
+        """Ranges (first, last) that cover the codes of a key."""
         for first in range(0, key.size, self._at_once):
             yield first, min(first + self._at_once, key.size)
 
     @cached_property
     def totals(self) -> FoldTotals:
-        """The targets of each fold."""
+        """The sums of weights, targets and squares in each fold, from the stored sums."""
         T = range(self.n_targets)
         sums = [np.array([self._read(f"target {t} power {power}")[:, 0] for t in T]) for power in (1, 2)]
         targets, squares = (each.reshape(self.n_targets, self.folds.count) for each in sums)
@@ -414,7 +415,7 @@ class CategoryFit:
         return replace(self.totals, targets=sums[None], squares=squares[None])
 
     def _priors(self, key: CategoryKey) -> np.ndarray:
-        """The prior weight of each target, (T,)."""
+        """The prior weight of the means of a key with the least held-out loss, for each target: (T,)."""
         losses = [
             prior_losses(*self._cells(key, first, last), self.totals, first=first) for first, last in self._ranges(key)
         ]
@@ -427,12 +428,17 @@ class CategoryFit:
     def _gaining_crosses(
         self, tried: dict[tuple[str, ...], CategoryKey], priors: dict[CategoryKey, np.ndarray]
     ) -> dict[tuple[str, ...], CategoryKey]:
-        """The crosses that gain most on held-out rows, whose priors join the others; sums of others are forgotten."""
+        """The crosses that gain most on held-out rows.
+
+        Their priors are added to `priors`, and the sums of the other crosses are deleted.
+        """
         gains, of_crosses = {}, {}
         for names, key in tried.items():
             of_crosses[key] = self._priors(key)
-            beside = self._deviations(CategoryKey(key.parts[:-1]), priors[CategoryKey(key.parts[:-1])])
-            gains[names] = clear_mean_gain(self._gains(key, of_crosses[key], beside, self._last_column(key, priors)))
+            without_last = self._deviations(CategoryKey(key.parts[:-1]), priors[CategoryKey(key.parts[:-1])])
+            gains[names] = clear_mean_gain(
+                self._gains(key, of_crosses[key], without_last, self._last_column(key, priors))
+            )
         kept = {names: tried[names] for names in _largest(gains)}
         priors |= {key: of_crosses[key] for key in kept.values()}
         for key in tried.values():
@@ -458,21 +464,24 @@ class CategoryFit:
         N, S = np.insert(N, 0, 0.0, axis=1), np.insert(S, 0, 0.0, axis=2)
         return fold_deviations(N, S, self.totals, np.ones(self.n_targets), first=0)
 
-    def _gains(self, key: CategoryKey, prior: np.ndarray, beside: np.ndarray, last: np.ndarray) -> list[np.ndarray]:
-        """Held-out gains of a cross, an array for each target, over two parts of it and their deviations (F, T, V + 1).
+    def _gains(
+        self, key: CategoryKey, prior: np.ndarray, without_last: np.ndarray, last: np.ndarray
+    ) -> list[np.ndarray]:
+        """Held-out gains of a cross over its two parts, one array (n_folds,) for each target.
 
-        `beside` is the cross without its last column, `last` that column.
+        The parts are the cross without its last column and the last column alone; `without_last` and `last` are their
+        deviations, (F, T, V + 1) each.
         """
         T, F, n_last = self.n_targets, self.folds.count, last.shape[2] - 1
         moments, answers = np.zeros((T, F, 4, 4)), np.zeros((T, F, 4))
         for first, end in self._ranges(key):
             weight, targets = self._cells(key, first, end)
             crossed = fold_deviations(weight, targets, self.totals, prior, first=first)
-            # rows without one of the values do not count
+            # code 0, of rows in which a value is missing, is left out
             cells = np.arange(max(first, 1), end)
             inside, own = cells - first, divmod(cells - 1, n_last)
             for t in range(T):
-                columns = [beside[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]]
+                columns = [without_last[:, t, 1 + own[0]], last[:, t, 1 + own[1]], crossed[:, t, inside]]
                 of_range = cross_moments(weight[:, inside], targets[t][:, inside], columns)
                 moments[t], answers[t] = moments[t] + of_range[0], answers[t] + of_range[1]
         each: list[np.ndarray] = []
@@ -482,7 +491,7 @@ class CategoryFit:
         return each
 
     def _gaining_numbers(self, priors: dict[CategoryKey, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
-        """The columns of codes and of numbers whose centred numbers gain most on held-out rows, with their priors."""
+        """The pairs (column of codes, column of numbers) that gain most on held-out rows, with their priors."""
         gains, of_means = {}, {}
         for (name, number), (place, _) in self.tried_numbers.items():
             key, totals = self.codes[name], self._totals_of(place)
@@ -511,7 +520,7 @@ class CategoryFit:
         table: Rows,
         new: np.ndarray,
     ) -> None:
-        """Write the numbers of a key for rows of each fold, and those for new rows."""
+        """Write the numbers of a key for rows of each fold into `table`, and those for new rows into `new`."""
         for first, last in self._ranges(key):
             weight, targets = self._cells(key, first, last)
             of_folds = [fold_numbers(weight, targets, self.totals, prior, first=first)]
@@ -528,18 +537,18 @@ class CategoryFit:
 
 
 def _largest(gains: dict[Names, float]) -> list[Names]:
-    """The crosses, or pairs, with the largest gains, of those with any, in the order in which they were tried."""
+    """The at most `_MOST_KEPT` entries with the largest positive gains, in the order of `gains`."""
     best = sorted((pair for pair in gains if gains[pair] > 0), key=lambda pair: -gains[pair])[:_MOST_KEPT]
     return [pair for pair in gains if pair in best]
 
 
 def rows_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
-    """A dataset with its codes replaced by the numbers that a fit has learned; one without codes as it is.
+    """The dataset with its codes replaced by the numbers that a fit has learned; without codes the dataset itself.
 
     Raises
     ------
     ValueError
-        They hold codes, and those of fit had none, or a column of codes is missing.
+        If these rows hold codes and those of fit had none, or if a column of codes is missing.
     """
     dataset = texts_like_fit(encoding, dataset)
     is_made = isinstance(encoding, FittedEncoding) and bool(encoding.made)
@@ -561,7 +570,7 @@ WHY_NO_UPDATE = (
 
 
 def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
-    """Raise ValueError where columns hold codes of categories, and what is `asking` has no fit that makes numbers."""
+    """Raise ValueError if columns hold codes or free text, for which the caller, named `asking`, learns no numbers."""
     if dataset.schema.has_codes:
         names = [rule.name for rule in dataset.encoding.rules if rule.kind in ("code", "text")]
         raise ValueError(
@@ -573,7 +582,7 @@ def refuse_codes(dataset: Dataset, asking: str, remedy: str) -> None:
 def _with_encoding(
     dataset: Dataset, encoding: FittedEncoding, tables: tuple[Rows, ...], folds: CategoryFolds | None
 ) -> Dataset:
-    """The dataset with numbers in place of codes: rows of a fit by their folds, others by the first."""
+    """The dataset with numbers in place of codes; rows of a fit use the table of their fold, other rows the first."""
     # Codes are at the places of the dataset's own encoding, which may list other values than the encoding of the fit.
     places = code_places(dataset.encoding, len(encoding.outputs), encoding.made)
     rules = named_rules(dataset.encoding, encoding.outputs, encoding.made)

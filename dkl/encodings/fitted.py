@@ -1,4 +1,4 @@
-"""FittedEncoding: how raw table columns become numbers after a fit, with the target means that it has learned."""
+"""FittedEncoding: turns raw table columns into numbers after a fit, with the target means that the fit has learned."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from dkl.encodings.row_matrices import Rows, RowsInMemory
 
 @dataclass(frozen=True)
 class CodePlaces:
-    """Where columns of codes are, which get replaced by their numbers, numbers centred by them, and numbers of crosses.
+    """The places of the columns of codes in X, and of the numbers that replace them or are added.
 
-    Numbers of other categories, and of crosses that start with them, come behind the columns that they have.
+    Numbers of a key follow the columns of its first part; those of codes replace them.
 
     Parameters
     ----------
     keys : tuple of CategoryKey
-        The columns of codes in their order, then other columns, then the crosses.
+        The columns of codes in their order, then numbers treated as categories, then the crosses.
     n_columns : int
-        Of X.
+        The number of columns of X.
     width : int
-        Numbers of each key.
+        The number of means and counts of each key.
     centred : tuple of (int, int)
-        Columns of codes, by their place among the keys, and columns of X whose numbers become those less the mean of
-        the row's category.
+        Pairs of a column of codes, as a position in `keys`, and a column of X: a further column is that column of X
+        minus its mean in the row's category.
     """
 
     keys: tuple[CategoryKey, ...]
@@ -49,7 +49,7 @@ class CodePlaces:
 
     @property
     def n_made(self) -> int:
-        """Columns afterwards."""
+        """The number of columns after the replacement."""
         return len(self.source)
 
     @cached_property
@@ -59,7 +59,7 @@ class CodePlaces:
 
     @cached_property
     def _order(self) -> list[tuple[int, slice, int]]:
-        """The numbers that are made, in the order of their columns: of which key, which of them, behind what."""
+        """(position, its numbers, the column of X that they follow) for each key, in the order of new columns."""
         order = []
         for k, key in enumerate(self.keys):
             first = key.parts[0]
@@ -69,7 +69,7 @@ class CodePlaces:
 
     @cached_property
     def source(self) -> np.ndarray:
-        """For each column afterwards: its place where those that stay come first and the made ones follow."""
+        """For each column of the result its position in [kept columns of X, new numbers]: (n_made,) int."""
         place: list[int] = []
         n_kept, n_made, order = 0, 0, list(self._order)
         for column in range(self.n_columns):
@@ -83,7 +83,7 @@ class CodePlaces:
         return np.array(place)
 
     def centred_by(self, key: int) -> list[int]:
-        """The columns of X that are centred by one column of codes."""
+        """The columns of X that are centred by the column of codes at position `key`."""
         return [column for by, column in self.centred if by == key]
 
     def with_numbers(self, X: Any, tables: Sequence[Rows], fold: np.ndarray | None) -> Any:
@@ -92,14 +92,15 @@ class CodePlaces:
         Parameters
         ----------
         tables : sequence of Rows
-            One a key: the numbers of code c in fold f are row f V + c; those of centred columns are means.
+            One for each key: the numbers of code c in fold f are row f V + c. Those of centred columns are the means
+            that are subtracted.
         fold : ndarray of shape (n,) or None
             None takes the first fold of each table.
         """
         numbers = []
         for k, (key, table) in enumerate(zip(self.keys, tables, strict=True)):
             codes = key.codes(X)
-            # rows are float32 or float64, and so are the numbers that they get
+            # in the dtype of X, float32 or float64
             of_key = table.take(codes if fold is None else fold * key.size + codes).astype(X.dtype)
             for place, column in enumerate(self.centred_by(k), self.width):
                 of_key[:, place] = dense_columns(X, column, column + 1)[:, 0] - of_key[:, place]
@@ -114,25 +115,27 @@ class CodePlaces:
 
 @dataclass(frozen=True, eq=False)
 class FittedEncoding:
-    """A table encoding whose columns of codes have become numbers; it is used as a `TableEncoding` is.
+    """A table encoding with the numbers that replace its codes; it has the interface of `TableEncoding`.
 
     Parameters
     ----------
     table : TableEncoding
-        Turns raw columns into the columns of the dataset that was fitted on, codes among them.
+        Turns raw columns into the columns of the dataset of the fit, codes included.
     outputs : tuple of str
-        Names of the numbers learned for each value: T means, and the count.
+        Names of the numbers learned for each value: T means, and the logarithm of the count.
     tables : tuple of ndarray of shape (V + 1, T + 1 + centred numbers), float64
-        One a column of codes, then one a number that is taken for a category too, then one a cross: the numbers of each
-        code for new rows, those of an unknown value first.
+        The numbers of each code for new rows; row 0 is for missing and unknown values. First one table for each column
+        of codes, then one for each name in `taken`, then one for each cross.
     priors : tuple of ndarray of shape (T + centred numbers,)
-        For each table the number of rows that the overall mean counts as in the mean of a value; empty in older models.
+        For each table the prior weight: how many rows the overall mean counts as in the mean of a value. Empty in
+        models of older versions.
     centred : tuple of (str, str)
-        Columns of codes, and encoded columns of numbers that become those less their mean in the row's category too.
+        Pairs of a column of codes and an encoded column of numbers: a further column is the number minus its mean in
+        the row's category.
     crosses : tuple of tuples of str
-        Columns of categories whose pairs, or triples, of values have a table.
+        Pairs or triples of columns of categories whose combinations of values have a table.
     numbers : tuple of WholeNumbers
-        Columns of numbers whose values are taken for categories, by themselves or in crosses.
+        Columns of numbers whose values are treated as categories, by themselves or in crosses.
     taken : tuple of str
         The names of the `numbers` that have a table of their own.
     """
@@ -157,7 +160,7 @@ class FittedEncoding:
 
     @property
     def made(self) -> Made:
-        """The crosses and centred numbers that the fit added to the numbers of the codes."""
+        """The crosses, centred numbers and numbers treated as categories that the fit added to the numbers of codes."""
         return Made(self.centred, self.crosses, self.numbers, self.taken)
 
     @cached_property
@@ -178,7 +181,7 @@ class FittedEncoding:
 
     @property
     def array_dtype(self) -> str:
-        """Empty: categories come from tables, never from arrays."""
+        """The `array_dtype` of the table encoding."""
         return self.table.array_dtype
 
     @property
@@ -203,7 +206,7 @@ class FittedEncoding:
 
     @property
     def has_codes(self) -> bool:
-        """No column holds codes any more."""
+        """False: the result has numbers in place of codes."""
         return False
 
     @cached_property
@@ -213,7 +216,7 @@ class FittedEncoding:
 
     @cached_property
     def places(self) -> CodePlaces:
-        """Where the columns of codes are."""
+        """The places of the codes in the encoded rows, and of the numbers that replace them."""
         return code_places(self.table, len(self.outputs), self.made)
 
     def transform(
@@ -230,16 +233,16 @@ class FittedEncoding:
 
     @cached_property
     def stacked(self) -> tuple[RowsInMemory, ...]:
-        """The tables with one fold each, as rows that were not fitted on use them."""
+        """The tables for new rows, with one fold each."""
         return tuple(RowsInMemory(table) for table in self.tables)
 
     def tables_for(self, other: TableEncoding) -> tuple[RowsInMemory, ...]:
-        """The tables by the codes of another dataset, (V' + 1, ...) each: its values are found by their names.
+        """The tables for the codes of another encoding, (V' + 1, ...) each: values are matched by their names.
 
         Raises
         ------
         ValueError
-            A column of codes is none there.
+            If a column of codes holds no codes in the other encoding.
         """
         ours = {rule.name: rule for rule in self.table.rules}
         theirs = {rule.name: rule for rule in other.rules}
@@ -254,14 +257,14 @@ class FittedEncoding:
             if all(theirs[name].categories == ours[name].categories for name in names):
                 made.append(RowsInMemory(table))
                 continue
-            # our code of each value of theirs, then of each pair of values, and so on; code 0 is a missing value
+            # our code of each of their values, then of each of their pairs, then triples; code 0 is a missing value
             rows = np.zeros(1, np.int64)
             for place, name in enumerate(names):
-                known: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
-                own = np.array([0, *(known.get(text, 0) for text in theirs[name].categories)])
-                size = counts.get(name, len(known))
+                codes: Mapping[str, int] = {text: 1 + code for code, text in enumerate(ours[name].categories)}
+                own = np.array([0, *(codes.get(text, 0) for text in theirs[name].categories)])
+                size = counts.get(name, len(codes))
                 if name in counts:
-                    # whole numbers are what they are in any rows
+                    # the values of numbers are listed in our encoding alone, so that their codes agree
                     own = np.arange(size + 1)
                 if place == 0:
                     rows = own
@@ -273,33 +276,33 @@ class FittedEncoding:
         return tuple(made)
 
     def describe(self) -> str:
-        """The rules of the table, and what became of codes."""
-        return f"{self.table.describe()}\n{self.told}: {self.n_columns} columns"
+        """The rules of the table, and a line on the numbers that replace codes."""
+        return f"{self.table.describe()}\n{self.summary}: {self.n_columns} columns"
 
     @property
-    def told(self) -> str:
-        """A sentence on what replaced the columns of codes."""
+    def summary(self) -> str:
+        """A sentence on the numbers that replace codes: their names, priors, crosses and centred numbers."""
         means = ", ".join(repr(name) for name in self.outputs)
         crosses = [" x ".join(cross) for cross in self.crosses]
-        # first the priors of target means, then the priors of centred numbers
+        # the priors of target means come first, those of centred numbers are not shown
         shown = [
             f"{' x '.join(names)} {_spoken(prior[: len(self.outputs) - 1])}"
             for names, prior in zip(self.tabled, self.priors, strict=False)
         ]
         parts = [f"of {'codes' if self.table.has_codes else 'categories'} the fit made {means}"]
         if shown and len(self.outputs) > 1:
-            parts.append(f"the mean of all rows counts as so many rows: {', '.join(shown)}")
+            parts.append(f"weight of the overall mean in the mean of a value, in rows: {', '.join(shown)}")
         if crosses:
             parts.append(f"crosses that gain on held-out rows: {', '.join(crosses)}")
         if self.centred:
             less = [f"{number} by {name}" for name, number in self.centred]
-            parts.append(f"numbers less their mean in a category, which gain: {', '.join(less)}")
+            parts.append(f"numbers minus their mean in a category, which gain: {', '.join(less)}")
         return "; ".join(parts)
 
 
 def category_reasons(encoding: object) -> tuple[str, ...]:
-    """A sentence on what replaced codes, for the reasons of a machine; nothing where no column holds codes."""
-    return (f"Categories: {encoding.told}.",) if isinstance(encoding, FittedEncoding) else ()
+    """`FittedEncoding.summary` as one of the reasons of a machine; empty for other encodings."""
+    return (f"Categories: {encoding.summary}.",) if isinstance(encoding, FittedEncoding) else ()
 
 
 def _spoken(priors: np.ndarray) -> str:
@@ -310,7 +313,7 @@ def _spoken(priors: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """Crosses and centred numbers that a fit adds to the numbers of codes; parameters as in `FittedEncoding`."""
+    """The columns that a fit adds to the numbers of codes; parameters as in `FittedEncoding`."""
 
     centred: tuple[tuple[str, str], ...] = ()
     crosses: tuple[tuple[str, ...], ...] = ()
@@ -322,7 +325,7 @@ class Made:
 
 
 def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -> tuple[ColumnRule, ...]:
-    """The rules of a table encoding, with names for the columns that codes become, and for those that are added."""
+    """The rules of a table encoding, with names for the columns that replace codes and for those that are added."""
 
     def names(rule: ColumnRule) -> tuple[str, ...]:
         own = [f"{rule.name}: {name}" for name in outputs if rule.kind == "code" or rule.name in made.taken]
@@ -334,12 +337,12 @@ def named_rules(encoding: TableEncoding, outputs: tuple[str, ...], made: Made) -
 
 
 def code_places(encoding: TableEncoding, width: int, made: Made) -> CodePlaces:
-    """Where the columns of categories of a table encoding are, each of which becomes `width` columns and more.
+    """The places of the codes, added numbers and crosses of a table encoding; each gets `width` columns and more.
 
     Raises
     ------
     ValueError
-        A column of a cross, or one to be centred, is not there.
+        If a column of a cross, or a column to be centred, is missing.
     """
     parts, columns = category_parts(encoding, made.numbers), encoding.column_names
     missing = [name for cross in (*made.crosses, made.taken) for name in cross if name not in parts]

@@ -1,8 +1,8 @@
-"""Held-out gains of crosses of categories, and of numbers less the mean of their category, over what they are made of.
+"""Held-out gains of crosses over their single columns, and of numbers minus their category's mean over the numbers.
 
-Both are judged by held-out squared errors of least squares on few columns, which follow from sums by category and fold:
-a model is fitted to the rows of some folds and judged on another fold. The columns of a row are constant in its
-category and fold, except the number itself, so that all moments are sums over categories.
+A gain is the share by which a further column lowers the held-out squared error of least squares on few columns. Models
+are fitted to the rows of some folds and judged on another fold. All columns but the number itself are constant in each
+category and fold, so that all moments follow from sums by category and fold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dkl.encodings.target_means import FoldTotals
 from dkl.linear.judge import is_clear
 
 LEAST_GAIN, _ERRORS = 1e-3, 2.0
-"""A mean gain over folds is clear if it exceeds this share of the squared error by this number of standard errors."""
+"""A mean gain over folds is clear if it is _ERRORS standard errors above LEAST_GAIN, a share of the squared error."""
 
 
 def clear_gain(gains: np.ndarray) -> float:
@@ -24,14 +24,14 @@ def clear_gain(gains: np.ndarray) -> float:
 
 
 def clear_mean_gain(per_target: Sequence[np.ndarray]) -> float:
-    """`clear_gain` of the mean over targets, without targets that some folds have no rows of."""
+    """`clear_gain` of the mean over targets; a target with gains for fewer folds than others is left out."""
     most = max((len(gains) for gains in per_target), default=0)
     whole = [gains for gains in per_target if len(gains) == most]
     return clear_gain(np.mean(whole, axis=0)) if whole else 0.0
 
 
 def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """The share by which the last column lowers the squared error on each fold, for models of other folds: (F - 1,).
+    """The share by which the last column lowers each fold's squared error, in models of other folds: (F - 1,).
 
     Parameters
     ----------
@@ -42,12 +42,13 @@ def held_out_gains(moments: np.ndarray, answers: np.ndarray, squares: np.ndarray
     squares : ndarray of shape (F,)
         sum w y^2.
     totals : FoldTotals
-        Defines the folds that models for a fold are fitted to; a fold without any is left out of the result.
+        Says which folds the model for each fold is fitted to; a fold without any is left out of the result.
     """
-    folds = [fold for fold in range(1, len(moments)) if totals.others(fold) and squares[fold] > 0]
-    if not folds:
+    folds = np.flatnonzero(totals.are_others.any(axis=1) & (squares > 0.0))
+    folds = folds[folds > 0]
+    if not len(folds):
         return np.zeros(0)
-    A, b = (np.stack([sums[totals.others(fold)].sum(axis=0) for fold in folds]) for sums in (moments, answers))
+    A, b = (np.tensordot(totals.are_others[folds], sums, axes=1) for sums in (moments, answers))
     # columns of unit length, so that what counts as singular does not depend on units
     length = np.sqrt(np.maximum(np.einsum("fii->fi", A), np.finfo(np.float64).tiny))
     errors = []

@@ -1,4 +1,4 @@
-"""CategoryKey: the code of a row by the values of one column of categories, or of several together."""
+"""CategoryKey: the code of each row for the values of one column of categories, or for a cross of up to three."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class CategoryPart:
     Parameters
     ----------
     start : int
-        Its first column.
+        The first of its columns in X.
     n_values : int
     is_code : bool
-        One column of codes, 0 for no known value; else `n_values` one-hot columns, or numbers.
+        True for one column of codes, where 0 is a missing or unknown value; False for `n_values` one-hot columns or one
+        column of numbers.
     values : tuple of int
-        The known values, ascending, of a column of numbers treated as categories; else empty.
+        The values, ascending, of a column of numbers that are treated as categories; else empty.
     last : int or None
-        The last column of the raw column, its flag of missing values included, after which numbers are added to X.
+        The last of its columns in X, including a flag of missing values; new numbers follow this column.
     """
 
     start: int
@@ -40,7 +41,7 @@ class CategoryPart:
     last: int | None = None
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """The place of each row's value, from 1; 0 where it is missing or unknown: (n,) int64."""
+        """The code of each row's value, from 1; 0 where it is missing or unknown: (n,) int64."""
         width = 1 if self.is_code or self.values else self.n_values
         values = dense_columns(X, self.start, self.start + width)
         if self.values:
@@ -70,11 +71,11 @@ class CategoryKey:
 
     @property
     def size(self) -> int:
-        """One more than the number of values, pairs or triples: code 0 is for rows without one."""
+        """The number of codes: one for each value, pair or triple, and code 0 for rows in which a value is missing."""
         return 1 + prod(part.n_values for part in self.parts)
 
     def codes(self, X: np.ndarray | sparse.csr_array) -> np.ndarray:
-        """The codes of rows, (n,) int64: a pair (a, b) of values, from 1, is 1 + (a - 1) B + b - 1; so are triples."""
+        """The codes of rows, (n,) int64. A pair (a, b) >= 1 has the code 1 + (a - 1) B + b - 1; triples continue so."""
         code, *others = (part.codes(X) for part in self.parts)
         for part, other in zip(self.parts[1:], others, strict=True):
             code = np.where((code > 0) & (other > 0), 1 + (code - 1) * part.n_values + other - 1, 0)
@@ -82,16 +83,13 @@ class CategoryKey:
 
 
 def dense_columns(X: np.ndarray | sparse.csr_array, first: int, last: int) -> np.ndarray:
-    """Columns `first` to `last` of rows, without the last, dense."""
+    """Columns `first` to `last` - 1 of X as a dense array."""
     part: Any = X[:, first:last]
     return np.asarray(part.toarray() if sparse.issparse(part) else part)
 
 
 def category_parts(encoding: TableEncoding, numbers: Sequence[WholeNumbers] = ()) -> dict[str, CategoryPart]:
-    """The columns of categories of a table, by name, with their encoded columns: codes, one-hot columns, and `numbers`.
-
-    `numbers` are columns of whole numbers that are treated as categories.
-    """
+    """The columns of categories of a table, by name: codes, one-hot columns, and the whole numbers in `numbers`."""
     parts, start = {}, 0
     whole = dict(numbers)
     for rule in encoding.rules:

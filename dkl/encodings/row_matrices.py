@@ -12,7 +12,7 @@ import dask
 import numpy as np
 
 AT_ONCE = 1 << 16
-"""Rows that are in memory at once, of a matrix in a file."""
+"""The most rows of a matrix in a file that are read into memory at once."""
 
 
 class Rows(Protocol):
@@ -28,10 +28,10 @@ class Rows(Protocol):
         """Set the rows from `first` on."""
 
     def read(self, first: int, last: int) -> np.ndarray:
-        """Rows `first` to `last`, without the last."""
+        """Rows `first` to `last` - 1."""
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        """The rows at the places (m,), in their order: (m, k)."""
+        """The rows at the positions `places` (m,), in that order: (m, k)."""
 
 
 class RowsInMemory:
@@ -59,7 +59,7 @@ class RowsInMemory:
 
 
 class RowsInFile:
-    """A matrix in a file of Dask's `temporary_directory`; see `Rows`. The file goes with the object that made it.
+    """A matrix in a file of Dask's `temporary_directory`; see `Rows`. The file is deleted with the object.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class RowsInFile:
         number, self.path = tempfile.mkstemp(prefix="dkl-categories-", dir=dask.config.get("temporary_directory", None))
         weakref.finalize(self, _remove, self.path, os.getpid())
         with os.fdopen(number, "wb") as file:
-            # zeros that take no place until they are written
+            # a sparse file: zeros, which take no disk space until rows are written
             file.truncate(self.row_bytes * shape[0])
 
     @property
@@ -105,7 +105,7 @@ class RowsInFile:
         return rows.reshape(-1, self.shape[1])
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        taken = np.empty((len(places), self.shape[1]), self.dtype)
+        rows = np.empty((len(places), self.shape[1]), self.dtype)
         order = np.argsort(places, kind="stable")
         ordered = places[order]
         start = 0
@@ -114,20 +114,20 @@ class RowsInFile:
             last = min(first + AT_ONCE, self.shape[0])
             stop = int(np.searchsorted(ordered, last))
             of_file = self.read(first, int(ordered[stop - 1]) + 1)
-            taken[order[start:stop]] = of_file[ordered[start:stop] - first]
+            rows[order[start:stop]] = of_file[ordered[start:stop] - first]
             start = stop
-        return taken
+        return rows
 
 
 MakesRows = Callable[[tuple[int, int], np.dtype], Rows]
 
 
 def rows_in_memory(shape: tuple[int, int], dtype: np.dtype) -> RowsInMemory:
-    """Zeros in memory."""
+    """A matrix of zeros in memory."""
     return RowsInMemory(np.zeros(shape, dtype))
 
 
 def _remove(path: str, process: int) -> None:
-    """Remove a file that may be gone already, with its folder; a fork of the process that made it leaves it there."""
+    """Remove a file if it still exists; only in the process that created it, not in a fork of it."""
     if os.getpid() == process and os.path.exists(path):
         os.unlink(path)

@@ -1,4 +1,4 @@
-"""The step of a view that replaces columns by learned numbers, by the fold of each row."""
+"""The step of a view that replaces columns of codes or texts by the numbers learned for the fold of each row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.protocols.block import Block
 
 
 class Places(Protocol):
-    """The columns of X whose codes or texts a fit replaces, and the numbers that replace them."""
+    """The places of columns of codes or texts in X, and the replacement of these columns by learned numbers."""
 
     @property
     def n_columns(self) -> int:
@@ -26,24 +26,24 @@ class Places(Protocol):
 
     @property
     def n_made(self) -> int:
-        """Columns afterwards."""
+        """The number of columns after the replacement."""
         ...
 
     def with_numbers(self, X: Any, learned: Any, fold: np.ndarray | None) -> Any:
-        """Rows (n, d) with the numbers for their folds, (n, n_made), in their dtype; None is the first fold."""
+        """Rows (n, d) become (n, n_made), in the dtype of X, with the numbers of each row's fold (None: the first)."""
         ...
 
 
 class LearnedNumbers(Step, ColumnsMade):
-    """Learned numbers in place of columns: a row gets the numbers that were learned without its own fold.
+    """Learned numbers in place of columns: a row gets numbers that were learned from rows of other folds.
 
     Parameters
     ----------
     places : Places
     learned : tuple
-        As `places.with_numbers` takes it.
+        The argument `learned` of `places.with_numbers`.
     folds : CategoryFolds or None
-        None for rows that nothing was learned from, which have one fold.
+        None for rows from which nothing was learned; these have one fold.
     """
 
     def __init__(self, places: Places, learned: tuple[Any, ...], folds: CategoryFolds | None) -> None:
@@ -55,7 +55,7 @@ class LearnedNumbers(Step, ColumnsMade):
         return made
 
     def most_folds(self, before: RowSource) -> int | None:
-        """1, since one share of rows is kept out of all learned numbers, and penalties are judged on it alone."""
+        """1 in a fit: only one share of the rows is kept out of all learned numbers, so that no other can judge."""
         return before.most_folds if self.folds is None else 1
 
     def n_columns(self, before: RowSource) -> int:
@@ -63,11 +63,11 @@ class LearnedNumbers(Step, ColumnsMade):
 
     def block_nbytes(self, before: RowSource) -> int:
         added = int(before.block_rows.max(initial=0)) * (self.places.n_made - self.places.n_columns)
-        # an entry of a sparse row has its value and its column
+        # a stored entry of a sparse row takes its value and a column number of 4 bytes
         return max(before.block_nbytes + added * (before.dtype.itemsize + 4 * before.is_sparse), 0)
 
     def read_nbytes(self, before: RowSource) -> int:
-        """Bytes of the block with its columns of codes or texts, and of the rows during their assembly."""
+        """Peak bytes while a block is read: the block of `before`, and the new rows while they are assembled."""
         return before.read_nbytes + before.block_nbytes + self.block_nbytes(before)
 
 

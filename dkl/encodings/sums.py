@@ -1,4 +1,4 @@
-"""Block functions for numbers of categories and scores of free text: sums by fold."""
+"""Block functions that sum, by fold, the weights and targets of categories and the products of text directions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
 TEXT_ROWS = 1 << 13
-"""Rows whose directions of a text are converted to double precision at once: 8 MiB at 1 KiB a row."""
+"""Rows of a text's directions that are converted to double precision at once: 8 MiB at 128 directions."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class CategorySum:
     Parameters
     ----------
     name : str
-        Of the sum.
+        The name of the sum.
     key : CategoryKey or None
         The column or cross that groups rows; None groups them by fold alone.
     first, last : int
-        The codes that are summed: `first` and those after it, without `last`.
+        The range of codes: `first` to `last` - 1.
     target, target_power : int
-        Which of the T targets, and its power; 0 is no target.
+        The index of the target y, and its power; with power 0 the sum has no target.
     number, power, shift : int, int, float
-        Which column of X, and the power of its numbers less `shift`; 0 is no column.
+        x is column `number` of X minus `shift`, and `power` its power; with power 0 the sum has no column.
     """
 
     name: str
@@ -94,13 +94,13 @@ def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
 
 
 def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Products of the directions of each text with themselves and with the targets, by fold, with a leading 1.
+    """By fold, the moments of each text's directions z (with a leading 1): products with themselves and with targets.
 
     Parameters
     ----------
     block : Block
     operands : mapping
-        "places": for each text its first column and how many it has, K; "folds": ``folds(held_with)`` and
+        "places": for each text its first column and its number of columns, K; "folds": ``folds(held_with)`` and
         ``folds.count``, F; "n_classes": C or None.
 
     Returns

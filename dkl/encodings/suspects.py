@@ -1,10 +1,10 @@
 """A machine's search for further categories: numbers that are names (codes, years), and crosses of few values.
 
-A column of whole numbers is a suspect if it has many values, each in several rows, and is no counter of the rows.
-Names differ from quantities in that neighbouring values tell little about a value: the mean target of the value has to
-lower the held-out squared error of a model on the number itself and on the mean targets of its neighbours, near and
-far. A cross of two or three columns with few values has to lower the held-out squared error of its parts. Both follow
-from sums by value and fold; see `dkl.encodings.gains`.
+A column of whole numbers is a suspect if it has many values, each in several rows, and does not merely count the rows.
+A name differs from a quantity in that neighbouring values predict little about a value. A suspect is therefore treated
+as a category if the mean target of each value lowers the held-out squared error of a model that already has the number
+itself and the mean targets of neighbouring values. A cross of two or three columns with few values has to lower the
+held-out squared error of a model on its parts. Both follow from sums by value and fold; see `dkl.encodings.gains`.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from dkl.encodings.gains import clear_mean_gain, held_out_gains
 from dkl.encodings.keys import CategoryKey, WholeNumbers, category_parts, dense_columns
 from dkl.encodings.sums import CategorySum
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, fold_deviations
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.protocols.records import Record, RowSample
 
-# Rows below which nothing is searched for: a share of fewer could not judge the result.
+# The smallest number of rows that are searched: the held-out share of fewer rows is too small to judge the result.
 _FEWEST_ROWS = 4_000
-# Rows and bytes at most of the sample whose values are counted.
+# The most rows, and the most bytes, of the sample whose values are counted.
 _SAMPLE_ROWS, _SAMPLE_BYTES = 50_000, 32 * 2**20
 # A column of numbers is tried as a category if it has more than FEW and at most _MOST_VALUES values, with at least
 # _ROWS_A_VALUE rows for each on average.
 FEW, _ROWS_A_VALUE, _MOST_VALUES = 32, 2.0, 1 << 15
-# A column is taken for a counter or a time if more than this share of its steps from row to row have one direction.
-_RUN = 0.9
-# Share of the squared error by which the means of values have to beat the means of neighbouring values, and a cross the
-# means of its parts.
+# A column of consecutive numbers counts the rows, or is a time, if more than this share of its steps from row to row do
+# not fall, or do not rise.
+_MONOTONE = 0.9
+# The share of the squared error by which the means of single values, beyond those of neighbouring values, or the means
+# of a cross, beyond those of its parts, have to lower it.
 _LEAST_GAIN = 0.01
-# Rows for each combination of values of a cross at least, and bytes of the sums of all tried crosses at most.
+# The smallest mean number of rows for each combination of values of a cross, and the most bytes of sums of a trial.
 _ROWS_A_CELL, _TRIED_BYTES = 20, 32 * 2**20
-# Crosses that are tried at most, which takes a second, and the columns that they are made of at most: the columns with
-# the fewest values.
+# The most crosses that are tried (1,000 take a second), and the most columns in them, those with the fewest values.
 _MOST_TRIED, _MOST_CROSSED = 1_000, 200
-# Crosses that are kept at most, and the numbers that they become at most.
+# The most crosses that are kept, and the most columns that they may add together.
 _MOST_CROSSES, _MOST_NUMBERS = 8, 200
-# Arrays of one number for each code in memory while the gain of one key is computed: sums, columns and intermediates.
+# An upper bound of the number of arrays, of one number for each code and fold, in memory while one gain is computed.
 _COLUMNS_OF_GAINS = 64
-# Codes whose moments are summed at once.
+# The number of codes whose moments are summed at once.
 _AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True)
 class Found:
-    """Columns of numbers and crosses that were found worth treating as categories.
+    """The result of the search: numbers to be treated as categories, and crosses.
 
     Parameters
     ----------
@@ -73,15 +73,16 @@ class Found:
     suspected: tuple[str, ...] = ()
 
     def told(self, what: str, is_better: bool, before: float | None = None, after: float | None = None) -> str:
-        """A sentence on what was tried, what was decided, and which parameter pins it.
+        """A sentence for a machine's reasons: what was tried, what was decided, and which parameter pins it.
 
         Parameters
         ----------
         what : {"taken", "crosses"}
-            As of `Made`.
+            The field of `Made` that the sentence is about.
         is_better : bool
+            Whether a plain model with these categories is better on held-out rows.
         before, after : float or None
-            Scores on held-out rows without and with these categories; None where nothing was tried.
+            Scores on held-out rows without and with these categories; None where no model was fitted.
         """
         names = list(self.made.taken if what == "taken" else map(" x ".join, self.made.crosses))
         scores = "" if after is None else f" (score of plain models on held-out rows {after:.4f}, {before:.4f} without)"
@@ -109,7 +110,7 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
     seed : int
         Draws the sample.
     """
-    if not _are_looked_at(dataset):
+    if not _is_searched(dataset):
         return Found()
     suspects, few = whole_numbers(_sample(dataset, run, seed), dataset.encoding)
     parts = category_parts(dataset.encoding, [*suspects, *few])
@@ -126,35 +127,35 @@ def more_categories(dataset: Dataset, held_out: HeldOut, run: Run, seed: int) ->
 
 def planned_suspects(dataset: Dataset, seed: int) -> list[tuple[Sequence[Record], int]]:
     """The passes of `more_categories` and how often each runs at most; none for rows that are not searched."""
-    if not _are_looked_at(dataset):
+    if not _is_searched(dataset):
         return []
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     passes: list[tuple[Sequence[Record], int]] = [([_sampled(dataset, seed)], 1)]
     passes.append((trial.records(trial.sums_of_folds), 1))
-    # once for the trial, and once more in the fit that uses the gaining ones
+    # once in the search, and once more in the fit that uses the categories found
     for codes in _planned_codes(trial):
         passes.append((trial.records([CategorySum("any", None, 0, codes * len(trial.outputs))]), 2))
     return passes
 
 
 def suspect_memory(dataset: Dataset) -> dict[str, int]:
-    """Bytes that the driver holds at most outside these passes: sums, tables of the gaining ones, and intermediates.
+    """An upper bound of the bytes that the driver holds for the search: sums, tables, and intermediates of gains.
 
     Parameters
     ----------
     dataset : Dataset
     """
-    if not _are_looked_at(dataset):
+    if not _is_searched(dataset):
         return {}
     trial = NumberTrial(dataset, CategoryFolds(HeldOut(0.1)), False, 2**62, Run())
     codes, folds = _planned_codes(trial), trial.folds.count
-    # sums of the trial, and of the fit with its tables; and the intermediates of the largest key's gain
+    # three times the sums: those of the search, those of the fit, and its tables; then the largest key's intermediates
     sums = 3 * 8 * folds * len(trial.outputs) * sum(codes)
     return {"sums of suspects": sums + 8 * folds * _COLUMNS_OF_GAINS * min(max(codes), max(FEW**3, _MOST_VALUES))}
 
 
 def _planned_codes(trial: NumberTrial) -> list[int]:
-    """The most codes with sums: of all suspects, of all pairs, and of all triples."""
+    """Upper bounds of the number of codes with sums: over all suspects, over all pairs, and over all triples."""
     dataset = trial.dataset
     numbers = sum(rule.kind in ("number", "boolean") for rule in dataset.encoding.rules)
     few = numbers + sum(rule.kind == "category" for rule in dataset.encoding.rules)
@@ -164,7 +165,7 @@ def _planned_codes(trial: NumberTrial) -> list[int]:
     return [max(int(min(codes, _TRIED_BYTES / (8 * trial.folds.count * len(trial.outputs)))), 1) for codes in kinds]
 
 
-def _are_looked_at(dataset: Dataset) -> bool:
+def _is_searched(dataset: Dataset) -> bool:
     """Whether the rows are searched: dense rows of a table with a target, of at least `_FEWEST_ROWS`."""
     is_table = isinstance(dataset.encoding, TableEncoding) and not dataset.encoding.array_dtype
     has_target = dataset.task is not None
@@ -172,12 +173,12 @@ def _are_looked_at(dataset: Dataset) -> bool:
 
 
 def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[WholeNumbers], list[WholeNumbers]]:
-    """The columns of whole numbers of a table that look like names, and the columns with few whole values.
+    """Two lists of a table's columns of whole numbers: those that look like names, and those with at most `FEW` values.
 
     Parameters
     ----------
     rows : ndarray of shape (n, d)
-        In their order.
+        In the order of the dataset.
     encoding : TableEncoding
     """
     suspects, few, start = [], [], 0
@@ -185,7 +186,7 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
         values, start = dense_columns(rows, start, start + 1)[:, 0].astype(np.float64), start + len(rule.output_names)
         if rule.kind not in ("number", "boolean"):
             continue
-        # the number that fills missing values need not be whole
+        # missing values are filled with a number that need not be whole
         values = values[values == np.floor(values)] if rule.fill is not None else values
         if not len(values) or not (values == np.floor(values)).all() or np.abs(values).max() >= 2**24:
             continue
@@ -194,9 +195,11 @@ def whole_numbers(rows: np.ndarray, encoding: TableEncoding) -> tuple[list[Whole
             if len(different) > 1:
                 few.append((rule.name, different))
             continue
-        # a counter: all numbers between the least and the largest one, in the order of the rows
+        # a counter of rows: all whole numbers between the smallest and the largest, in the order of the rows
         steps = np.diff(values)
-        is_run = different[-1] - different[0] < len(different) and max(np.mean(steps >= 0), np.mean(steps <= 0)) > _RUN
+        is_run = (
+            different[-1] - different[0] < len(different) and max(np.mean(steps >= 0), np.mean(steps <= 0)) > _MONOTONE
+        )
         if len(different) <= min(len(values) / _ROWS_A_VALUE, _MOST_VALUES) and not is_run:
             suspects.append((rule.name, different))
     return suspects, few
@@ -211,17 +214,16 @@ def _sample(dataset: Dataset, run: Run, seed: int) -> np.ndarray:
 
 
 def _sampled(dataset: Dataset, seed: int) -> RowSample:
-    """The record of the sample."""
+    """The record of the pass that draws the sample."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_BYTES // (dataset.n_columns * dataset.source.dtype.itemsize)), 1)
     return RowSample("rows to look for names in", min(most, dataset.n_rows), seed)
 
 
 @dataclass(frozen=True, eq=False)
 class NumberTrial(CategoryFit):
-    """The gains of numbers and crosses as categories, from the same sums as target means."""
+    """The trial of numbers and crosses as categories, by the sums that also give target means."""
 
-    _known: set[str] = field(default_factory=set, init=False)
-    # Deviations of pairs by key, since each pair is part of many triples.
+    # the deviations of each pair, which many triples contain
     _of_pairs: dict[CategoryKey, np.ndarray] = field(default_factory=dict, init=False)
 
     @cached_property
@@ -232,7 +234,7 @@ class NumberTrial(CategoryFit):
     def _affordable(
         self, keys: dict[tuple[str, ...], CategoryKey], most: int | None = None
     ) -> dict[tuple[str, ...], CategoryKey]:
-        """The keys with the fewest combinations of values whose sums stay within the bound on bytes."""
+        """The keys with the fewest codes whose sums together stay within `_TRIED_BYTES`; computes these sums."""
         held, fits = 0, {}
         for names, key in sorted(keys.items(), key=lambda item: item[1].size)[:most]:
             held += 8 * self.folds.count * key.size * len(self.outputs)
@@ -242,7 +244,7 @@ class NumberTrial(CategoryFit):
         return fits
 
     def gaining_numbers(self, suspects: dict[str, CategoryKey]) -> tuple[str, ...]:
-        """The suspects whose values predict better than their neighbouring values do."""
+        """The suspects whose values clearly improve predictions beyond the number and its neighbouring values."""
         totals, taken = self.totals, []
         for (name,), key in self._affordable({(name,): key for name, key in suspects.items()}).items():
             weight, targets = self._cells(key, 0, key.size)
@@ -256,7 +258,7 @@ class NumberTrial(CategoryFit):
         return tuple(name for name in suspects if name in taken)
 
     def gaining_crosses(self, few: dict[str, CategoryKey]) -> tuple[tuple[str, ...], ...]:
-        """The pairs and triples of columns of few values that improve most on their parts."""
+        """The pairs and triples of columns of few values with the largest clear gains over their parts."""
         gains: dict[tuple[str, ...], float] = {}
         crossed: dict[tuple[str, ...], CategoryKey] = {}
         fewest = sorted(few, key=lambda name: few[name].size)[:_MOST_CROSSED]
@@ -274,19 +276,19 @@ class NumberTrial(CategoryFit):
         return tuple(names for names in gains if names in best)
 
     def _of_pair(self, key: CategoryKey) -> np.ndarray:
-        """The deviations of a pair, (F, T, B + 1), with its best prior weight."""
+        """The deviations of a pair, (F, T, V), with its best prior weight; computed once."""
         if key not in self._of_pairs:
             self._of_pairs[key] = self._deviations(key, self._priors(key))
         return self._of_pairs[key]
 
     def _of_parts(self, key: CategoryKey) -> list[np.ndarray]:
-        """The deviations of the values of each part of a cross, (F, T, B + 1), from the sums of the cross itself."""
+        """For each part of a cross the deviations of its values, (F, T, B + 1), from the sums of the cross."""
         weight, targets = self._cells(key, 0, key.size)
         shape = (len(weight), *(part.n_values for part in key.parts))
         own = []
         for place in range(1, len(shape)):
             others = tuple(axis for axis in range(1, len(shape)) if axis != place)
-            # the code 0, of missing values, is in no sum
+            # code 0, of missing values, is left out
             N, S = (np.zeros((*sums.shape[:-1], shape[place] + 1)) for sums in (weight, targets))
             N[:, 1:] = weight[:, 1:].reshape(shape).sum(axis=others)
             S[:, :, 1:] = targets[:, :, 1:].reshape(-1, *shape).sum(axis=tuple(axis + 1 for axis in others))
@@ -308,7 +310,7 @@ class NumberTrial(CategoryFit):
         for t in range(self.n_targets):
             columns = [np.ones(shape)]
             for along, deviations in parts:
-                # constant along the other axes
+                # a part's deviations are constant along the axes of the other columns
                 own_shape = (len(weight), *(shape[axis] if axis in along else 1 for axis in range(1, len(shape))))
                 columns.append(deviations[:, t, 1:].reshape(own_shape))
             columns.append(own[:, t, 1:].reshape(shape))
@@ -333,7 +335,7 @@ def _triples(
 def value_gains(
     weight: np.ndarray, target: np.ndarray, totals: FoldTotals, prior: float, values: tuple[int, ...]
 ) -> np.ndarray:
-    """The held-out gains of each value's mean target, in a model with the number and the means of neighbouring values.
+    """The held-out gains of the values' mean targets over a model on the number and the means of neighbouring values.
 
     A neighbourhood of width w is all values within w of a value, without itself, for w = 1, 3, 9, ... up to an eighth
     of all values.
@@ -345,9 +347,9 @@ def value_gains(
     totals : FoldTotals
         The totals of this target alone.
     prior : float
-        Of the means.
+        The prior weight of the means, in rows.
     values : tuple of int
-        The numbers of the codes from 1 on.
+        The number that each code stands for, from code 1 on.
     """
     V, a = weight.shape[1] - 1, np.array([prior])
     widths = [w for w in (3**k for k in range(20)) if w <= max(V // 8, 1)]
@@ -355,14 +357,14 @@ def value_gains(
     number = np.asarray(values, np.float64)
     columns = [np.ones_like(own), np.broadcast_to((number - number.mean()) / number.std(), own.shape)]
     for width in widths:
-        N, S = (_beside(sums[:, 1:], width) for sums in (weight, target))
+        N, S = (_neighbour_sums(sums[:, 1:], width) for sums in (weight, target))
         columns.append(fold_deviations(N, S[None], totals, a, first=1)[:, 0])
     u = np.stack([*columns, own], axis=2)
     return gains_of(weight[:, 1:], target[:, 1:], u, totals)
 
 
-def _beside(sums: np.ndarray, width: int) -> np.ndarray:
-    """For each value the sum over the values within `width`, without itself: (F, V)."""
+def _neighbour_sums(sums: np.ndarray, width: int) -> np.ndarray:
+    """For each value the sum over the `width` values on either side of it, without itself: (F, V)."""
     V = sums.shape[1]
     up_to = np.insert(np.cumsum(sums, axis=1), 0, 0.0, axis=1)
     places = np.arange(V)
@@ -371,7 +373,7 @@ def _beside(sums: np.ndarray, width: int) -> np.ndarray:
 
 
 def gains_of(weight: np.ndarray, target: np.ndarray, u: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """`held_out_gains` of the last of the columns u (F, V, k), which are constant in each fold and cell.
+    """`held_out_gains` of the last of the k columns u (F, V, k), which are constant in each fold and code.
 
     Parameters
     ----------

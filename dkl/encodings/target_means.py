@@ -1,17 +1,18 @@
-"""Target means of categories: folds of rows, and the tables that turn the code of a row into numbers.
+"""Target means of categories: the folds of rows, and the numbers that replace the code of a row.
 
 A row of fold f with category c gets (S - m N) / (N + a) and log(1 + N r): N and S are the weight and the weighted
 target of the rows with this category in all other folds except the held-out one, and m is the mean target of all rows
 that are not held out, so that the first number is the shrunk mean (S + a m) / (N + a) minus m. r is the weight of all
 rows over the weight of those folds. New rows get the same numbers from all rows; an unseen category gets (0, 0).
 
-The prior weight a is chosen by validation: the one of `PRIORS` with the least squared error of these means as
-predictions of the rows of each fold that is not held out. That error follows from the sums by category and fold alone.
+The prior weight a is the one of `PRIORS` with the least squared error of these means as predictions of the rows of the
+folds that are not held out. This error follows from the sums by category and fold alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dkl.protocols.held_together import are_times
 
 PRIORS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """Candidates for the prior weight a, in rows: the overall mean counts as a further rows of each category."""
+# The number of folds of target means besides fold 0, the held-out rows: each mean is learned from four fifths.
 FOLDS = 5
 
 
@@ -31,7 +33,7 @@ class CategoryFolds:
     Parameters
     ----------
     held_out : HeldOut
-        Its share contains every share that is held out with the same seed.
+        The rows of fold 0. A smaller share held out with the same seed is part of them.
     """
 
     held_out: HeldOut
@@ -41,7 +43,7 @@ class CategoryFolds:
         return FOLDS + 1
 
     def __call__(self, held_with: np.ndarray) -> np.ndarray:
-        """The fold of each row, (n,) int64; by time, the newest rows are in the first one."""
+        """The fold of each row, (n,) int64; where rows are held out by time, the newest rows are in fold 0."""
         share, fraction = self.held_out.share, self.held_out.fraction(held_with)
         beyond = (fraction - share) / max(1.0 - share, np.finfo(np.float64).tiny)
         return np.where(fraction < share, 0, 1 + np.clip((FOLDS * beyond).astype(np.int64), 0, FOLDS - 1))
@@ -57,7 +59,7 @@ class FoldTotals:
     targets, squares : ndarray of shape (T, F)
         Weighted sums of the targets and of their squares.
     by_time : bool
-        Rows get numbers learned from older rows alone, which are in later folds.
+        Whether rows get numbers learned from older rows alone; older rows are in later folds.
     """
 
     weight: np.ndarray
@@ -82,6 +84,12 @@ class FoldTotals:
     def others(self, fold: int) -> list[int]:
         """The folds from which the numbers of the rows of `fold` are learned."""
         return others(range(1, len(self.weight)), fold, self.by_time)
+
+    @cached_property
+    def are_others(self) -> np.ndarray:
+        """1 where a fold (column) is among the others of a fold (row), else 0: (F, F)."""
+        F = len(self.weight)
+        return np.array([np.isin(np.arange(F), self.others(fold)) for fold in range(F)], dtype=np.float64)
 
     def ratio(self, fold: int) -> float:
         """r: the weight of all rows over the weight of the other folds; 1 for the oldest rows, without earlier ones."""
@@ -123,15 +131,12 @@ def fold_deviations(
 
 def sums_of_others(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals) -> tuple[np.ndarray, np.ndarray]:
     """N and S of the folds that say what the rows of each fold get, (F, V) and (F, T, V)."""
-    seen = [totals.others(fold) for fold in range(len(weight))]
-    return (
-        np.stack([weight[folds].sum(axis=0) for folds in seen]),
-        np.stack([targets[:, folds].sum(axis=1) for folds in seen]),
-    )
+    # products with 0 and 1 add the same numbers in the same order as sums over the folds do
+    return totals.are_others @ weight, (totals.are_others @ targets).swapaxes(0, 1)
 
 
 def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int) -> np.ndarray:
-    """`fold_deviations` by the sums over the other folds."""
+    """`fold_deviations`, given the sums N and S over the other folds."""
     mean, N = totals.mean[:, None], N[:, None]
     made = (S - mean * N) / (N + prior[:, None])
     if first == 0:
@@ -140,7 +145,7 @@ def _deviations_of(N: np.ndarray, S: np.ndarray, totals: FoldTotals, prior: np.n
 
 
 def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *, first: int) -> np.ndarray:
-    """The change of the mean's squared error by the shrunk means of each prior, (P, T), over the rows of folds 1 to 5.
+    """The squared error of the shrunk means of each prior minus that of the overall mean, over folds 1 to 5: (P, T).
 
     sum over rows w (y - m - d)^2 - w (y - m)^2 is N d^2 - 2 d (S - m N) for the rows of one category and fold, whose
     deviation d comes from the other folds; see `fold_deviations` for the arguments.
@@ -155,14 +160,14 @@ def prior_losses(weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, *,
 
 
 def best_priors(losses: np.ndarray) -> np.ndarray:
-    """The prior of least loss of each target, (T,); of equal ones the largest. Losses are (P, T)."""
+    """For each target the prior with the least of the losses (P, T), the largest of equally good ones: (T,)."""
     return np.asarray(PRIORS)[last_least(losses)]
 
 
 def fold_numbers(
     weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int
 ) -> np.ndarray:
-    """The numbers of each code for rows of each fold of a fit, (F, V, T + 1): T deviations, the logarithm of the count.
+    """The numbers of each code for rows of each fold of a fit, (F, V, T + 1): T deviations, then the log count.
 
     See `fold_deviations` for the arguments.
     """
@@ -176,7 +181,7 @@ def fold_numbers(
 def new_numbers(
     weight: np.ndarray, targets: np.ndarray, totals: FoldTotals, prior: np.ndarray, *, first: int
 ) -> np.ndarray:
-    """The numbers of each code for new rows, (V, T + 1): all rows of the fit count; see `fold_numbers`."""
+    """The numbers of each code for new rows, (V, T + 1), from all rows of the fit; see `fold_numbers`."""
     N, S = weight.sum(axis=0), targets.sum(axis=1)
     numbers = np.vstack([deviations(N, S, totals.mean_of_all, prior), np.log1p(N)])
     if first == 0:

@@ -1,8 +1,8 @@
-"""Numbers that a fit learns from free text: coordinates along the directions in which texts differ most, and scores.
+"""Numbers in place of free text: coordinates along the directions in which texts differ most, and scores.
 
-A score is the prediction of a target by ridge regression on all directions of a text. A row gets it from a regression
-on the rows of other folds, so that its own target is not in its score; folds and held-out rows are the same as for
-target means (`dkl.encodings.target_means`). Directions and scores follow from one pass of sums of products by fold.
+A score is the prediction of a target by ridge regression on all directions of a text. The score of a row comes from a
+regression on the rows of other folds, so that its own target does not enter it; folds and held-out rows are the same as
+for target means (`dkl.encodings.target_means`). Scores follow from one pass of sums of products by fold.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from dkl.encodings.sums import TEXT_ROWS, text_sums
 from dkl.encodings.target_means import CategoryFolds, FoldTotals, by_time
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.tiles import spans
-from dkl.linear.fitting import Run
 from dkl.linear.judge import last_least
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.solvers.squared_sums import squared_losses
 
 KEPT = (24, 8)
-"""Directions of words, and of pairs of words, that become columns: the ones in which texts differ most."""
+"""How many directions of words, and of pairs of words, become columns: the first, along which texts differ most."""
+# The most scores of a text; with more targets or classes a text gets directions alone.
 _MOST_SCORES = 32
-# Candidates for the penalty of a score, as multiples of the mean square along a direction.
+# Candidates for the ridge penalty of a score, as multiples of the mean sum of squares along a direction.
 _PENALTIES = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 
@@ -48,7 +49,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     ----------
     dataset : Dataset
     held_out : HeldOut
-        The rows that judge the fit: their targets enter the scores of no other row.
+        The rows that are kept out of the fit to judge it: their targets enter the scores of no other row.
     run : Run
         Runs the pass over the rows.
     """
@@ -59,7 +60,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
     weights = [np.empty((folds.count + 1, size, 0)) for size in sizes]
     if targets:
         settings = {"publish": run.publish, "memory_limit": run.memory_limit, "device": run.device}
-        # later passes read other columns: the ones that replace the text
+        # later passes read the columns that replace the text, so that these blocks need not be cached
         (sums,) = run_pass(dataset.source, [_record(dataset, folds)], **settings, is_read_again=False).results
         is_by_time = by_time(next(block.held_with for block in dataset.source.blocks_without_x() if block.n_rows))
         totals = FoldTotals(sums["weight"], sums["targets"], sums["squares"], is_by_time)
@@ -73,7 +74,7 @@ def with_texts(dataset: Dataset, held_out: HeldOut, run: Run) -> Dataset:
 
 
 def planned_texts(dataset: Dataset) -> tuple[Dataset, list[BlockSum]]:
-    """The rows as later passes see them, and the record of the pass."""
+    """The plan of `with_texts`: the rows as later passes see them, and the record of its pass."""
     if not _has_texts(dataset):
         return dataset, []
     folds, targets = CategoryFolds(HeldOut(0.1)), _targets(dataset)
@@ -89,20 +90,20 @@ def has_scores(encoding: Any) -> bool:
 
 
 def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
-    """A dataset with its free text replaced by the columns of a fit; one without texts as it is.
+    """The dataset with its free text replaced by the columns of a fit; without texts the dataset itself.
 
     Raises
     ------
     ValueError
-        The dataset has other directions of a text than the rows of fit, or the fit had no text.
+        If a text has other directions here than in the rows of fit, or if the fit had no such text.
     """
     if not _has_texts(dataset):
         return dataset
     fitted = getattr(encoding, "table", encoding)
-    known = {each.name: each for each in getattr(fitted, "directions", ())}
+    of_fit = {each.name: each for each in getattr(fitted, "directions", ())}
     mixings = []
     for own in dataset.encoding.directions:
-        other = known.get(own.name)
+        other = of_fit.get(own.name)
         if other is None or other.mixing is None or other.digest != own.digest:
             raise ValueError(
                 f"column {own.name!r} holds free text, whose directions in {dataset.source.place} are not those of the "
@@ -116,10 +117,10 @@ def texts_like_fit(encoding: Any, dataset: Dataset) -> Dataset:
 
 
 def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> np.ndarray:
-    """The weights of the directions in the scores, for the rows of each fold and, last, for new rows: (F + 1, K, T).
+    """The coefficients of the directions in the scores, for rows of each fold and, last, for new rows: (F + 1, K, T).
 
-    Each target gets the penalty of `_PENALTIES` with the least squared error of these regressions on the rows of each
-    fold that is not held out; among equal ones the largest.
+    Each target has the penalty of `_PENALTIES` with the least squared error over the rows of the folds that are not
+    held out; of equally good ones the largest.
 
     Parameters
     ----------
@@ -147,18 +148,18 @@ def score_weights(gram: np.ndarray, answers: np.ndarray, totals: FoldTotals) -> 
 
 
 def _ridge(gram: np.ndarray, answers: np.ndarray, factor: float) -> np.ndarray:
-    """Ridge regression with an intercept of no penalty, (K + 1, T); zeros where there are no rows."""
+    """Coefficients of ridge regression with an unpenalised intercept, (K + 1, T); zeros where there are no rows."""
     weight, spread = gram[0, 0], float(np.trace(gram[1:, 1:]))
     if not weight > 0.0 or not spread > 0.0:
         return np.zeros_like(answers)
     penalty = np.full(len(gram), factor * spread / (len(gram) - 1))
-    # no penalty, but for a column of ones that the directions make up
+    # practically none; it keeps the system solvable where the directions add up to a column of ones
     penalty[0] = 1e-12 * weight
     return np.asarray(np.linalg.solve(gram + np.diag(penalty), answers))
 
 
 def _kept(sizes: Sequence[int]) -> np.ndarray:
-    """The directions that stay as a matrix on all directions, (K, k): the first ones of each part."""
+    """The 0-1 matrix (K, k) that selects the directions which become columns, the first `KEPT` of each part."""
     starts = np.append(0, np.cumsum(sizes)[:-1])
     stays = [start + np.arange(min(most, size)) for start, size, most in zip(starts, sizes, KEPT, strict=True)]
     return np.eye(sum(sizes))[:, np.concatenate(stays)]
@@ -169,7 +170,7 @@ def _has_texts(dataset: Dataset) -> bool:
 
 
 def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
-    """For each column of free text its first encoded column, and how many directions it has."""
+    """For each column of free text its first encoded column, and its number of directions."""
     places, start = [], 0
     for rule in encoding.rules:
         if rule.kind == "text":
@@ -179,7 +180,7 @@ def _places(encoding: TableEncoding) -> list[tuple[int, int]]:
 
 
 def _targets(dataset: Dataset) -> list[str]:
-    """Names of the scores of a text: one for each class but the first, or each target; none for too many."""
+    """Names of a text's scores, one for each class but the first or each target; none for more than `_MOST_SCORES`."""
     if dataset.classes is not None:
         labels = dataset.classes[1:].tolist()
         names = [f"score of {label}" for label in labels]
@@ -192,7 +193,7 @@ def _targets(dataset: Dataset) -> list[str]:
 
 
 def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
-    """The pass that reads all texts once."""
+    """The record of the pass that sums the products of all texts' directions by fold."""
     places, n_targets = _places(dataset.encoding), len(_targets(dataset))
     F = folds.count
     accumulators = {"weight": Accumulator((F,))}
@@ -204,7 +205,7 @@ def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
 
     def cost(rows: int, columns: int) -> Cost:
         of_rows = 3 * min(rows, TEXT_ROWS) * (largest + 1)
-        # of sparse rows the directions of one text are written out
+        # for sparse rows, the dense copy of the directions of one text
         dense = rows * largest * dataset.source.dtype.itemsize * dataset.source.is_sparse
         return Cost(flops=2.0 * rows * products, scratch_bytes=8 * (of_rows + products) + dense)
 
@@ -215,14 +216,14 @@ def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
 def _mixed(
     dataset: Dataset, mixings: Sequence[np.ndarray], folds: CategoryFolds | None, targets: Sequence[str]
 ) -> Dataset:
-    """The dataset with the columns of `mixings`, one a text and fold; the last one of each is of new rows."""
+    """The dataset with directions @ mixing for each text; a mixing is (F + 1, K, j), its last entry for new rows."""
     encoding = dataset.encoding
     names = [
         (*targets, *(f"{DIRECTION}{number}" for number in range(1, mixing.shape[2] - len(targets) + 1)))
         for mixing in mixings
     ]
-    known = [mixing[-1:] if folds is None else mixing[:-1] for mixing in mixings]
-    made = _with_columns(dataset, known, folds, names)
+    of_rows = [mixing[-1:] if folds is None else mixing[:-1] for mixing in mixings]
+    made = _with_columns(dataset, of_rows, folds, names)
     directions = tuple(
         replace(each, mixing=mixing[-1]) for each, mixing in zip(encoding.directions, mixings, strict=True)
     )
@@ -232,7 +233,10 @@ def _mixed(
 def _with_columns(
     dataset: Dataset, mixings: Sequence[np.ndarray], folds: CategoryFolds | None, names: Sequence[tuple[str, ...]]
 ) -> Dataset:
-    """The dataset with the columns of `mixings` (F, K, j) in place of directions, which are called so."""
+    """The dataset with directions @ mixing in place of the K directions of each text.
+
+    There is one mixing (F, K, j) and one tuple of j names for each text.
+    """
     encoding, left = dataset.encoding, iter(names)
     rules = tuple(replace(rule, categories=next(left)) if rule.kind == "text" else rule for rule in encoding.rules)
     changed = replace(encoding, rules=rules)
@@ -254,10 +258,11 @@ class TextPlaces:
     Parameters
     ----------
     starts : tuple of (int, int)
-        The first column of each text, and how many it has.
+        The first column of each text in X, and its number of directions.
     n_columns : int
-        Of X.
+        The number of columns of X.
     widths : tuple of int
+        The number of columns that replace each text.
     """
 
     starts: tuple[tuple[int, int], ...]
@@ -266,18 +271,18 @@ class TextPlaces:
 
     @property
     def n_made(self) -> int:
-        """Columns afterwards."""
+        """The number of columns after the replacement."""
         return self.n_columns + sum(self.widths) - sum(size for _, size in self.starts)
 
     def with_numbers(self, X: Any, mixings: Sequence[np.ndarray], fold: np.ndarray | None) -> Any:
-        """Rows (n, d) with the columns of their folds in place of directions, in their dtype.
+        """Rows (n, d) with directions @ mixing in place of the directions of each text, in the dtype of X.
 
         Parameters
         ----------
         mixings : sequence of ndarray of shape (F, K, j)
-            One a text.
+            One for each text.
         fold : ndarray of shape (n,) or None
-            None takes the first fold.
+            The mixing of each row; None is the first for all rows.
         """
         parts, end = [], 0
         for (start, size), mixing in zip(self.starts, mixings, strict=True):
@@ -299,12 +304,12 @@ class TextPlaces:
 
 
 class TextNumbers(LearnedNumbers):
-    """Scores and directions in place of free text: what was learned is a mixing (F, K, j) for each text."""
+    """Scores and directions in place of free text; `learned` is a mixing (F, K, j) for each text."""
 
     places: TextPlaces
 
     def read_nbytes(self, before: RowSource) -> int:
-        """Some rows of one text are there in double precision, too."""
+        """Peak bytes while a block is read, with `TEXT_ROWS` rows of the largest text in double precision."""
         rows, each = min(int(before.block_rows.max(initial=0)), TEXT_ROWS), before.dtype.itemsize + 8
         texts = zip(self.places.starts, self.places.widths, strict=True)
         largest = max(each * size + 8 * width for (_, size), width in texts)

@@ -1,4 +1,4 @@
-"""What a fitted model has learned, column by column: importance, dependence, contributions, effects."""
+"""Explanations of fitted models by columns: importance, partial dependence, contributions and effects."""
 
 from dkl.explain.contributions import Background, Contributions, background_of, contributions
 from dkl.explain.dependence import PartialDependence, partial_dependence

@@ -1,4 +1,4 @@
-"""Which encoded columns belong to a column that a person knows, what it is called, and the values that it takes."""
+"""Groups encoded columns into the columns of the user's data, with their names and the values on their axes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dkl.data.checks import spoken_names
 from dkl.data.ingest.column_rules import MISSING
 from dkl.protocols.estimators import FittedModel
 
-# An axis ends at these quantiles of the rows: beyond them lie too few rows for a model to have learned much.
+# The quantiles of the rows at which an axis ends, since a model has learned little from the few rows beyond them.
 _QUANTILES = (0.005, 0.995)
-# The values of a category that have a place on an axis, the most frequent ones.
+# The most values of a category on an axis; the most frequent ones are shown.
 _MOST_PATTERNS = 200
 
 Groups = Mapping[str, Sequence[int | str]]
@@ -21,14 +21,14 @@ Groups = Mapping[str, Sequence[int | str]]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns that a model is explained by.
+    """The columns of the user's data in which a model is explained, and their encoded columns.
 
     Parameters
     ----------
     names : tuple of str
-        G of them.
+        The names of the G columns.
     members : tuple of ndarray of int
-        The encoded columns behind each: several for a category, or for a number with a flag of missing values.
+        The encoded columns of each: several for a category, or for a number with a flag of missing values.
     encoded : tuple of str
         The names of the d encoded columns.
     """
@@ -41,12 +41,12 @@ class Columns:
         return len(self.names)
 
     def position(self, column: int | str) -> int:
-        """Where a column stands, by its name or its number.
+        """The position of a column among the G columns, given its name or its number.
 
         Raises
         ------
         ValueError
-            If there is none of this name or number.
+            If there is no column of this name or number.
         """
         if isinstance(column, str):
             if column in self.names:
@@ -57,22 +57,22 @@ class Columns:
         raise ValueError(f"there is no column {column}; there are {len(self)}, from 0 to {len(self) - 1}")
 
     def folded(self, values: np.ndarray) -> np.ndarray:
-        """Values (d, ...) of the encoded columns, added up: (G, ...)."""
+        """The sums (G, ...) of values (d, ...) over the encoded columns of each column."""
         return np.stack([values[members].sum(axis=0) for members in self.members])
 
     def label(self, position: int, pattern: np.ndarray) -> str:
-        """What the encoded values of a column mean: its number, the category that is set, or that it is missing."""
+        """A label for the encoded values of a column: its number, its category, or that it is missing."""
         name, members = self.names[position], self.members[position]
         if len(members) == 1:
             return f"{pattern[0]:g}"
         own = [self.encoded[member].removeprefix(f"{name}=") for member in members]
-        # The flag of missing values says that whatever number stands beside it was filled in.
+        # If the flag of missing values is set, the number is only a filled-in value.
         if MISSING in own and pattern[own.index(MISSING)]:
             return MISSING
         said = []
         for encoded, value in zip(own, pattern, strict=True):
             if encoded == name:
-                # The encoded column that bears the column's own name holds its number.
+                # The encoded column with the column's own name has its number.
                 said.append(f"{value:g}")
             elif value:
                 said.append(encoded if value == 1.0 else f"{encoded}={value:g}")
@@ -80,12 +80,12 @@ class Columns:
 
 
 def encoded_names(estimator: FittedModel, names: Sequence[str] | None) -> list[str]:
-    """A name for each encoded column: those given, those of `fit`, or numbers.
+    """The names of the encoded columns: the given ones, those of `fit`, or "column 0", "column 1", ...
 
     Raises
     ------
     ValueError
-        If there is not one name a column.
+        If the number of names is not that of the columns.
     """
     encoding = getattr(estimator, "encoding_", None)
     width = estimator.n_features_in_ if encoding is None else encoding.n_columns
@@ -98,26 +98,26 @@ def encoded_names(estimator: FittedModel, names: Sequence[str] | None) -> list[s
 
 
 def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, groups: Groups | None = None) -> Columns:
-    """The columns of a fitted estimator, encoded ones folded back into the column that they came from.
+    """The columns of a fitted estimator; encoded columns of the same original column are grouped.
 
     Parameters
     ----------
     estimator : fitted estimator
-        Its encoding says which columns are one.
+        Its encoding defines the default groups.
     names : sequence of str, or None
-        Of the encoded columns.
+        Names of the encoded columns.
     groups : mapping of str to sequence of int or str, or None
-        Encoded columns, by number or name, that count as one; others stand by themselves. None folds as the encoding
-        of a data frame did; an empty mapping folds nothing.
+        Encoded columns, by number or name, that form one column; all others are columns by themselves. None groups the
+        columns as the encoding of a data frame did; an empty mapping groups nothing.
 
     Raises
     ------
     ValueError
-        If there is not one name a column, or a group names a column that is not there or in another group.
+        If the number of names is wrong, or a group has a column that does not exist or is in another group.
     """
     encoded = encoded_names(estimator, names)
     if groups is None:
-        # An encoding lays out the columns of a frame one after the other: each becomes as many as its rule has outputs.
+        # The encoded columns of a frame's columns follow each other; their number is that of the rule's outputs.
         given, start = {}, 0
         encoding = getattr(estimator, "encoding_", None)
         for rule in () if encoding is None else encoding.rules:
@@ -129,8 +129,8 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
             if isinstance(named, str) or not len(named):
                 raise ValueError(f"groups: {named!r} is no list of columns; give their numbers or names")
             given[str(name)] = [alone.position(member) for member in named]
-    # An encoded column belongs to one group at most; those in none stand by themselves, and all are ordered by their
-    # first column.
+    # An encoded column belongs to one group at most; columns in no group form their own, and all groups are ordered by
+    # their first column.
     taken = [member for members in given.values() for member in members]
     if len(set(taken)) < len(taken):
         twice = next(member for member in taken if taken.count(member) > 1)
@@ -142,43 +142,42 @@ def columns_of(estimator: FittedModel, names: Sequence[str] | None = None, group
 
 
 def axis_of(values: np.ndarray, resolution: int) -> np.ndarray:
-    """Values of a number from one end of the rows to the other; where there are no more than two, these."""
+    """Evenly spaced values over the range of a number in the rows; if it has at most two values, these."""
     distinct = np.unique(values)
     if len(distinct) <= 2:
-        # A constant column gets a second value, one further on, so that it has an axis at all.
+        # A constant column gets a second value, larger by 1, so that the axis has a length.
         return np.linspace(distinct[0], distinct[-1] + (len(distinct) == 1), 2)
     low, high = np.quantile(values, _QUANTILES)
     if low == high:
-        # Nearly all rows have one value: the axis goes on to the few that have another.
+        # If nearly all rows have the same value, the axis includes all other values.
         low, high = distinct[0], distinct[-1]
     return np.linspace(low, high, resolution)
 
 
 def _numbers_among(values: np.ndarray) -> np.ndarray:
-    """Which of the encoded columns (n, k) of a column are numbers, (k,) bool."""
-    # A flag or a category's column has the values 0 and 1; what has more is a number.
+    """Whether each of the encoded columns (n, k) is a number, (k,) bool: it has more than two values."""
     return np.array([len(np.unique(column)) > 2 for column in values.T])
 
 
 def has_axis(values: np.ndarray) -> bool:
-    """Whether the encoded values (n, k) of a column lie along one axis: that of its one number, or of its categories.
+    """Whether the values (n, k) of a column's encoded columns have one axis: that of one number, or of categories.
 
-    A date is several numbers (days, and places on circles), which have none.
+    A date is encoded as several numbers (days, and points on circles), which have no common axis.
     """
     return values.shape[1] == 1 or bool(_numbers_among(values).sum() <= 1)
 
 
 def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
-    """Values (g, k) that a column of k encoded ones takes: along its number, or each category once.
+    """The values (g, k) on the axis of a column with k encoded columns: along its number, or each category once.
 
     Parameters
     ----------
     values : ndarray of shape (n, k)
-        Of the rows.
+        The encoded values in the rows.
     resolution : int
-        Values of a number.
+        The number of values on the axis of a number.
     name : str
-        Of the column, for messages.
+        The name of the column in messages.
 
     Raises
     ------
@@ -191,28 +190,28 @@ def patterns_of(values: np.ndarray, resolution: int, name: str) -> np.ndarray:
     if not has_axis(values):
         raise ValueError(f"{name!r} is a group of several numbers, which have no common axis; ask for each by itself")
     if is_number.any():
-        # A number beside its flag of missing values: its axis is that of the rows where nothing is missing.
+        # For a number with a flag of missing values, the axis is that of the rows where it is not missing.
         there = (values[:, ~is_number] == 0.0).all(axis=1)
         number = values[there if there.any() else slice(None), is_number.argmax()]
         return axis_of(number, resolution)[:, None] * is_number
-    # A category takes each of its encoded patterns, the most frequent ones, in their sorted order.
+    # For a category the axis has its most frequent encoded patterns, sorted.
     distinct, counts = np.unique(values, axis=0, return_counts=True)
     return distinct[np.sort(np.argsort(-counts, kind="stable")[:_MOST_PATTERNS])][::-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The values that a column is set to.
+    """The g values to which a column is set in a partial dependence.
 
     Parameters
     ----------
     name : str
     patterns : ndarray of shape (g, k)
-        Of the encoded columns behind it, unscaled.
+        The values of its encoded columns, unscaled.
     labels : tuple of str
-        Of each value.
+        A label for each value.
     rows : ndarray of shape (n, k)
-        Values of at most 10,000 rows.
+        The encoded values in at most 10,000 rows.
     """
 
     name: str
@@ -222,27 +221,27 @@ class Axis:
 
     @property
     def varying(self) -> np.ndarray:
-        """The encoded columns that are not the same in all values."""
+        """The positions of the encoded columns that are not constant along the axis."""
         return np.flatnonzero(np.ptp(self.patterns, axis=0) > 0.0)
 
     @property
     def numbers(self) -> np.ndarray | None:
         """The values (g,) of a number; None for a category."""
-        # The flag beside a number is 0 along the whole axis, and the encoded columns of a category vary together.
+        # The flag of missing values is 0 along the axis of a number; of a category several encoded columns vary.
         varying = self.varying
         return self.patterns[:, varying[0]] if len(varying) == 1 else None
 
     def nearest(self) -> np.ndarray:
-        """The value that is nearest to each of the rows, int64 (n,)."""
+        """The number of the nearest value on the axis for each of the rows, int64 (n,)."""
         numbers = self.numbers
         if numbers is None:
             return np.argmin([np.abs(self.rows - pattern).sum(axis=1) for pattern in self.patterns], axis=0)
         own = self.rows[:, self.varying[0]]
-        # Half-way between two neighbouring values the nearest one changes.
+        # The nearest value changes half-way between neighbouring values.
         return np.searchsorted((numbers[1:] + numbers[:-1]) / 2.0, own)
 
 
 def axis_on(known: Columns, position: int, rows: np.ndarray, resolution: int) -> Axis:
-    """The axis of a column by the values (n, k) that it has in some rows."""
+    """The axis of a column, from its encoded values (n, k) in some rows."""
     patterns = patterns_of(rows, resolution, known.names[position])
     return Axis(known.names[position], patterns, tuple(known.label(position, pattern) for pattern in patterns), rows)

@@ -1,4 +1,4 @@
-"""Contributions: what each column adds to the prediction of a row, summing to the prediction less its mean."""
+"""Contributions of columns to the prediction for a row (Shapley values): their sum is the prediction minus its mean."""
 
 from __future__ import annotations
 
@@ -40,34 +40,35 @@ from dkl.protocols.records import Record
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Frequencies whose angles, in all columns of a tile of rows, exist at once.
+# The number of frequencies whose angles, in all columns of a tile of rows, are in memory at once.
 _FREQUENCIES = 128
-# Nodes of the integral that are tried first; smooth waves need no more, however many columns there are.
+# The first number of nodes of the integral; it is enough for smooth waves, whatever the number of columns.
 _FEWEST_NODES = 6
-# By how much of the waves' amplitudes contributions may miss their sum before more nodes are taken.
+# The largest difference between the sum of contributions and its exact value, as a share of the waves' amplitudes; a
+# larger one doubles the number of nodes.
 _MISS = 1e-10
-# Rows of the background, columns drawn independently, that features without a formula are walked through.
+# The number of background rows, with independently drawn columns, in the estimate for features without a formula.
 _DRAWS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """What each column adds to the predictions of some rows.
+    """The contributions of all columns to the predictions for some rows.
 
     Parameters
     ----------
     columns : Columns
-        G of them.
+        The G columns.
     values : ndarray of shape (n, G, K), float64
-        In units of the decision values, of a regressor of the predictions.
+        The contributions, in units of the decision values (for regressors, of the predictions).
     base : ndarray of shape (K,)
-        The mean prediction over the background, its columns independent.
+        The mean prediction over the background with independent columns.
     rows : ndarray or csr_array of shape (n, d)
-        Encoded, unscaled.
+        The encoded, unscaled rows.
     outputs : tuple of str
-        Names of the K outputs where there are several.
+        Names of the K outputs if there are several.
     standard_errors : ndarray of shape (n, G, K) or None
-        Of values that are means over draws; None where values are exact.
+        The standard errors of values that are means over random draws; None if values are exact.
 
     Examples
     --------
@@ -89,7 +90,7 @@ class Contributions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """The names of the columns."""
         return self.columns.names
 
     @property
@@ -139,31 +140,31 @@ def contributions(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Contributions:
-    """What each column adds to the prediction of each row: Shapley values against independent columns.
+    """The contribution of each column to the prediction for each row: Shapley values with independent columns.
 
-    A column that is left out is averaged over its own distribution in the background. Contributions sum to the
-    prediction less the mean prediction. For sums of waves (Fourier features, landmarks) they are exact: all that is
-    needed of the background is the mean of exp(i w x_c), which takes one pass. So are those of products of steps and
-    hinges, of the mean of each single column's factor. For linear features they are the coefficient times the distance
-    from the mean. Other features are walked through 200 rows drawn from the background, column by column in random
-    order: unbiased, the sum is kept, and `standard_errors` says how far values may be from the exact ones.
+    A column that is left out is averaged over its own distribution in the background. The contributions to a row sum to
+    the prediction minus the mean prediction. They are exact for sums of waves (Fourier features, landmarks), which need
+    only the background means of exp(i w x_c), from one pass, and for products of steps and hinges, which need the mean
+    of each column's factor. For linear features they are the coefficient times the distance from the mean. For other
+    features they are estimated from 200 rows drawn from the background, whose columns are replaced one after another in
+    random order: the estimate is unbiased, the sum is exact, and `standard_errors` has the standard errors.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
     rows : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        To be explained; the result is held in memory.
+        The rows to explain; the result is held in memory.
     background : array, scipy sparse matrix, data frame, Dask collection, Dataset or Background
-        What predictions are compared with, such as the training rows, read block by block; or what `background_of`
-        made of it before, with its own names and groups.
+        The rows with which predictions are compared, such as the training rows, read block by block; or the result of
+        `background_of`, which has names and groups.
     names, groups
-        As of `dkl.explain.importance`: encoded columns that are one come in together.
+        As in `dkl.explain.importance`: encoded columns of one column are replaced together.
     sample_weight : array of shape (n,) or None
-        Of the background.
+        Weights of the background rows.
     random_state : int
-        Of the draws for other features.
+        Seed of the draws for features without a formula.
     progress, memory_limit
-        As of `dkl.explain.importance`.
+        As in `dkl.explain.importance`.
 
     Returns
     -------
@@ -172,7 +173,7 @@ def contributions(
     Raises
     ------
     NotFittedError, TypeError, ValueError
-        As `dkl.explain.importance`.
+        As in `dkl.explain.importance`.
 
     References
     ----------
@@ -208,7 +209,7 @@ def contributions(
 
 
 class Background:
-    """What contributions are measured against; made by `background_of`.
+    """The background statistics with which contributions are computed; the result of `background_of`.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ class Background:
 
     def explain(self, dataset: Dataset) -> Contributions:
         """The contributions to all rows of a Dataset of encoded rows."""
-        # The rows to be explained are held in memory, since what is said of them is several times as large.
+        # The rows are held in memory, since their contributions take several times as much.
         X = dataset.X.compute()
         tiles = [X[part] for part in spans(X.shape[0], self._tile_rows())]
         found = Crew().map(lambda tile: self._contributions(dense(tile)), tiles)
@@ -242,11 +243,11 @@ class Background:
         return Contributions(self.columns, values, self.base, X, self.outputs, known)
 
     def _tile_rows(self) -> int:
-        """Rows that one core explains at a time."""
+        """The number of rows that one core explains at a time."""
         return 16
 
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """What each column adds to the decision values of dense rows (n, d): (n, G, K), and their standard errors."""
+        """The contributions (n, G, K) to decision values of dense rows (n, d), and their standard errors or None."""
         raise TypeError(f"{type(self).__name__} does not say what columns contribute")
 
 
@@ -261,14 +262,14 @@ def background_of(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Background:
-    """Read a background once, to explain rows against it as often as wished.
+    """Read a background once, so that any number of rows can be explained with it.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     names, groups, sample_weight, random_state, progress, memory_limit
-        As of `contributions`.
+        As in `contributions`.
 
     Returns
     -------
@@ -294,7 +295,7 @@ def background_of(
     results = reading.run(dataset, *background_records(scorer, columns))
     outputs = output_labels(model)
     parts: list[Background] = []
-    # Features of each kind have a background of their own, from the result of their record.
+    # Each part of the model has a background of its kind, from the result of its record.
     for part, result in zip(parts_of(scorer), results, strict=True):
         a = wave_amplitudes(part)
         if (steps := StepFactors.of(part, columns)) is not None:
@@ -309,7 +310,7 @@ def background_of(
 
 
 def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
-    """What the pass of `background_of` computes: a record for each of the model's `parts_of`."""
+    """The records of the pass of `background_of`, one for each of the model's `parts_of`."""
     records: list[Record] = []
     for part in parts_of(scorer):
         if wave_amplitudes(part) is not None:
@@ -324,12 +325,12 @@ def background_records(scorer: Scorer, columns: Columns) -> tuple[Record, ...]:
 
 
 def _parts(scorer: Scorer, columns: Columns) -> list[ColumnWaves]:
-    """The waves exp(i w.x_c) of each column by itself."""
+    """The waves exp(i w.x_c) of each single column."""
     return [part_of(scorer.feature_map, members) for members in columns.members]
 
 
 class _Sum(Background):
-    """A model on features of several kinds: Shapley values of a sum are the sums of those of its parts."""
+    """The background of a model with several parts; Shapley values of a sum are sums of those of its parts."""
 
     def __init__(self, columns: Columns, parts: list[Background]) -> None:
         self.parts = parts
@@ -340,12 +341,12 @@ class _Sum(Background):
 
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         values, errors = zip(*(part._contributions(rows) for part in self.parts), strict=True)
-        # one part at most is sampled
+        # at most one part is estimated from draws and has standard errors
         return np.sum(values, axis=0), next((error for error in errors if error is not None), None)
 
 
 class _Linear(Background):
-    """The mean of each scaled column, and its coefficients."""
+    """The background of a linear model: the mean of each scaled column."""
 
     def __init__(self, columns: Columns, outputs: tuple[str, ...], scorer: Scorer, mean: np.ndarray) -> None:
         self.slopes = linear_slopes(scorer.feature_map, scorer.coef)
@@ -353,29 +354,29 @@ class _Linear(Background):
         super().__init__(columns, mean @ self.slopes + scorer.intercept, outputs)
 
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
-        # The Shapley values of a linear function: coefficient times the distance from the mean.
+        # The Shapley values of a linear function are coefficients times distances from the mean.
         away = scale_rows(rows, self.scaler, "float64") - self.mean
         return np.stack([self.columns.folded(row[:, None] * self.slopes) for row in away]), None
 
 
 class _Products(Background):
-    """The mean of each single column's factor in a model on steps."""
+    """The background of a model on steps and hinges: the mean of each column's factor in each product."""
 
     def __init__(
         self, columns: Columns, outputs: tuple[str, ...], steps: StepFactors, means: np.ndarray, intercept: np.ndarray
     ) -> None:
         self.steps, self.means, (m, K) = steps, means, steps.coef.shape
-        # From the shares of the factors in each place of the atoms to each output of the columns that they are of.
+        # Matrices that turn the contributions of the factors, by place in the atoms, into those of columns and outputs.
         self.folds = []
         for numbers in steps.index.T:
             own = np.flatnonzero(numbers >= 0)
             places = np.repeat(own, K), (steps.columns[numbers[own], None] * K + np.arange(K)).ravel()
             self.folds.append(sparse.csr_array((steps.coef[own].ravel(), places), shape=(m, len(columns) * K)))
-        # Columns are independent in the background, so that the mean of a product is the product of the means.
+        # With independent columns the mean of a product is the product of the means.
         super().__init__(columns, means[steps.index].prod(axis=1) @ steps.coef + intercept, outputs)
 
     def _tile_rows(self) -> int:
-        # Factors, their shares and what the formula of these takes beside them.
+        # five arrays of this size: factors, their contributions, and temporaries
         return max(1, TILE_BYTES // (8 * 5 * self.steps.index.size))
 
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
@@ -386,7 +387,7 @@ class _Products(Background):
 
 
 class _Waves(Background):
-    """The mean of each wave in each column, psi (G, m)."""
+    """The background of a model on waves: psi (G, m), the mean of each wave in each column."""
 
     def __init__(
         self,
@@ -398,20 +399,19 @@ class _Waves(Background):
         intercept: np.ndarray,
     ) -> None:
         self.parts, self.psi, self.a, self.intercept = parts, psi, a, intercept
-        # The mean prediction over independent columns: the mean of a wave is the product of its means in the columns.
+        # With independent columns the mean of a wave is the product of its means in the columns.
         super().__init__(columns, self._sum(psi.prod(axis=0)[None])[0], outputs)
 
     def _sum(self, waves: np.ndarray) -> np.ndarray:
-        """Decision values of waves (n, m)."""
-        # Re(sum_j a_j wave_j) + b, without a product of complex matrices.
+        """Decision values from waves (n, m): Re(sum_j a_j wave_j) + b, by real products."""
         return (waves.real @ self.a.real - waves.imag @ self.a.imag) + self.intercept
 
     def _tile_rows(self) -> int:
         return max(1, TILE_BYTES // (8 * len(self.columns) * _FREQUENCIES))
 
     def _contributions(self, rows: np.ndarray) -> tuple[np.ndarray, None]:
-        """With more nodes of the integral until the contributions sum up, or it is exact."""
-        # So many nodes integrate a polynomial of degree G - 1 exactly, but waves that vary slowly need far fewer.
+        """See `Background`; doubles the number of nodes until the sum of contributions is accurate enough."""
+        # G / 2 nodes integrate a polynomial of degree G - 1 exactly, but slowly varying waves need far fewer.
         enough = max(1, -(-len(self.columns) // 2))
         n_nodes, allowed = min(_FEWEST_NODES, enough), _MISS * np.abs(self.a).sum(axis=0)
         while True:
@@ -425,7 +425,7 @@ class _Waves(Background):
         """The contributions, and the waves exp(i w.x) (n, m) of whole rows."""
         values, waves = np.zeros((len(rows), len(self.columns), self.a.shape[1])), []
         for chosen in spans(len(self.a), _FREQUENCIES):
-            # The angle of each column by itself; their sum is that of the whole row.
+            # the angles of single columns, whose sum is the angle of the row
             angles = np.stack([part.angles(rows[:, part.columns], chosen) for part in self.parts], axis=1)
             values += wave_contributions(angles, self.psi[:, chosen], self.a[chosen], n_nodes)
             waves.append(np.exp(1j * angles.sum(axis=1)))
@@ -433,10 +433,10 @@ class _Waves(Background):
 
 
 class _Draws(Background):
-    """Rows whose columns are drawn independently, and an order of the columns for each.
+    """The background of any other model: random rows with independently drawn columns, and a column order for each.
 
-    A row is reached from each of the draws by setting one column after the other: each step's change is the
-    contribution of that column, on average over draws and orders.
+    From each random row, columns are set to those of the explained row, one after another in this order. The mean
+    change of the prediction by setting a column is its contribution.
     """
 
     def __init__(
@@ -445,10 +445,10 @@ class _Draws(Background):
         self.scorer, generator = scorer, np.random.default_rng(random_state)
         self.draws = np.empty((_DRAWS, sample.rows.shape[1]))
         for members in columns.members:
-            # Each column is drawn from rows of its own, which makes columns independent.
+            # Each column is drawn from other rows, so that columns are independent.
             drawn = generator.choice(len(sample.shares), _DRAWS, p=sample.shares)
             self.draws[:, members] = dense(sample.rows[drawn][:, members])
-        # Each order beside its reverse: what two columns do together is then shared evenly between them.
+        # Each order is used with its reverse, so that interactions are shared evenly between columns.
         orders = generator.permuted(np.tile(np.arange(len(columns)), (_DRAWS // 2, 1)), axis=1)
         self.orders = np.concatenate([orders, orders[:, ::-1]])
         super().__init__(columns, scorer(self.draws).mean(axis=0), outputs)
@@ -458,22 +458,19 @@ class _Draws(Background):
         return np.stack(values), np.stack(errors)
 
     def _walked(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The contributions (G, K) to one row, and their standard errors.
-
-        From every draw, its columns become those of the row, one by one.
-        """
+        """The contributions (G, K) to one row, and their standard errors."""
         values, current = np.zeros((len(self.columns), len(self.base))), self.draws.copy()
         changes = np.empty((len(current), *values.shape))
         before = self.scorer(current)
         for of_draws in self.orders.T:
-            # Every draw takes its own next column, so that all draws are predicted at once.
+            # In each step every draw sets the next column of its own order; all draws are predicted at once.
             for draw, g in enumerate(of_draws):
                 current[draw, self.columns.members[g]] = row[self.columns.members[g]]
             after = self.scorer(current)
             np.add.at(values, of_draws, (after - before) / len(current))
             changes[np.arange(len(current)), of_draws] = after - before
             before = after
-        # A draw and the one whose order is the reverse depend on each other; the means of such pairs are independent.
+        # Draws with reversed orders are dependent; the means of these pairs are independent.
         pairs = (changes[: len(changes) // 2] + changes[len(changes) // 2 :]) / 2.0
         return values, pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
 

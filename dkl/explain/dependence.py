@@ -1,4 +1,4 @@
-"""Partial dependence: the mean prediction when one column, or two, are set to each of their values."""
+"""Partial dependence: the mean prediction over rows when one or two columns are set to given values."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dkl.protocols.records import Record
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Rows that a mean is taken over where there is no formula for it.
+# The number of rows in a mean prediction for features without a formula.
 _AVERAGED_ROWS = 1_000
-# The most values of a column in a map of two: a map has the square of it.
+# The most values of each column in a partial dependence on two columns, whose map has the square of it.
 _MAP_RESOLUTION = 30
 
 Column = int | str | tuple[int | str, int | str]
@@ -33,23 +33,23 @@ Column = int | str | tuple[int | str, int | str]
 
 @dataclass(frozen=True, eq=False)
 class PartialDependence:
-    """The mean prediction over the rows, with a column or two set to each of their values.
+    """The mean prediction over the rows, with one or two columns set to each of their values.
 
     Parameters
     ----------
     axes : tuple of Axis
-        One or two.
+        The axes of the one or two columns.
     values : ndarray of shape (g, K) or (g1, g2, K), float64
-        Decision values; of a regressor predictions.
+        Mean decision values; for regressors, mean predictions.
     mean : ndarray of shape (K,)
-        The mean prediction.
+        The mean prediction without setting columns.
     interaction : ndarray of shape (g1, g2, K) or None
-        What two columns do together beyond what each does: the joint dependence less those of the single columns, plus
-        the mean.
+        For two columns the joint dependence minus those of the single columns, plus the mean: 0 if each column acts by
+        itself.
     shares : ndarray of shape (n,)
-        What each of the axes' rows stands for, of sum 1.
+        The weights, of sum 1, of the rows of the axes.
     outputs : tuple of str
-        Names of the K outputs where there are several.
+        Names of the K outputs if there are several.
 
     Examples
     --------
@@ -71,15 +71,15 @@ class PartialDependence:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns."""
+        """The names of the columns."""
         return tuple(axis.name for axis in self.axes)
 
     @property
     def strength(self) -> float:
-        """The deviation over the rows, all outputs together; for two columns of their interaction."""
+        """The standard deviation of the dependence over the rows, for all outputs; for pairs, of the interaction."""
         values = self.values if self.interaction is None else self.interaction
         own = values[tuple(axis.nearest() for axis in self.axes)]
-        # Each row counts with its nearest value, so that values where there are hardly any rows hardly count.
+        # Each row has the dependence at its nearest value, so that values with few rows have little weight.
         return float(np.sqrt((self.shares @ np.square(own - self.shares @ own)).sum()))
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Any:
@@ -107,21 +107,21 @@ def partial_dependence(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Any:
-    """How the mean prediction depends on single columns and on pairs of them, all in one pass.
+    """Partial dependence of the predictions on single columns and on pairs of columns, all in one pass.
 
-    For sums of waves (Fourier features, landmarks) the mean over all rows is a formula in sums of the other columns'
-    waves, whatever the number of values; for other features it is taken over at most 1,000 rows.
+    For sums of waves (Fourier features, landmarks) the mean over all rows follows, for any number of values, from sums
+    of the other columns' waves; for other features it is the mean over at most 1,000 rows.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     columns : int, str, pair of them, or list of these
-        By number or name; a pair (a tuple) is looked at jointly.
+        By number or name; a tuple of two columns is set jointly.
     resolution : int
-        Values of a number; in a pair 30 at most. A category takes each of its own.
+        The number of values on the axis of a number, at most 30 in a pair. The axis of a category has its values.
     names, groups, sample_weight, progress, memory_limit
-        As of `dkl.explain.importance`.
+        As in `dkl.explain.importance`.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def partial_dependence(
     Raises
     ------
     NotFittedError, TypeError, ValueError
-        As `dkl.explain.importance`; ValueError also for a column that is not there.
+        As in `dkl.explain.importance`; ValueError also for a column that does not exist.
 
     References
     ----------
@@ -154,7 +154,7 @@ def partial_dependence(
     dataset = rows_to_explain(model, X, sample_weight)
     wanted = positions_of(columns if isinstance(columns, list) else [columns], known)
     reading = RowsToExplain(progress, memory_limit, device_of(model))
-    # One pass: the sums of the other columns' waves, and rows that say which values columns take.
+    # One pass: the sums of the other columns' waves, and a sample of rows for the axes.
     *sums, sample = reading.run(dataset, *dependence_records(scorer, known, wanted))
     a = wave_amplitudes(scorer)
     means: _Summed | _Averaged
@@ -169,15 +169,14 @@ def partial_dependence(
         axes = tuple(axis_on(known, g, sample.columns(known.members[g]), most) for g in positions)
         members = [known.members[g] for g in positions]
         with one_blas_thread():
-            # No column set: the mean prediction itself.
+            # without any column set
             mean = means(np.empty(0, np.int64), np.empty((1, 0)))[0]
             values, interaction = means(members[0], axes[0].patterns), None
             if len(axes) == 2:
                 first, second = values, means(members[1], axes[1].patterns)
                 pairs = np.array([np.concatenate(pair) for pair in product(*(axis.patterns for axis in axes))])
                 values = means(np.concatenate(members), pairs).reshape(len(first), len(second), -1)
-                # What the two columns do together: the joint dependence is the mean if neither has an effect, and the
-                # sum of the two curves less the mean if each acts by itself.
+                # The interaction is 0 if the joint dependence is the sum of the two single ones minus the mean.
                 interaction = values - first[:, None] - second[None] + mean
         outputs = output_labels(model)
         dependences.append(PartialDependence(axes, values, mean, interaction, sample.shares, outputs))
@@ -185,20 +184,20 @@ def partial_dependence(
 
 
 def dependence_records(scorer: Scorer, known: Columns, wanted: Sequence[tuple[int, ...]]) -> tuple[Record, ...]:
-    """What the pass of `partial_dependence` computes: waves without some of the columns, and a sample of the rows."""
+    """The records of the pass of `partial_dependence`: sums of waves without some columns, and a sample of rows."""
     if wave_amplitudes(scorer) is None:
         return (ROWS,)
     return left_out_record(scorer.feature_map, _forms(known, wanted), scorer.dtype), ROWS
 
 
 def _forms(known: Columns, wanted: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """The encoded columns that are left out: a pair needs its columns by themselves too, and all need the mean."""
+    """The sets of encoded columns that are left out of sums: those wanted, the single columns of pairs, and none."""
     sets = dict.fromkeys([(), *((g,) for positions in wanted for g in positions), *wanted])
     return [np.concatenate([np.empty(0, np.int64), *(known.members[g] for g in positions)]) for positions in sets]
 
 
 def positions_of(columns: Sequence[Column], known: Columns) -> list[tuple[int, ...]]:
-    """The positions of one or two columns each, by their names or numbers."""
+    """The positions of the one or two columns of each entry, given their names or numbers."""
     positions: list[tuple[int, ...]] = []
     for column in columns:
         if not isinstance(column, tuple):
@@ -212,14 +211,14 @@ def positions_of(columns: Sequence[Column], known: Columns) -> list[tuple[int, .
 
 @dataclass(frozen=True, eq=False)
 class _Summed:
-    """Mean predictions by formula: Re sum_j a_j exp(i w_j.v) E exp(i w_j.(the other columns))."""
+    """Mean predictions of models on waves: Re sum_j a_j exp(i w_j.v) E exp(i w_j.(the other columns))."""
 
     scorer: Scorer
     a: np.ndarray
     others: dict[bytes, np.ndarray]
 
     def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
-        # w.x splits into the columns that are set, w.v, and the others; only the mean over the others needs the rows.
+        # w.x is the sum of w.v over the set columns and of the others, whose waves are averaged over the rows.
         weights = self.a * self.others[bytes(members)][:, None]
         if not len(members):
             return weights.sum(axis=0).real[None] + self.scorer.intercept
@@ -229,14 +228,14 @@ class _Summed:
 
 @dataclass(frozen=True, eq=False)
 class _Averaged:
-    """Mean predictions by predicting: the rows with some columns set, one value after the other."""
+    """Mean predictions of any model: predicts the sampled rows with some columns set, one value after the other."""
 
     scorer: Scorer
     sample: SampledRows
 
     def __call__(self, members: np.ndarray, patterns: np.ndarray) -> np.ndarray:
         def predicted(rows: np.ndarray, part: slice, pattern: np.ndarray) -> np.ndarray:
-            # Definition of partial dependence (Friedman 2001): all rows get the value, and predictions are averaged.
+            # The definition of partial dependence (Friedman 2001): set columns in all rows and average predictions.
             rows[:, members] = pattern
             return self.scorer(rows)
 

@@ -1,4 +1,4 @@
-"""Effects: what a model on sparse frequencies or on steps says of single columns, and of few together."""
+"""Effects: the parts of a model on sparse frequencies, steps or additive kernels that depend on few columns each."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dkl.plain_text import plain_text
 from dkl.protocols.arrays import Rows
 from dkl.protocols.estimators import FittedModel
 
-# Rows that means and strengths are taken over.
+# The most rows over which means and strengths of effects are computed.
 MOST_ROWS = 5_000
-# Rows whose waves exist at once.
+# The number of rows whose waves are in memory at once.
 _TILE = 1_024
 
 
@@ -36,29 +36,29 @@ _TILE = 1_024
 class Effect:
     """The part of a model that depends on a few columns alone: a main effect, or an interaction.
 
-    ``f_T(x) = Re sum_j a_j prod_{c in T} (e_jc(x_c) - psi_jc)`` with e_jc(x_c) the wave exp(i w_jc . x_c), or an atom's
-    steps and hinges of column c, or a kernel between it and a landmark, and psi_jc its mean over the rows: of mean zero
-    in each of its columns, so that an interaction holds no main effect. x_c is a number, or all encoded columns of a
-    category.
+    ``f_T(x) = Re sum_j a_j prod_{c in T} (e_jc(x_c) - psi_jc)``, where e_jc(x_c) is the wave exp(i w_jc . x_c), or the
+    product of an atom's steps and hinges of column c, or a kernel between column c and a landmark, and psi_jc is its
+    mean over the rows. The effect has mean zero in each of its columns, so that an interaction contains no main effect.
+    x_c is a number, or all encoded columns of a category.
 
     Parameters
     ----------
     columns : tuple of int
         T.
     names : tuple of str
-        Of the columns.
+        The names of the columns.
     strength : float
-        Standard deviation over the rows, in units of the decision values (of the targets for numbers).
+        Standard deviation over the rows, in units of the decision values (for regressors, of the targets).
     factors : tuple of ColumnWaves, ColumnSteps, ColumnKernels or ColumnFunctions
-        e for each of the columns, m functions each.
-    means : ndarray of shape (m, |T|), complex; of steps and kernels float64
+        The m functions e of each column.
+    means : ndarray of shape (m, |T|), complex; float64 for steps and kernels
         psi.
-    coefficients : ndarray of shape (m, K), complex; of steps and kernels float64
+    coefficients : ndarray of shape (m, K), complex; float64 for steps and kernels
         a.
     outputs : tuple of str
-        What the K outputs are where they are several, or the logarithm of a mean.
+        Names of the K outputs, if there are several or they are logarithms of means.
     bag_coefficients : ndarray of shape (bags, m, K) or None
-        Those of each bag, of a working model that is the mean of several (`StepFeatures(bags=8)`).
+        The coefficients in each bag, if the model is the mean over several bags (`StepFeatures(bags=8)`).
 
     Examples
     --------
@@ -84,21 +84,21 @@ class Effect:
     bag_coefficients: np.ndarray | None = None
 
     def __call__(self, *values: object) -> np.ndarray:
-        """The effect of values of its columns, unscaled: one array a column, of one shape; (..., K) comes back.
+        """The effect (..., K) at unscaled values of its columns, given as one array for each column.
 
-        The values of a column that is encoded as k have k numbers each: an array of shape (..., k).
+        The arrays broadcast. A column with k encoded columns needs an array of shape (..., k).
         """
         return self._values(self.coefficients, values)
 
     def deviations(self, *values: object) -> np.ndarray:
-        """How far the effect differs between bags: the standard deviation over the bags at values as of a call.
+        """The standard deviation of the effect over the bags, at values as in `__call__`.
 
-        Bags share most of their rows, so that this is less than the deviation between models of new rows.
+        Bags share most of their rows, so that this is smaller than the deviation between models of different rows.
 
         Raises
         ------
         ValueError
-            If the model is none of several bags.
+            If the model has no bags.
         """
         bags = self.bag_coefficients
         if bags is None:
@@ -110,9 +110,9 @@ class Effect:
         return each.reshape(*each.shape[:-1], len(bags), -1).std(axis=-2, ddof=1)
 
     def _values(self, coefficients: np.ndarray, values: Sequence[object]) -> np.ndarray:
-        """The effect with these coefficients, (m, L): an array of shape (..., L)."""
+        """The effect (..., L) with the given coefficients, (m, L)."""
         wide = [self._encoded(position, value) for position, value in enumerate(values)]
-        # Values of several columns span a grid by NumPy's rules of broadcasting.
+        # Values of several columns broadcast, so that they can span a grid.
         shape = np.broadcast_shapes(*(value.shape[:-1] for value in wide))
         rows = [np.broadcast_to(value, (*shape, value.shape[-1])).reshape(-1, value.shape[-1]) for value in wide]
         out = np.empty((len(rows[0]), coefficients.shape[1]))
@@ -124,7 +124,7 @@ class Effect:
         return out.reshape(*shape, -1)
 
     def _encoded(self, position: int, values: object) -> np.ndarray:
-        """Values of one of its columns, of shape (..., k): a number gets an axis of length 1."""
+        """Values of one column as an array (..., k); plain numbers get a last axis of length 1."""
         value, width = np.asarray(values, dtype=np.float64), len(self.factors[position].columns)
         if width > 1 and value.shape[-1:] != (width,):
             raise ValueError(
@@ -147,24 +147,24 @@ def effects(
     names: Sequence[str] | None = None,
     groups: Groups | None = None,
 ) -> list[Effect]:
-    """The effects of a fitted machine, strongest first.
+    """The effects of single columns and of interactions in a fitted machine, strongest first.
 
     A model on sparse frequencies, on products of steps, or on a kernel of few columns at landmarks
-    (``SparseFrequencies(most_columns=2)``) is a sum of functions of few columns. It is taken apart by the functional
-    analysis of variance under the product of the columns' own distributions, which is a formula here, not a fit: what a
-    pair does is told apart from what its columns do alone.
+    (``SparseFrequencies(most_columns=2)``) is a sum of functions of few columns. The functional analysis of variance,
+    with independent columns, splits it into main effects and interactions without overlap; for these models it has a
+    closed form.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
-        On Fourier features, steps or such a kernel; frequencies, atoms and products of kernels on more than
-        `most_columns` columns belong to no effect.
+        A model on Fourier features, steps or such a kernel. Frequencies, atoms and products of kernels on more than
+        `most_columns` columns are left out.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
-        The rows whose means are taken; at most 5,000 are used.
+        The rows for means and strengths; at most 5,000 are used.
     most_columns : int
-        The most columns of an effect, 1 to 3.
+        The largest number of columns of an effect, 1 to 3.
     names, groups
-        As of `dkl.explain.importance`: encoded columns that are one have effects together.
+        As in `dkl.explain.importance`: encoded columns of one column have their effects together.
 
     Returns
     -------
@@ -175,9 +175,9 @@ def effects(
     NotFittedError
         If the model is not fitted.
     TypeError
-        If its features are neither Fourier features, nor steps, nor such a kernel in unmixed columns.
+        If its features are neither Fourier features, nor steps, nor such a kernel without mixing of columns.
     ValueError
-        As `dkl.explain.importance`.
+        As in `dkl.explain.importance`.
 
     References
     ----------
@@ -210,13 +210,13 @@ def effects(
     unknown = [part.feature_map.activation for part, *read in parts if all(one is None for one in read)]
     if unknown:
         raise TypeError(
-            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, as "
-            "of MarginFeatures and StepFeatures, and off kernels of few columns, as of "
+            f"the features are {unknown[0]!r}; effects are read off Fourier features and steps, such as those of "
+            "MarginFeatures and StepFeatures, and off kernels of few columns, such as "
             "NystromFeatures(SparseFrequencies(Laplacian(), most_columns=2)); dkl.explain.partial_dependence takes "
             "models on all features"
         )
     rows = dense(rows_to_explain(model, X).thin(MOST_ROWS, 0).X.compute())
-    # Products of small matrices: several threads of BLAS would wait for each other most of the time.
+    # Products of small matrices are faster on one thread of BLAS.
     with one_blas_thread():
         found: dict[tuple[int, ...], list[Effect]] = {}
         for part, a, steps, kernels in parts:
@@ -235,13 +235,13 @@ def effects(
 
 @dataclass(frozen=True, eq=False)
 class ColumnFunctions:
-    """Waves and products of steps of the same columns, one after the other."""
+    """The functions of one column from several parts of a model, concatenated."""
 
     parts: tuple[ColumnFunction, ...]
 
     @property
     def columns(self) -> np.ndarray:
-        """The encoded columns that the functions see of a row."""
+        """The encoded columns on which the functions depend."""
         return self.parts[0].columns
 
     def values(self, rows: np.ndarray) -> np.ndarray:
@@ -253,7 +253,7 @@ ColumnFunction = ColumnWaves | ColumnSteps | ColumnKernels | ColumnFunctions
 
 
 def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect:
-    """The sum of the effects that several kinds of features have in the same columns, at dense rows (n, d)."""
+    """The sum of effects of the same columns from several parts of a model, with its strength at dense rows (n, d)."""
     if len(effects) == 1:
         return effects[0]
     first = effects[0]
@@ -269,10 +269,10 @@ def _together(effects: list[Effect], known: Columns, rows: np.ndarray) -> Effect
 
 
 def _bags_of(model: FittedModel, scorer: Scorer) -> np.ndarray | None:
-    """The coefficients of a working model and behind them those of its bags, (K + bags K, m); None of other models."""
+    """The coefficients of a model with bags, then those of each bag, (K + bags K, m); None for other models."""
     features: Any = getattr(model, "features_", None)
     bags = getattr(features, "bag_coef_", None)
-    # a machine that was fitted on the features has coefficients of its own, which no bag has a part in
+    # a machine fitted on features of several bags has its own coefficients, which are no mean over bags
     if bags is None or len(bags) < 2 or not np.array_equal(scorer.coef, features.coef_):
         return None
     return np.concatenate([features.coef_, *bags])
@@ -281,7 +281,7 @@ def _bags_of(model: FittedModel, scorer: Scorer) -> np.ndarray | None:
 def _step_effects(
     steps: StepFactors, known: Columns, rows: np.ndarray, most_columns: int, n_outputs: int
 ) -> list[Effect]:
-    """The effects of a model on steps, by the factors of its columns at dense rows (n, d); of bags behind outputs."""
+    """The effects of a model on steps at dense rows (n, d); coefficients of bags follow those of the outputs."""
     factors = steps.values(rows)
     means = factors.mean(axis=0)
     centred, every = factors - means, []
@@ -300,7 +300,7 @@ def _step_effects(
 
 
 def _kernel_effects(kernels: KernelFactors, known: Columns, rows: np.ndarray, most_columns: int) -> list[Effect]:
-    """The effects of a model on a kernel of few columns, by its kernels at dense rows (n, d)."""
+    """The effects of a model on a kernel of few columns, at dense rows (n, d)."""
     n, tiles = len(rows), kernels.tiles(len(rows))
     means = [np.zeros((len(part.sizes), len(part.landmarks))) for part in kernels.parts]
     for tile in tiles:
@@ -331,25 +331,25 @@ def _kernel_effects(kernels: KernelFactors, known: Columns, rows: np.ndarray, mo
 def _wave_effects(
     feature_map: FeatureMap, a: np.ndarray, known: Columns, sample: np.ndarray, most_columns: int
 ) -> list[Effect]:
-    """The effects of a model on waves, by the waves of its columns at dense rows (n, d)."""
+    """The effects of a model on waves, at dense rows (n, d)."""
     rows = scale_rows(sample, feature_map.scaler, "float64")
     own = [rows[:, members] for members in known.members]
     by_columns = _Group.all_of(feature_map, a, known, own, most_columns)
-    # Variances of all outputs together, by the sums over the rows of each effect's values and of their squares.
+    # The variance of each effect follows from the sums of its values and of their squares over the rows.
     n, sums = len(rows), dict[tuple[int, ...], np.ndarray]()
     for tile in spans(n, _TILE):
         values: dict[tuple[int, ...], np.ndarray] = {}
         for group in by_columns:
             for columns, share in group.shares(own, tile):
-                # Frequencies on different columns may share an effect: their shares add up before they are squared.
+                # Frequencies on different columns may contribute to the same effect: their values are added first.
                 values[columns] = values.get(columns, 0.0) + share
         for columns, value in values.items():
             sums[columns] = sums.get(columns, 0.0) + np.stack([value.sum(axis=0), np.square(value).sum(axis=0)])
     every = []
     for columns, (first, second) in sums.items():
         strength = float(np.sqrt(np.maximum(second / n - np.square(first / n), 0.0).sum()))
-        # f_T gets a part of every frequency that moves in all columns of T, also of those that move in further ones:
-        # their waves in these are replaced by the means.
+        # f_T has a term of every frequency that depends on all columns of T. For frequencies on further columns, the
+        # waves in these are replaced by their means.
         parts = [group for group in by_columns if group.holds(columns)]
         frequencies = np.concatenate([group.frequencies for group in parts])
         means, coefficients = (
@@ -362,7 +362,7 @@ def _wave_effects(
 
 
 def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
-    """The frequencies by the columns on which they have entries.
+    """The numbers of the frequencies by their support, the columns on which they are not zero.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
     Returns
     -------
     dict of tuple of int to ndarray of int
-        The numbers of the frequencies on these columns alone, ascending.
+        The numbers of the frequencies with exactly this support, ascending.
 
     Examples
     --------
@@ -392,7 +392,7 @@ def supports(frequencies: Rows) -> dict[tuple[int, ...], np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The frequencies on the same columns: their numbers, w (m, k_c) in each column c, psi (m, |T|) and a (m, K)."""
+    """Frequencies with the same support T: their numbers, w (m, k_c) in each column c, psi (m, |T|) and a (m, K)."""
 
     columns: tuple[int, ...]
     frequencies: np.ndarray
@@ -404,8 +404,8 @@ class _Group:
     def all_of(
         cls, feature_map: FeatureMap, a: np.ndarray, known: Columns, rows: Sequence[np.ndarray], most_columns: int
     ) -> list[_Group]:
-        """The frequencies by the columns that they move in, and the means of their waves over the scaled rows."""
-        # Encoded columns that are one count as one: a frequency moves in it if any of the encoded ones has an entry.
+        """The frequencies grouped by their supports, with the means of their waves over the scaled rows."""
+        # The support of a frequency contains a column if any of its encoded columns has a nonzero entry.
         W = sparse.csr_array(formed(feature_map.projection))
         members = sparse.csr_array(
             (np.ones(W.shape[1]), np.concatenate(known.members), np.cumsum([0, *map(len, known.members)]))
@@ -428,15 +428,14 @@ class _Group:
         return set(columns) <= set(self.columns)
 
     def part(self, columns: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """What these frequencies give to the effect of `columns`: psi, and a times psi of the other columns."""
-        # prod_c e_c = sum_T prod_{c in T} (e_c - psi_c) prod_{c not in T} psi_c is the whole analysis of variance.
-        # The columns of this group that belong to the effect, and those that are averaged out.
+        """The means and coefficients in the effect of `columns`: psi, and a times psi of the group's other columns."""
+        # The analysis of variance is prod_c e_c = sum_T prod_{c in T} (e_c - psi_c) prod_{c not in T} psi_c.
         inside = np.isin(self.columns, columns)
         return self.psi[:, inside], self.a * self.psi[:, ~inside].prod(axis=1)[:, None]
 
     def shares(self, rows: Sequence[np.ndarray], tile: slice) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-        """What they give to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
-        # exp(i w . x_c) - psi_c, of mean zero in each column.
+        """Their contribution to each effect, (n, K), at a tile of the scaled rows (n, k_c) of each column."""
+        # exp(i w . x_c) - psi_c, whose mean is zero
         waves = [
             unit_waves(rows[c][tile] @ w.T) - psi for c, w, psi in zip(self.columns, self.w, self.psi.T, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Importance: how much the decision values of a model change with each column, in one pass over the rows."""
+"""Importance of columns: how strongly the decision values of a model depend on each column, from one pass."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Measure = Literal["auto", "slope", "replacement"]
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """How much each column matters to a model.
+    """The importance of each column for a model.
 
     Parameters
     ----------
     names : tuple of str
-        Of the G columns.
+        The names of the G columns.
     values : ndarray of shape (G, K), float64
-        Change of each output with the column, a deviation: see `importance`.
+        The change of each output with the column, as a standard deviation: see `importance`.
     energy : ndarray of shape (G,), float64, or None
-        The same change if the phases of the waves were uniform and independent: what the frequencies and their
-        coefficients say without the rows. None for features that are no waves.
+        The same measure for waves with independent uniform phases, which depends on frequencies and coefficients but
+        not on the rows, except by their variances. None for features that are no waves.
     measure : {"slope", "replacement"}
     outputs : tuple of str
-        Names of the K outputs where there are several.
+        Names of the K outputs if there are several.
 
     Examples
     --------
@@ -67,12 +67,12 @@ class Importance:
 
     @property
     def strengths(self) -> np.ndarray:
-        """Of all outputs together, (G,): the root of the sum of their squares."""
+        """The importance for all outputs together, (G,): the root of the sum of squares over outputs."""
         return np.sqrt(np.square(self.values).sum(axis=1))
 
     @property
     def order(self) -> np.ndarray:
-        """The columns from the most important to the least, int64 of shape (G,)."""
+        """The positions of the columns, the most important first, int64 of shape (G,)."""
         return np.argsort(-self.strengths, kind="stable")
 
     def to_frame(self) -> Any:
@@ -113,23 +113,23 @@ def importance(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Importance:
-    """How much the decision values (of a regressor the predictions) change with each column.
+    """The importance of each column: how much decision values (for regressors, predictions) change with it.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     measure : {"auto", "slope", "replacement"}
-        "slope": the root mean square of the derivative in the column, times the column's deviation; of encoded columns
-        that are one, squares are added. "replacement": the root of half the mean squared change when the column is
-        taken from another row (Jansen 1999: the total effect under independent columns), over at most 10,000 rows.
-        Both agree for a linear model. "auto": slopes where the features have some.
+        "slope": the root mean square of the derivative in the column, times the column's standard deviation; squares
+        are added over the encoded columns of a column. "replacement": the root of half the mean squared change when the
+        column is replaced by that of another row (Jansen 1999: the total effect for independent columns), over at most
+        10,000 rows. Both agree for a linear model. "auto": "slope" if the features have derivatives.
     names : sequence of str, or None
-        Of the encoded columns; None takes those that the model was fitted with.
+        Names of the encoded columns; None takes those of the fit.
     groups : mapping of str to sequence of int or str, or None
-        Encoded columns that count as one. None folds as the encoding of a data frame did; {} folds nothing.
+        Encoded columns that form one column. None groups them as the encoding of a data frame did; {} groups nothing.
     sample_weight : array of shape (n,) or None
-        Frequency weights; those of a Dataset are its own.
+        Frequency weights; None for a Dataset, which has its own.
     progress : bool, callable or None
     memory_limit : int, str or None
 
@@ -142,9 +142,9 @@ def importance(
     NotFittedError
         If the model is not fitted.
     TypeError
-        If it predicts nothing.
+        If it makes no predictions.
     ValueError
-        If the columns are not those of `fit`, or slopes are asked of features that have none.
+        If the columns are not those of `fit`, or for ``measure="slope"`` with features without derivatives.
 
     References
     ----------
@@ -177,12 +177,11 @@ def importance(
         return Importance(columns.names, replacement_changes(scorer, columns, result), None, "replacement", outputs)
     mean = result["first"] / result["weight"]
     variances = np.maximum(result["second"] / result["weight"] - np.square(mean), 0.0)
-    # The mean squared derivative in a column times the column's variance: squares add up over encoded columns that are
-    # one.
+    # The mean squared derivative in an encoded column times its variance, summed over the encoded columns of a column.
     squares = result["slopes"] / result["weight"] * variances[:, None]
     a, energy = wave_amplitudes(scorer), None
     if a is not None:
-        # Of waves with independent uniform phases the mean square in column c is sum_j |a_j|^2 w_jc^2 / 2.
+        # For waves with independent uniform phases the mean squared derivative in column c is sum_j |a_j|^2 w_jc^2 / 2.
         with one_blas_thread():
             W = formed(scorer.feature_map.projection)
             of_waves = np.asarray((W * W).T @ np.square(np.abs(a)).sum(axis=1)) / 2.0
@@ -191,7 +190,7 @@ def importance(
 
 
 def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto") -> tuple[Record, ...]:
-    """What the pass of `importance` computes: squared slopes and moments of the columns, or a sample of the rows."""
+    """The records of the pass of `importance`: squared slopes and moments of the columns, or a sample of rows."""
     if measure == "replacement" or not has_slopes(scorer.feature_map):
         return (ROWS,)
     d, K = n_columns, len(scorer.coef)
@@ -200,7 +199,7 @@ def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto"
     flops = mapping_flops(d, scorer.feature_map) + 2.0 * K * d * m
 
     def cost(rows: int, columns: int) -> Cost:
-        # Gradients and their squares, and the slopes of a tile of frequencies.
+        # gradients and their squares, and the slopes of a tile of frequencies
         tile = min(rows, product_rows(m)) * itemsize
         return Cost(rows * flops, tile * ((2 * K + 1) * d + (K + 2) * min(m, PRODUCT_FREQUENCIES)) + SCALED_BYTES)
 
@@ -210,13 +209,13 @@ def importance_records(scorer: Scorer, n_columns: int, measure: Measure = "auto"
 
 @one_blas_thread()
 def replacement_changes(scorer: Scorer, columns: Columns, sample: SampledRows) -> np.ndarray:
-    """The root of half the mean squared change when a column is taken from another row of a sample: (G, K).
+    """The root of half the mean squared change when a column is replaced by that of another sampled row: (G, K).
 
-    The rows of a sample come in random order, so that the row half the sample away is an independent one.
+    The rows of a sample are in random order, so that the row half the sample away is independent.
     """
-    # Jansen's estimate of the total effect: half the mean squared change when the column alone comes from another row.
+    # Jansen's estimate of the total effect: half the mean squared change when one column comes from another row.
     other = np.roll(np.arange(len(sample.shares)), len(sample.shares) // 2)
-    # Predictions of the rows as they are, once for all columns.
+    # Predictions of the unchanged rows, computed once for all columns.
     own = scorer(sample.rows)
 
     def change(rows: np.ndarray, part: slice, members: np.ndarray) -> np.ndarray:

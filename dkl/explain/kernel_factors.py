@@ -1,4 +1,4 @@
-"""A model on an additive kernel at landmarks as a sum of products of functions of single columns."""
+"""Writes a model on an additive kernel at landmarks as a sum of products of functions of single columns."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from dkl.kernels.scale import scale_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.answers import Scorer
 
-# Bytes of the factors of all columns that exist at once.
+# The most bytes (32 MiB) of the factors of all columns in memory at once.
 _TILE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnKernels:
-    """Kernels between one column and the landmarks: of its encoded columns, the sums over sets of so many of them.
+    """The kernels between one column and the landmarks: sums over sets of encoded columns of products of kernels.
 
     Parameters
     ----------
     kernel : SparseFrequencies
         With `most_columns` and a bandwidth.
     landmarks : ndarray of shape (l, k)
-        In these encoded columns.
+        The landmarks in the k encoded columns of the column.
     scaler : Scaler or None
-        Of them.
+        The scaling of these encoded columns.
     metric : ndarray of shape (k,) or None
     columns : ndarray of int, shape (k,)
-        Which of the encoded columns of a row they are.
+        The numbers of the encoded columns in a row.
     sizes : tuple of int
-        Of each block of l functions: how many of the encoded columns are multiplied.
+        The number of encoded columns in the products of each block of l functions.
     """
 
     kernel: SparseFrequencies
@@ -53,7 +53,7 @@ class ColumnKernels:
         return np.concatenate([every[size - 1] for size in self.sizes], axis=1)
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
-        """e_1, ..., e_r of the kernels between rows (n, k) of these columns, unscaled, and landmarks: (r, n, l)."""
+        """The symmetric sums e_1, ..., e_r of the kernels between unscaled rows (n, k) and landmarks: (r, n, l)."""
         scaled = in_metric(scale_rows(rows, self.scaler, "float64"), self.metric)
         of_each = (
             self.kernel.family.kernel(scaled[:, c : c + 1], self.landmarks[:, c : c + 1])
@@ -65,14 +65,14 @@ class ColumnKernels:
 
 @dataclass(frozen=True, eq=False)
 class KernelFactors:
-    """f(x) = sum_l a_l sum_s w_s e_s(k_1(x_1, z_l1), ..., k_d(x_d, z_ld)) of landmarks z; the intercept is no part.
+    """f(x) = sum_l a_l sum_s w_s e_s(k_1(x_1, z_l1), ..., k_d(x_d, z_ld)) with landmarks z, without the intercept.
 
     Parameters
     ----------
     parts : tuple of ColumnKernels
-        Of each of the G columns that a person knows, with all their sizes.
+        The kernels of each of the G columns, with all sizes.
     weights : ndarray of shape (q + 1,)
-        w, of sets of s encoded columns.
+        w_s, the weight of sets of s encoded columns.
     coef : ndarray of shape (l, K)
         a.
     """
@@ -83,12 +83,12 @@ class KernelFactors:
 
     @classmethod
     def of(cls, scorer: Scorer, known: Columns) -> Self | None:
-        """Of a model on a kernel of few columns at landmarks; None for one on other features."""
+        """The factors of a model on a kernel of few columns at landmarks; None for a model on other features."""
         feature_map, projection = scorer.feature_map, scorer.feature_map.projection
         if not isinstance(projection, NystromProjection):
             return None
         kernel, metric = projection.kernel, projection.metric
-        # a metric that mixes columns leaves no function of one of them
+        # with a metric that mixes columns there are no functions of single columns
         is_apart = metric is None or metric.ndim == 1
         if not (isinstance(kernel, SparseFrequencies) and kernel.most_columns is not None and is_apart):
             return None
@@ -102,34 +102,34 @@ class KernelFactors:
         return cls(tuple(parts), kernel.weights(projection.n_columns), coef)
 
     def tiles(self, n: int) -> list[slice]:
-        """Spans of n rows whose factors fit into memory."""
+        """Spans of the n rows, such that the factors of a span take at most `_TILE_BYTES`."""
         functions = sum(len(part.sizes) for part in self.parts) * len(self.coef)
         return list(spans(n, max(1, _TILE_BYTES // (8 * functions))))
 
     def values(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Of each column its functions at dense rows (n, d), unscaled: (r, n, l), for sets of 1, ..., r of its own."""
+        """For each column its functions at unscaled dense rows (n, d), for sets of 1 to r encoded ones: (r, n, l)."""
         return [part.sums(rows[:, part.columns]) for part in self.parts]
 
     def terms(
         self, means: list[np.ndarray], most_columns: int
     ) -> dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]]:
-        """The functional analysis of variance under independent columns: the terms of each effect.
+        """The terms of each effect in the functional analysis of variance with independent columns.
 
         With g_cr the function of column c for sets of r of its encoded columns, and psi_cr its mean, the term of
-        columns T and sizes r_c is ``prod_{c in T} (g_cr - psi_cr)``, times what the means of the other columns leave of
-        the weights.
+        columns T and sizes r_c is ``prod_{c in T} (g_cr - psi_cr)``. Its coefficient is a times the weights of all sets
+        that extend T by other columns, times the means of these.
 
         Parameters
         ----------
         means : list of ndarray of shape (r, l)
-            psi, a column each.
+            psi of each column.
         most_columns : int
-            Products of functions of more columns belong to no effect.
+            The largest number of columns of an effect; products of functions of more columns are left out.
 
         Returns
         -------
         dict of tuple of int to list of (tuple of int, ndarray of shape (l, K))
-            By columns, ascending: the sizes of each term, and the coefficients of its l products.
+            By the columns of an effect, ascending: the sizes of each term, and the coefficients of its l products.
         """
         q = len(self.weights) - 1
         every: dict[tuple[int, ...], list[tuple[tuple[int, ...], np.ndarray]]] = {}
@@ -140,15 +140,15 @@ class KernelFactors:
                 terms = []
                 for sizes in product(*(self.parts[c].sizes for c in columns)):
                     if (taken := sum(sizes)) <= q:
-                        # sets that go on into other columns, each with its own weight
+                        # sums over the sets that extend this one by other columns, with weights of their total sizes
                         share = self.weights[taken:] @ left[: q + 1 - taken]
                         terms.append((sizes, share[:, None] * self.coef))
                 every[columns] = terms
         return every
 
     def _left(self, others: list[np.ndarray], most_size: int, most_columns: int) -> np.ndarray:
-        """The sums over sets of s encoded columns, of at most so many of the other columns, of their means: (s, l)."""
-        # by how many columns have a part in a set, and by its size
+        """For s = 0, 1, ...: the sum over sets of s encoded columns of at most `most_columns` others of their means."""
+        # sums by the number of columns in a set, and by its size
         sums = np.zeros((most_columns + 1, most_size + 1, len(self.coef)))
         sums[0, 0] = 1.0
         for psi in others:

@@ -1,4 +1,4 @@
-"""What every explanation needs of a fitted model: its linear forms, its waves, and rows as it sees them."""
+"""The parts of a fitted model that explanations use: linear forms of features, waves, encoded rows, output names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dkl.protocols.estimators import FittedModel
 
 
 class Explainable(FittedModel, Protocol):
-    """A fitted model as explanations read it: its decision values are those of one linear form of mapped rows."""
+    """A fitted model that can be explained: its decision values are linear functions of mapped rows."""
 
     @property
     def _fitted_by(self) -> str:
-        """The attribute that only a whole fit leaves."""
+        """The name of the attribute that a completed fit sets."""
         ...
 
     @property
@@ -33,9 +33,9 @@ class Explainable(FittedModel, Protocol):
 
 
 def model_of(estimator: object) -> Scorer:
-    """The decision values of a fitted estimator as a sum over single linear forms of a row.
+    """The decision values of a fitted estimator as a linear function of features of single linear forms w.x.
 
-    Similarities to landmarks are taken apart into their waves.
+    Similarities to landmarks are replaced by the waves of which they are sums.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def model_of(estimator: object) -> Scorer:
     NotFittedError
         If it is not fitted.
     TypeError
-        If it predicts nothing.
+        If it makes no predictions.
     """
-    # Feature learners have no model of their own; what predicts names the attribute that its fit leaves.
+    # Feature learners make no predictions; only models have `_fitted_by`.
     if not hasattr(estimator, "_fitted_by"):
         raise TypeError(
             f"{type(estimator).__name__} predicts nothing that could be explained; fit a machine on it, such as "
@@ -59,14 +59,14 @@ def model_of(estimator: object) -> Scorer:
     scorer = model._scorer
     if not isinstance(scorer.feature_map.projection, Similarities):
         return scorer
-    # A similarity is a weighted sum of cosines, so that a linear form of similarities is one of the cosines.
+    # A similarity is a weighted sum of cosines, so that a linear function of similarities is one of cosines.
     return replace(scorer, feature_map=wave_map(scorer.feature_map), coef=on_waves(scorer.feature_map, scorer.coef))
 
 
 def parts_of(scorer: Scorer) -> list[Scorer]:
-    """A model as a sum of models, each on features of one kind that explanations have a formula for.
+    """A model as a sum of models on one kind of features each, for which explanations have formulas.
 
-    All maps of a combination that have none are one part, the last. The intercept is the first part's.
+    All maps without a formula form one part, the last. The first part has the intercept.
     """
     parts, others = [], []
     for feature_map, coef in scorer.feature_map.split(scorer.coef):
@@ -86,12 +86,12 @@ def parts_of(scorer: Scorer) -> list[Scorer]:
 
 
 def device_of(estimator: FittedModel) -> str:
-    """Where a fitted estimator computes on blocks: its own parameter `device`."""
+    """The parameter `device` of a fitted estimator, on which it computes blocks."""
     return str(getattr(estimator, "device", "cpu"))
 
 
 def wave_amplitudes(scorer: Scorer) -> np.ndarray | None:
-    """a (m, K), complex: a frequency's share of the decision values is Re(a exp(i w.x)); None for other features."""
+    """a (m, K), complex, such that decision values are sums of Re(a_j exp(i w_j.x)); None if features are no waves."""
     feature_map, m = scorer.feature_map, scorer.feature_map.n_frequencies
     # c cos z + s sin z = Re((c - i s) exp(i z)), and cos(z + b) = Re(exp(i b) exp(i z)).
     if feature_map.activation == "cos-sin":
@@ -117,9 +117,9 @@ def rows_to_explain(estimator: FittedModel, X: object, sample_weight: object = N
 
 
 def output_labels(estimator: FittedModel) -> tuple[str, ...]:
-    """The names of the K outputs: classes where there are more than two, targets where there are several, else none.
+    """Names of the K outputs: classes if there are more than two, targets if there are several, else none.
 
-    Explanations are of scores: those of a log link are logarithms of means, and are called so.
+    Explanations are in units of scores; with a log link these are logarithms of means, and are named so.
     """
     classes = getattr(estimator, "classes_", None)
     if classes is not None:

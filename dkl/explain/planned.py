@@ -1,4 +1,4 @@
-"""Planned explanations: what one will read, hold and compute, for `dkl.plan`."""
+"""Explanations as arguments of `dkl.plan`, which predicts what they read, hold and compute."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Kind = Literal["importance", "partial_dependence", "contributions"]
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """An explanation of a fitted model before anything is computed, for `dkl.plan`.
+    """An explanation of a fitted model that is to be planned, not computed.
 
     Parameters
     ----------
     model : fitted KernelClassifier, KernelRegressor, TunedClassifier or TunedRegressor
     kind : {"importance", "partial_dependence", "contributions"}
-        The function of `dkl.explain`; of contributions the pass over the background is planned.
+        The function of `dkl.explain`; for contributions the pass over the background is planned.
     columns : list of int, str or pairs, or None
-        Of partial dependence; None is every column by itself.
+        The columns of a partial dependence; None is every single column.
     groups : mapping of str to sequence of int or str, or None
-        As of `dkl.explain.importance`.
+        As in `dkl.explain.importance`.
     memory_limit : int, str or None
-        Bytes that one process may hold, as the explanation would be given.
+        The most bytes that one process may hold, as for the explanation itself.
 
     Raises
     ------
@@ -62,17 +62,17 @@ class Explanation:
             raise ValueError(f"kind is {self.kind!r}; expected 'importance', 'partial_dependence' or 'contributions'")
 
     def planned_passes(self, dataset: Dataset) -> Sequence[tuple[Sequence[Record], int]]:
-        """The records of its one pass.
+        """The records of the explanation's only pass.
 
         Raises
         ------
         NotFittedError, TypeError, ValueError
-            As `dkl.explain.importance` and `dkl.explain.partial_dependence`.
+            As in `dkl.explain.importance` and `dkl.explain.partial_dependence`.
         """
         return [(self._records(rows_to_explain(self.model, dataset)), 1)]
 
     def _records(self, dataset: Dataset) -> tuple[Record, ...]:
-        """What the function of that kind asks of its pass, as it computes it itself."""
+        """The records of the pass, by the function that the explanation itself calls."""
         scorer, known = model_of(self.model), columns_of(self.model, None, self.groups)
         if self.kind == "importance":
             return importance_records(scorer, dataset.n_columns)
@@ -82,11 +82,11 @@ class Explanation:
         return dependence_records(scorer, known, positions_of(columns, known))
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Rows that stand for all, and the tiles of them that are predicted where no formula has sums of all rows."""
+        """Bytes of the sample of rows, and of its tiles in predictions for features without a formula."""
         records = self._records(dataset)
         if ROWS not in records:
             return {}
-        # The sample is held twice while it is put together from the blocks, each row with its hash beside it.
+        # The sample is held twice while it is assembled from the blocks.
         rows = {"rows that stand for all": 2 * 8 * min(ROWS.k, dataset.n_rows) * dataset.n_columns}
         return rows if len(records) > 1 else rows | {"tiles of them": 4 * TILE_BYTES}
 

@@ -1,4 +1,4 @@
-"""A model on steps as a sum of products of single columns' factors: what its effects and contributions are made of."""
+"""Writes a model on steps as a sum of products of factors of single columns, for its effects and contributions."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from dkl.protocols.records import Accumulator, BlockSum, Cost
 
 @dataclass(frozen=True, eq=False)
 class ColumnSteps:
-    """Products of steps and hinges of one column: the map sees its encoded columns of a row."""
+    """Products of steps and hinges of one column, as a feature map on its encoded columns."""
 
     feature_map: FeatureMap
     columns: np.ndarray
 
     def values(self, rows: np.ndarray) -> np.ndarray:
-        """The products at rows (n, k) of these columns, unscaled: float64 (n, m)."""
+        """The products at unscaled rows (n, k) of these columns: float64 (n, m)."""
         return map_rows(rows, self.feature_map, "float64")
 
 
 @dataclass(frozen=True, eq=False)
 class StepFactors:
-    """f(x) = sum_a coef_a prod_s factor_{index[a, s]}(x), each factor of one column alone; the intercept is no part.
+    """f(x) = sum_a coef_a prod_s factor_{index[a, s]}(x), with factors of single columns, without the intercept.
 
-    A column may be several encoded ones, and its factor then the product of an atom's steps and hinges on these.
+    If a column has several encoded ones, its factor is the product of an atom's steps and hinges on these.
 
     Parameters
     ----------
     factors : StepProjection
-        The U factors, each once.
+        The U distinct factors.
     scaler : Scaler or None
-        Of rows, before their factors.
+        The scaling of the rows.
     columns : ndarray of shape (U,), int64
-        Which column each factor is of, by its position among `Columns`.
+        The column of each factor, as a position in `Columns`.
     index : ndarray of shape (m, 3), int64
         The factors of each atom, of different columns; -1 where an atom has fewer than three.
     coef : ndarray of shape (m, K), float64
-        Amplitudes included.
+        The coefficients of the atoms, times their amplitudes.
     """
 
     factors: StepProjection
@@ -61,14 +61,14 @@ class StepFactors:
 
     @classmethod
     def of(cls, scorer: Scorer, known: Columns, coef: np.ndarray | None = None) -> Self | None:
-        """Of a model on steps, with its coefficients or others (K, m); None for one on other features."""
+        """The factors of a model on steps, with its coefficients or `coef` (K, m); None for other features."""
         feature_map, steps = scorer.feature_map, scorer.feature_map.projection
         if not isinstance(steps, StepProjection):
             return None
         column_of = np.empty(feature_map.n_columns, np.int64)
         for position, members in enumerate(known.members):
             column_of[members] = position
-        # Many atoms share the factors of their parents: each distinct one is computed once.
+        # Many atoms have common factors; each distinct one is computed once.
         numbers: dict[tuple[Factor, ...], int] = {}
         index = np.full((steps.n_frequencies, MOST_FACTORS), -1)
         for a, atom in enumerate(steps.factors):
@@ -87,12 +87,12 @@ class StepFactors:
         )
 
     def values(self, rows: Rows) -> np.ndarray:
-        """The factors of rows (n, d), and behind them the 1 that the index -1 stands for: (n, U + 1) float64."""
+        """The factors at rows (n, d) and, last, a column of ones for the index -1: (n, U + 1) float64."""
         factors = map_rows(rows, self._feature_map, "float64")
         return np.hstack([factors, np.ones((len(factors), 1))])
 
     def terms(self, means: np.ndarray, most_columns: int) -> dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]]:
-        """The functional analysis of variance under independent columns: the terms of each effect.
+        """The terms of each effect in the functional analysis of variance with independent columns.
 
         A product is ``prod_c f_c = sum_T prod_{c in T} (f_c - mu_c) prod_{c not in T} mu_c``: the term of the columns T
         is a product of centred factors, and its coefficient the atom's times the means of the others.
@@ -100,18 +100,19 @@ class StepFactors:
         Parameters
         ----------
         means : ndarray of shape (U + 1,)
-            mu, and a 1 behind them.
+            The means mu of the factors, then 1.
         most_columns : int
-            Atoms on more columns belong to no effect.
+            The largest number of columns of an effect; atoms on more columns are left out.
 
         Returns
         -------
         dict of tuple of int to (ndarray of shape (u, |T|), ndarray of shape (u, K))
-            By columns, ascending: the factors of each distinct product, in the order of the columns, and coefficients.
+            By the columns of an effect, ascending: the factors of each distinct product, in the order of the columns,
+            and its coefficients.
         """
         sums: dict[tuple[int, ...], dict[tuple[int, ...], np.ndarray]] = {}
         for numbers, coef in zip(self.index, self.coef, strict=True):
-            # The factors of this atom, in the order of their columns.
+            # the factors of this atom, in the order of their columns
             own = sorted((int(u) for u in numbers if u >= 0), key=lambda u: int(self.columns[u]))
             if len(own) > most_columns:
                 continue
@@ -125,22 +126,22 @@ class StepFactors:
         }
 
     def of_column(self, numbers: np.ndarray, members: np.ndarray) -> ColumnSteps:
-        """Some of the factors, all of one column, as functions of its encoded columns alone."""
+        """The given factors, all of one column, as functions of its encoded columns."""
         chosen = self.factors.take(numbers)
         place = np.full(self.factors.n_columns + 1, -1)
         place[members] = np.arange(len(members))
-        # The last entry of `place` stays -1: places without a factor stay without one.
+        # The last entry of `place` is -1, so that the index -1 (no factor) is kept.
         own = replace(chosen, columns=place[chosen.columns].astype(np.int32), high=chosen.high[members])
         scaler = chosen_scaler(self.scaler, members)
         return ColumnSteps(FeatureMap("steps", own, np.ones(len(numbers)), scaler=scaler), members)
 
     def record(self) -> BlockSum:
-        """The record whose result `means` takes."""
+        """The record of the pass whose result is the argument of `means`."""
         U = self.factors.n_frequencies
         accumulators = {"sums": Accumulator((U,)), "weight": Accumulator(())}
 
         def cost(rows: int, columns: int) -> Cost:
-            # The values of a tile, and its rows written out in double precision.
+            # the values of a tile, and its dense rows in double precision
             return Cost(STEP_FLOPS * rows * U, 8 * min(rows, TILE_ROWS) * (2 * U + columns))
 
         return BlockSum("steps of single columns", factor_sums, accumulators, {"factors": self._feature_map}, cost)
@@ -152,5 +153,5 @@ class StepFactors:
 
     @staticmethod
     def means(result: dict[str, np.ndarray]) -> np.ndarray:
-        """The mean of each factor over the rows, and the 1 behind them: (U + 1,)."""
+        """The mean of each factor over the rows, then 1: (U + 1,)."""
         return np.append(result["sums"] / result["weight"], 1.0)

@@ -1,4 +1,4 @@
-"""What explanations sum over a block: waves of some columns, of rows without a group of columns, and slopes."""
+"""Block functions of explanations: sums of waves of some columns, of waves without a group of columns, and slopes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from dkl.protocols.block import Block
 
 @dataclass(frozen=True, eq=False)
 class ColumnWaves:
-    """The waves exp(i w.x) of some columns: the map sees these of a row."""
+    """The waves exp(i w.x) of some encoded columns, as a feature map on these columns alone."""
 
     feature_map: FeatureMap
     columns: np.ndarray
 
     def angles(self, rows: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
-        """w.x of rows (n, k) of these columns, unscaled, for some of the frequencies: radians, float64 (n, m)."""
-        # These rows are few, and what is read off them is exact, whatever the dtype of the model is.
+        """w.x of unscaled rows (n, k) of these columns, for the chosen frequencies: radians, float64 (n, m)."""
+        # in float64 for any dtype of the model, since there are few such rows
         scaled = scale_rows(rows, self.feature_map.scaler, "float64")
         return scaled @ self.feature_map.projection.dense()[chosen].T.astype(np.float64)
 
     def values(self, rows: np.ndarray) -> np.ndarray:
-        """exp(i w.x) of rows (n, k) of these columns, unscaled: complex (n, m)."""
+        """exp(i w.x) of unscaled rows (n, k) of these columns: complex (n, m)."""
         return unit_waves(self.angles(rows))
 
 
 def unit_waves(angles: np.ndarray) -> np.ndarray:
-    """exp(i angle), from a cosine and a sine: several times as fast as the exponential of a complex number."""
+    """exp(i angle) as cosine and sine, several times as fast as the complex exponential."""
     out = np.empty(angles.shape, complex)
     out.real, out.imag = np.cos(angles), np.sin(angles)
     return out
@@ -49,13 +49,13 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
     sums, xp = [], array_module(block.X)
     of_rows = with_targets(block).weights
-    # The columns of a part are picked from sparse rows by column, which their storage by row makes slow.
+    # CSC format, since taking columns of a CSR matrix is slow
     by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
     for part in operands["parts"]:
         rows: Any = by_column[:, xp.asarray(part.columns)]
         weights = of_rows
         if sparse.issparse(rows):
-            # Rows that are zero in all columns of the part are one row of their whole weight.
+            # Rows that are zero in all columns of the part are replaced by one row with their total weight.
             nonzero = np.unique(rows.indices)
             distinct = np.zeros((len(nonzero) + 1, len(part.columns)), block.X.dtype)
             distinct[:-1] = rows.tocsr()[nonzero].toarray()
@@ -66,7 +66,7 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
 
 def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """sum_i s_i (cos, sin)(w.x_i without a group of columns), (G, 2, m), and the weight of the rows."""
+    """sum_i s_i (cos, sin)(w.x_i over all columns outside a group), (G, 2, m), and the weight of the rows."""
     weights, groups = with_targets(block).weights, operands["groups"]
     sums = left_out_sums(block.X, weights, operands["feature_map"], groups, operands["dtype"], stay=True)
     return together_on_host({"sums": sums, "weight": weights.sum()})
@@ -92,10 +92,10 @@ def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
 
 
 def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Squared slopes of one block, and the sums that the columns' variances are made of, all of scaled columns."""
+    """Sums of squared slopes in scaled columns, and the first two moments of scaled columns, for their variances."""
     machine, weights = operands["machine"], with_targets(block).weights
     itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
-    # Slopes in scaled columns; times the deviation of a scaled column they are those of the raw one times its own.
+    # A slope times the deviation of its column is the same for scaled and for raw columns.
     slopes = squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype, stay=True)
     return together_on_host(
         {

@@ -1,4 +1,4 @@
-"""What explanations read of the rows, in one pass: sums of waves over some of the columns, and a sample."""
+"""The pass of explanations over the rows: its records of wave sums, and the sample of rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import SINCOS_FLOPS, Accumulator, BlockSum, Cost, Record, RowSample
 
-# The rows that stand for all: for axes and pictures, and for models that are no sums of waves.
+# The sample of rows for axes and plots, and for models that are no sums of waves.
 ROWS = RowSample("rows", 10_000, seed=0)
-# Bytes of rows that are written out at once.
+# The most bytes (32 MiB) of dense rows in memory at once.
 TILE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
 class RowsToExplain:
-    """How rows are read.
+    """The settings of an explanation's pass.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class RowsToExplain:
     device: str = "cpu"
 
     def run(self, dataset: Dataset, *records: Record) -> list[Any]:
-        """The results of the records, of `ROWS` a `SampledRows`, in one pass."""
+        """The results of the records from one pass; that of `ROWS` is a `SampledRows`."""
         publish, where = resolve_progress(self.progress), computing_device(self.device)
         run = run_pass(dataset.source, records, publish=publish, memory_limit=self.memory_limit, device=where)
         return [
@@ -54,19 +54,19 @@ class RowsToExplain:
 
 
 def part_of(feature_map: FeatureMap, columns: np.ndarray, frequencies: np.ndarray | slice = slice(None)) -> ColumnWaves:
-    """The waves of the chosen columns; a model's amplitudes and phases are no part of them."""
+    """The waves of the given columns, with amplitude 1 and without phases."""
     W: Any = formed(feature_map.projection)[frequencies][:, columns]
-    # Few columns: what is left of each frequency is dense, whatever it was on all columns.
+    # dense, since there are few columns
     own = DenseProjection(np.ascontiguousarray(W.toarray() if sparse.issparse(W) else W))
     scaler = chosen_scaler(feature_map.scaler, columns)
     return ColumnWaves(FeatureMap("cos-sin", own, np.ones(own.n_frequencies), scaler=scaler), columns)
 
 
 def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
-    """The scaling of some columns alone."""
+    """The scaler of the given columns alone."""
     if scaler is None:
         return None
-    # "unit" divides every column by one number, which stands first.
+    # "unit" divides all columns by scale[0].
     scale = np.full(len(columns), scaler.scale[0]) if scaler.kind == "unit" else scaler.scale[columns]
     knots = None if scaler.knots is None else scaler.knots[:, columns]
     return replace(
@@ -75,7 +75,7 @@ def chosen_scaler(scaler: Scaler | None, columns: np.ndarray) -> Scaler | None:
 
 
 def wave_record(parts: Sequence[ColumnWaves], dtype: str) -> BlockSum:
-    """The record whose result `wave_means` takes."""
+    """The record of the sums of waves of each part; its result is the argument of `wave_means`."""
     m = parts[0].feature_map.n_frequencies
     accumulators = {"sums": Accumulator((len(parts), 2, m)), "weight": Accumulator(())}
 
@@ -88,14 +88,14 @@ def wave_record(parts: Sequence[ColumnWaves], dtype: str) -> BlockSum:
 
 
 def left_out_record(feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: str) -> BlockSum:
-    """The record of waves without a group of columns; `wave_means` takes its result too."""
+    """The record of the sums of waves without each group of columns; its result is an argument of `wave_means`."""
     m = feature_map.n_frequencies
     accumulators = {"sums": Accumulator((len(groups), 2, m)), "weight": Accumulator(())}
-    # Encoded columns over all groups: the terms that are taken away from the whole angles.
+    # the number of encoded columns in all groups, whose terms are subtracted from the angles of whole rows
     entries = sum(len(columns) for columns in groups)
 
     def cost(rows: int, columns: int) -> Cost:
-        # A tile of rows, its transpose, the angles of all columns, and those without a group's.
+        # a tile of rows, its transpose, the angles of whole rows, and those without a group
         return Cost(rows * m * (2.0 * (columns + entries) + SINCOS_FLOPS * len(groups)), 4 * SCALED_BYTES)
 
     operands = {"feature_map": feature_map, "groups": tuple(groups), "dtype": dtype}
@@ -116,14 +116,14 @@ def wave_means(result: Mapping[str, np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows that stand for all.
+    """A random sample of rows.
 
     Parameters
     ----------
     rows : ndarray or csr_array of shape (n, d)
         In random order.
     shares : ndarray of shape (n,)
-        What each stands for, of sum 1.
+        The weights of the rows, of sum 1.
     """
 
     rows: Rows
@@ -131,25 +131,24 @@ class SampledRows:
 
     @classmethod
     def of_block(cls, block: Block, total_weight: float) -> Self:
-        """A sample of all rows has their weights; of more rows it was drawn in proportion to these."""
-        # A sample that holds all rows has the weights of all. One that does not was drawn in proportion to the weights,
-        # so that each of its rows stands for the same share.
+        """The sample from a block of rows drawn from rows with that total weight."""
+        # A sample of all rows has their weights. A smaller one was drawn in proportion to the weights, so that its
+        # rows have equal weights.
         is_whole = np.isclose(block.weights.sum(), total_weight, rtol=1e-12)
         shares = block.weights if is_whole else np.ones(block.n_rows)
         return cls(block.X, shares / shares.sum())
 
     def first(self, n_rows: int) -> SampledRows:
-        """So many of the rows, at most."""
+        """At most the first `n_rows` rows."""
         shares = self.shares[:n_rows]
         return SampledRows(self.rows[:n_rows], shares / shares.sum())
 
     def columns(self, members: np.ndarray) -> np.ndarray:
-        """Some of the columns, dense (n, k)."""
+        """The given columns as a dense array (n, k)."""
         return dense(self.rows[:, members])
 
     def mean(self, function: Callable[[np.ndarray, slice], np.ndarray]) -> np.ndarray:
-        """The mean of function(dense rows, which) over the rows, (K,), a tile of rows after the other."""
-        # Sparse rows are written out a tile at a time.
+        """The weighted mean over the rows of function(dense rows of a tile, slice of the tile): (K,)."""
         step = max(1, TILE_BYTES // (8 * self.rows.shape[1]))
         return sum(
             self.shares[part] @ function(dense(self.rows[part]), part) for part in spans(self.rows.shape[0], step)
@@ -157,5 +156,5 @@ class SampledRows:
 
 
 def dense(rows: Rows) -> np.ndarray:
-    """Rows written out, a copy where they are not sparse."""
+    """The rows as a dense array, always a copy."""
     return np.array(rows) if isinstance(rows, np.ndarray) else rows.toarray()

@@ -355,7 +355,7 @@ def _answers(xp: SymbolNamespace, model: ScoringModel, features: Symbol, dtype: 
 
 
 def _probabilities(xp: SymbolNamespace, scores: Symbol, multiplier: float | None) -> Symbol:
-    """Class probabilities from scores, (n, K), by the same rules as `dkl.methods.prediction.probabilities`."""
+    """Class probabilities from scores, (n, K), by the same rules as `dkl.methods.predicting.probabilities`."""
     scaled = scores if multiplier is None else scores * multiplier
     if scores.shape[1] == 1:
         return _sigmoid(xp.concat([-scaled, scaled], axis=1))

@@ -1,4 +1,4 @@
-"""What `MarginFeatures(family=[...])` lists beside families of waves: dictionaries, and the list as one family."""
+"""The entries of `MarginFeatures(family=[...])` other than families of waves, and the list itself as one family."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dkl.features.step_projection import MOST_FACTORS
 
 
 class ListedDictionary:
-    """A dictionary that stands in a list beside families of waves: its parameters, and what is searched for them.
+    """Base class of dictionaries that a list of families may contain: their parameters, without the search.
 
-    A subclass is a frozen dataclass. One that has a bandwidth to be found says so by `needs_bandwidth`, gets it by
-    `with_bandwidth`, and has it as `sigma` from then on.
+    A subclass is a frozen dataclass. If its bandwidth is to be found from the rows, `needs_bandwidth` is true, and
+    `with_bandwidth` returns a copy whose bandwidth is the attribute `sigma`.
     """
 
-    # whether its columns need double precision, as similarities to rows near each other do
+    # whether its features need double precision; whitened similarities to landmarks near each other do
     is_double: ClassVar[bool] = False
 
     @property
     def needs_bandwidth(self) -> bool:
-        """Whether a bandwidth has to be found in the rows."""
+        """Whether the bandwidth has to be found from the rows."""
         return False
 
     def validate(self) -> None:
@@ -39,20 +39,20 @@ class ListedDictionary:
         return self
 
     def draw(self, n_features: int, n_columns: int, dtype: DTypeLike) -> FeatureMap:
-        """A map of so many columns, for plans: nothing is drawn, rounds look for them."""
+        """A map with `n_features` features of the right size, for plans only: its entries are zeros."""
         zeros = DenseProjection(np.zeros((n_features, n_columns), dtype))
         return FeatureMap("cos", zeros, np.ones(n_features), phases=np.zeros(n_features))
 
     def searched(self, scaler: Scaler | None, metric: np.ndarray | None) -> Any:
-        """What rounds ask: a `dkl.methods.rounds.dictionary.Dictionary`.
+        """The `dkl.methods.rounds.dictionary.Dictionary` that rounds search, with these parameters.
 
         Parameters
         ----------
         scaler : Scaler or None
-            Of the rows.
+            The scaling of the rows.
         metric : ndarray of shape (d,) or (d, d), or None
-            Scaled rows are multiplied by it before the dictionary sees them. It is 0 in columns that must not be looked
-            at, since the model has to be monotone in them.
+            Scaled rows are multiplied by it before the dictionary sees them. It is 0 for columns that the dictionary
+            must not use, because the model has to be monotone in them.
         """
         raise TypeError(f"{type(self).__name__} does not say how it is searched: give it a method `searched`")
 
@@ -64,9 +64,9 @@ class Steps(ListedDictionary):
     Parameters
     ----------
     depth : {1, 2, 3}
-        Factors of an atom at most.
+        The largest number of factors in a product.
     bins : int
-        Thresholds of a column at most, 2 to 255.
+        The largest number of thresholds of a column, from 2 to 255.
 
     Examples
     --------
@@ -86,49 +86,49 @@ class Steps(ListedDictionary):
 
 @dataclass(frozen=True)
 class Dictionaries:
-    """Several dictionaries as the family of one learner; what a list of them stands for.
+    """Several dictionaries as the family of one learner, made from the list that a user gives.
 
     Parameters
     ----------
     families : tuple
         `Steps` at most once, `Coordinates` at most once, `Landmarks`, families of cosine-sine pairs, and finite
-        families such as `SphericalHarmonics`, whose features are taken one by one.
+        families such as `SphericalHarmonics`, whose features are chosen one by one.
     """
 
     families: tuple[Any, ...]
 
     @classmethod
     def of(cls, families: Sequence[Any]) -> Dictionaries:
-        """Of a list."""
+        """The dictionaries of a list."""
         return cls(tuple(families))
 
     @property
     def steps(self) -> Steps | None:
-        """The steps among them."""
+        """The `Steps` in the list, or None."""
         return next((family for family in self.families if isinstance(family, Steps)), None)
 
     @property
     def has_columns(self) -> bool:
-        """Whether the columns themselves are among them."""
+        """Whether `Coordinates`, the columns themselves, are in the list."""
         return any(isinstance(family, Coordinates) for family in self.families)
 
     @property
     def others(self) -> list[Any]:
-        """Those that are searched on a sample of the rows: dictionaries and families of waves, in their order."""
+        """The entries that are searched on a sample of the rows: all but `Steps` and `Coordinates`, in their order."""
         return [family for family in self.families if not isinstance(family, Steps | Coordinates)]
 
     @property
     def is_double(self) -> bool:
-        """Whether columns of one of them need double precision."""
+        """Whether the features of any entry need double precision."""
         return any(isinstance(family, ListedDictionary) and family.is_double for family in self.others)
 
     @property
     def needs_bandwidth(self) -> bool:
-        """Whether one of them does."""
+        """Whether any entry needs a bandwidth from the rows."""
         return any(family.needs_bandwidth for family in self.others)
 
     def validate(self) -> None:
-        """Raise ValueError for no dictionary, one that is none, and steps or columns twice."""
+        """Raise ValueError for an empty list, an entry that is no dictionary, or `Steps` or `Coordinates` twice."""
         if not self.families:
             raise ValueError("family is an empty list; list dictionaries such as dkl.Gaussian() and dkl.Steps()")
         for family in self.families:
@@ -150,20 +150,20 @@ class Dictionaries:
                 raise ValueError(f"family lists {kind.__name__} more than once")
 
     def with_bandwidth(self, sigma: float) -> Dictionaries:
-        """Those that need one for rows whose median distance is `sigma`; others as they are."""
+        """A copy in which the entries without a bandwidth have that of rows whose median distance is `sigma`."""
         return Dictionaries(
             tuple(family.with_bandwidth(sigma) if family.needs_bandwidth else family for family in self.families)
         )
 
     @property
     def sigma(self) -> float:
-        """The bandwidth of the first waves; where there are none, of the first dictionary that has one."""
+        """The bandwidth of the first family of waves or, where there is none, of the first dictionary with one."""
         own = [family for family in self.others if hasattr(family, "sigma")]
         waves = [family for family in own if not isinstance(family, ListedDictionary)]
         return float((waves or own)[0].sigma)
 
     def stretched(self, ratio: float) -> Dictionaries:
-        """Those that have a bandwidth with `ratio` times theirs, others as they are."""
+        """A copy in which every bandwidth is multiplied by `ratio`."""
         return Dictionaries(
             tuple(
                 family.with_bandwidth(float(family.sigma) * ratio) if hasattr(family, "sigma") else family
@@ -172,11 +172,11 @@ class Dictionaries:
         )
 
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
-        """A map of the largest size that so many columns may take: nothing is drawn, rounds look for them."""
+        """The map of these features that takes the most bytes, for plans only; nothing is drawn."""
         self.validate()
         listed = [family for family in self.others if isinstance(family, ListedDictionary)]
         return (listed or [ListedDictionary()])[0].draw(n_frequencies, n_columns, dtype)
 
     def feature_scale(self, n_columns: int) -> float:
-        """Columns come in their own units."""
+        """1: features keep their own units."""
         return 1.0

@@ -1,4 +1,4 @@
-"""Families of features phi(x; w): the law of the frequencies, the activation, and the kernel in closed form."""
+"""Families of features phi(x; w): the distribution of the frequencies, the activation, the kernel in closed form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Norm = Literal["l1", "l2"]
 
 
 class Family(Protocol):
-    """What a learner needs of a family; `dkl.testing` checks it."""
+    """The contract of a family with learners; `dkl.testing` checks it."""
 
     @property
     def needs_bandwidth(self) -> bool:
@@ -39,7 +39,7 @@ class Family(Protocol):
         ...
 
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
-        """Candidates with amplitudes 1 and no scaler, the same on every machine."""
+        """A map of drawn frequencies with amplitudes 1 and no scaler, with the same bits on every machine."""
         ...
 
     def feature_scale(self, n_columns: int) -> float:
@@ -56,12 +56,12 @@ class FiniteFamily(Family, Protocol):
     """A family of finitely many features: learners weigh all of them in one pass rather than draw."""
 
     def pool(self, n_columns: int, dtype: DTypeLike = np.float32) -> FeatureMap:
-        """Every feature once, with amplitudes 1 and no scaler; `FeatureMap.groups` says which are chosen together."""
+        """Every feature once, with amplitudes 1 and no scaler; `FeatureMap.groups` numbers those chosen together."""
         ...
 
 
 class _Drawn:
-    """Drawing W by the family's `sampling`: shared by all families whose frequencies are vectors."""
+    """Draws W by the parameter `sampling`; base class of all families whose frequencies are vectors."""
 
     sampling: Sampling
     isotropic: ClassVar[bool] = True
@@ -79,16 +79,16 @@ class _Drawn:
             )
 
     def _rows(self, generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-        """Frequencies at bandwidth 1, float64."""
+        """Independent frequencies at bandwidth 1, float64 of that shape."""
         # Isotropic kernels are mixtures of Gaussians: a Gaussian direction times a random length.
         return generator.standard_normal(shape) * self._mixture(generator, shape[0])[:, None]
 
     def _mixture(self, generator: np.random.Generator, size: int) -> np.ndarray:
-        """The factor on a Gaussian vector that gives an isotropic family its radial law."""
+        """Factors (size,) that turn Gaussian vectors into frequencies of an isotropic family at bandwidth 1."""
         return np.ones(size)
 
     def _projection(self, shape: tuple[int, int], seed: int, dtype: DTypeLike, factor: float) -> Projection:
-        """W times `factor` by the chosen sampling."""
+        """Frequencies at bandwidth 1 times `factor`, drawn by `sampling`."""
 
         def rows(generator: np.random.Generator, part: tuple[int, int]) -> np.ndarray:
             return self._rows(generator, part) * factor
@@ -106,11 +106,11 @@ class _Drawn:
 
 
 def check_unit(sigma: float, dtype: DTypeLike) -> None:
-    """Raise ValueError where frequencies, some times 1 / sigma, or rows, some times sigma, are beyond a precision."""
-    known = np.finfo(dtype)
-    if not 10.0 * float(known.tiny) <= sigma <= 0.1 * float(known.max):
+    """Raise ValueError if `dtype` cannot hold rows of the size of sigma, or frequencies of the size of 1 / sigma."""
+    limits = np.finfo(dtype)
+    if not 10.0 * float(limits.tiny) <= sigma <= 0.1 * float(limits.max):
         raise ValueError(
-            f"sigma is {sigma:g}: {known.dtype} does not hold rows of that size, or frequencies of its inverse. Scale "
+            f"sigma is {sigma:g}: {limits.dtype} does not hold rows of that size, or frequencies of its inverse. Scale "
             "the columns (scaling='standard'), or multiply them by what brings them near 1"
         )
 
@@ -125,7 +125,7 @@ class _Fourier(_Drawn):
 
     @property
     def is_elementary(self) -> bool:
-        """Whether `of_distances` calls universal functions of NumPy alone, which take arrays of a GPU, too."""
+        """Whether `of_distances` uses NumPy's universal functions alone, so that it also takes arrays on a GPU."""
         return False
 
     @property
@@ -153,8 +153,8 @@ class _Fourier(_Drawn):
         projection = self._projection(shape, seed, dtype, 1.0 / self._bandwidth())
         if self.pairing == "cos-sin":
             return FeatureMap("cos-sin", projection, np.ones(shape[0]))
-        # E[2 cos(w.x + b) cos(w.y + b)] over a uniform phase b is cos(w.(x - y)): one column a frequency stands for the
-        # pair.
+        # E[2 cos(w.x + b) cos(w.y + b)] over a uniform phase b is cos(w.(x - y)): one column for each frequency is
+        # enough.
         phases = frequencies.stream(seed, "phases").uniform(0.0, 2.0 * np.pi, shape[0])
         return FeatureMap("cos", projection, np.ones(shape[0]), phases=phases)
 
@@ -172,7 +172,7 @@ class _Fourier(_Drawn):
         return self.of_distances(distance.cdist(X, Y, "cityblock" if self.norm == "l1" else "euclidean"))
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
-        """The kernel at bandwidth 1, where it is a function of one norm of x - y; in the precision of the distances."""
+        """The kernel at bandwidth 1 of distances in `norm`, elementwise; in the precision of the distances."""
         raise TypeError(f"{type(self).__name__} is no function of one distance")
 
     def _bandwidth(self) -> float:
@@ -224,11 +224,11 @@ class Laplacian(_Fourier):
     Parameters
     ----------
     sigma : float or "median"
-        As of `Gaussian`.
+        As for `Gaussian`.
     sampling : {"iid"}
-        No other: the frequencies are not isotropic.
+        Independent rows only, since the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------
@@ -264,11 +264,11 @@ class Cauchy(_Fourier):
     Parameters
     ----------
     sigma : float or "median"
-        As of `Gaussian`.
+        As for `Gaussian`.
     sampling : {"iid"}
-        No other: the frequencies are not isotropic.
+        Independent rows only, since the frequencies are not isotropic.
     pairing : {"cos-sin", "phase"}
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------
@@ -307,7 +307,7 @@ class Matern(_Fourier):
     nu : float
         Smoothness, positive.
     sigma, sampling, pairing
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------
@@ -336,12 +336,12 @@ class Matern(_Fourier):
 
     @property
     def is_elementary(self) -> bool:
-        # the others need a Bessel function, which is SciPy's
+        # for other smoothness the kernel needs a Bessel function of SciPy, which takes arrays on the host only
         return self.nu in (0.5, 1.5, 2.5)
 
     def of_distances(self, distances: np.ndarray) -> np.ndarray:
         r = float(np.sqrt(2.0 * self.nu)) * distances
-        # K_nu of half an odd number is exp(-r) times a polynomial: no Bessel function, which takes ten times as long.
+        # For half-odd nu the kernel is exp(-r) times a polynomial, ten times as fast as the Bessel function.
         if self.nu == 0.5:
             return np.exp(-r)
         if self.nu == 1.5:
@@ -357,7 +357,7 @@ class Matern(_Fourier):
             # large r.
             log_bessel = np.log(special.kve(self.nu, r)) - r
             log_kernel = (1.0 - self.nu) * np.log(2.0) - special.gammaln(self.nu) + self.nu * np.log(r) + log_bessel
-        # K_nu overflows where r is small beside nu: there the kernel is a Gaussian but for terms of order 1/nu
+        # K_nu overflows where r is much smaller than nu; there the kernel is a Gaussian up to terms of order 1/nu
         near = np.exp(-(r**2) / (4.0 * max(self.nu - 1.0, 1.0)))
         return np.where(np.isfinite(log_bessel), np.exp(log_kernel), near)
 
@@ -372,7 +372,7 @@ class ArcCosine(_Drawn):
     ----------
     order : {0, 1, 2}
     sampling : {"iid", "orthogonal", "structured"}
-        As of `Gaussian`.
+        As for `Gaussian`.
 
     Examples
     --------
@@ -443,7 +443,7 @@ class Coordinates:
         return False
 
     def validate(self) -> None:
-        """There is nothing to set."""
+        """Do nothing: there are no parameters."""
 
     def with_bandwidth(self, sigma: float) -> Coordinates:
         return self
@@ -480,7 +480,7 @@ def is_count(value: object) -> bool:
 
 
 def _checked_shape(n_frequencies: int, n_columns: int) -> tuple[int, int]:
-    """The shape of W as Python's own integers; ValueError where one is no whole number of at least 1."""
+    """The shape of W as Python integers; ValueError if one is not a whole number of at least 1."""
     for name, value in (("n_frequencies", n_frequencies), ("n_columns", n_columns)):
         if not is_count(value):
             raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1")

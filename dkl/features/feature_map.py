@@ -1,4 +1,4 @@
-"""FeatureMap: the small frozen artefact that every learner produces and everything after it consumes."""
+"""FeatureMap: the frozen description of learned features, which learners return and all later stages use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FeatureMap:
         "arc-cosine": H(w.x) (w.x)^order. "identity": w.x itself. "harmonics": a spherical harmonic, one column each.
         "landmarks": a similarity to a landmark, one column each. "steps": a product of thresholds of columns, one each.
         "nystrom": similarities to landmarks by a kernel in closed form, whitened. "combined": the columns of several
-        maps, one after the other, each behind its own scaler.
+        maps, one after the other, each with its own scaler.
     projection : Projection
         m frequencies on d columns; for "harmonics" a HarmonicProjection, which holds multi-indices, for
         "landmarks" a LandmarkProjection or SharedLandmarkProjection, which hold those of each similarity; for "steps" a
@@ -65,8 +65,7 @@ class FeatureMap:
     scaler: Scaler | None = None
 
     def __post_init__(self) -> None:
-        # Weights that overflowed while they were learned are refused here, where every learner comes by, with the
-        # remedy.
+        # Weights that overflowed while they were learned are refused here, since every learner makes a FeatureMap.
         refuse_non_finite(
             self.amplitudes,
             "the amplitude of feature",
@@ -85,21 +84,21 @@ class FeatureMap:
 
     @property
     def has_similarities(self) -> bool:
-        """Whether some features are whitened similarities to landmarks, which take longer to make than to read."""
+        """Whether some features are whitened similarities to landmarks, which take longer to compute than to read."""
         if isinstance(self.projection, CombinedProjection):
             return any(part.has_similarities for part in self.projection.maps)
         return isinstance(self.projection, NystromProjection)
 
     @property
     def n_angles(self) -> int:
-        """Linear forms of a row that are computed: a similarity takes several."""
+        """The number of linear forms w.x that are computed for a row; a similarity needs several of them."""
         if isinstance(self.projection, Similarities):
             return self.projection.frequencies.n_frequencies
         return self.n_frequencies
 
     @property
     def n_columns(self) -> int:
-        """d: columns of a row that goes in."""
+        """The number of columns d of an input row."""
         return self.projection.n_columns
 
     @property
@@ -108,26 +107,26 @@ class FeatureMap:
 
     @property
     def n_features(self) -> int:
-        """Columns of a row that comes out."""
+        """The number of columns of a mapped row."""
         return self.columns_a_frequency * self.n_frequencies
 
     def names(self, columns: Sequence[str], prefix: str) -> list[str]:
-        """A name for each column of a row that comes out, all different.
+        """Different names for all features.
 
         Features of at most three columns are named after these, as in ``cos(age, bmi)``, and numbered where there are
-        several, ``cos(age, bmi) 2``; steps are ``age > 42.5``. Every other feature is `prefix` with its place.
+        several, ``cos(age, bmi) 2``; steps are ``age > 42.5``. Every other feature is `prefix` with its position.
 
         Parameters
         ----------
         columns : sequence of str
-            Names of the d columns of a row that goes in.
+            Names of the d columns of an input row.
         prefix : str
         """
         parts = self.projection.maps if isinstance(self.projection, CombinedProjection) else (self,)
-        said = [name for part in parts for name in part._said(columns)]
-        # each name, with the last number that features of that name have: thousands may be of one column
+        described = [name for part in parts for name in part._described(columns)]
+        # each name with the last number given to it, since thousands of features may share the name of one column
         found: dict[str, int] = {}
-        for place, name in enumerate(said):
+        for place, name in enumerate(described):
             own = free = name or f"{prefix}{place}"
             number = found.get(own, 1)
             while free in found:
@@ -137,7 +136,7 @@ class FeatureMap:
             found[own] = number
         return list(found)
 
-    def _said(self, columns: Sequence[str]) -> list[str]:
+    def _described(self, columns: Sequence[str]) -> list[str]:
         """The name of each feature by the columns that it depends on; empty where it depends on more than three."""
         if isinstance(self.projection, StepProjection):
             return self.projection.described(list(columns))
@@ -150,7 +149,7 @@ class FeatureMap:
         }
         if self.activation not in functions or isinstance(self.projection, StructuredProjection):
             return [""] * self.n_features
-        # a copy, since entries that are zero are taken out in place
+        # a copy, since zero entries are removed in place
         matrix = sparse.csr_array(formed(self.projection), copy=True)
         matrix.eliminate_zeros()
         named = [
@@ -165,12 +164,12 @@ class FeatureMap:
         ]
 
     def split(self, coef: np.ndarray) -> Iterator[tuple[FeatureMap, np.ndarray]]:
-        """The maps of a combination, each with its part of linear forms; a map that is none is its own only part.
+        """The parts of a combined map, each with its part of `coef`; any other map is its own only part.
 
         Parameters
         ----------
         coef : ndarray of shape (..., n_features)
-            Those of a combination come back times its amplitudes.
+            Coefficients on the features. Those of a combined map are returned times its amplitudes.
         """
         if not isinstance(self.projection, CombinedProjection):
             yield self, coef
@@ -180,7 +179,7 @@ class FeatureMap:
 
     @property
     def groups(self) -> np.ndarray:
-        """The number of each frequency's block, int64 of shape (m,): frequencies of one block are chosen together."""
+        """The number of each frequency's group, int64 of shape (m,): frequencies of one group are chosen together."""
         if isinstance(self.projection, HarmonicProjection):
             return self.projection.groups
         return np.arange(self.n_frequencies)
@@ -195,12 +194,12 @@ class FeatureMap:
         )
 
     def joined(self, other: FeatureMap) -> FeatureMap:
-        """The frequencies of this map, then those of `other`, behind the same scaler.
+        """A map of the frequencies of this map, followed by those of `other`.
 
         Raises
         ------
         ValueError
-            If the two maps are not of one kind: activation, columns, phases and scaler must agree.
+            If activation, order, columns, presence of phases or scaler of the two maps differ.
         """
         if not self._joins(other):
             raise ValueError(
@@ -211,30 +210,29 @@ class FeatureMap:
         phases = None
         if self.phases is not None and other.phases is not None:
             phases = np.concatenate([self.phases, other.phases])
-        # Structured frequencies are formed when they are joined with others; the amplitudes stay with their
-        # frequencies.
+        # Structured frequencies become a matrix when they are joined with others.
         amplitudes = np.concatenate([self.amplitudes, other.amplitudes])
         return replace(self, projection=self.projection.joined(other.projection), amplitudes=amplitudes, phases=phases)
 
     def _joins(self, other: FeatureMap) -> bool:
-        # The order of an arc-cosine map alone means something; of other maps it is ignored.
-        kinds = [
+        # Only arc-cosine maps have an order; for other maps it is ignored.
+        descriptions = [
             (part.activation, part.order if part.activation == "arc-cosine" else 0, part.n_columns, part.phases is None)
             for part in (self, other)
         ]
-        return kinds[0] == kinds[1] and same_scaling(self.scaler, other.scaler)
+        return descriptions[0] == descriptions[1] and same_scaling(self.scaler, other.scaler)
 
 
 @dataclass(frozen=True, eq=False)
 class CombinedProjection:
-    """The columns of several maps of the same rows, one map after the other, stored where other maps store frequencies.
+    """Several maps of the same rows, in the role of the projection of a combined map.
 
-    What a feature map counts as one frequency is one column here.
+    Each feature of the maps counts as one frequency.
 
     Parameters
     ----------
     maps : tuple of FeatureMap
-        None of them a combination itself; each scales the raw rows as it was learned to.
+        None of them is a combined map; each applies its own scaler to the raw rows.
     """
 
     maps: tuple[FeatureMap, ...]
@@ -247,7 +245,7 @@ class CombinedProjection:
 
     @property
     def n_frequencies(self) -> int:
-        """Columns of a mapped row."""
+        """The number of columns of a mapped row."""
         return sum(part.n_features for part in self.maps)
 
     @property
@@ -259,18 +257,18 @@ class CombinedProjection:
         return sum(part.projection.nbytes + part.amplitudes.nbytes for part in self.maps)
 
     def places(self) -> Iterator[tuple[FeatureMap, slice]]:
-        """Each map with the place of its columns."""
+        """Each map with the slice of its columns in a mapped row."""
         start = 0
         for part in self.maps:
             yield part, slice(start, start + part.n_features)
             start += part.n_features
 
     def dense(self) -> np.ndarray:
-        """What the maps hold of each column of a row, below each other: frequencies, landmarks, columns of steps."""
+        """The matrices `dense()` of the maps (frequencies, landmarks, columns of steps), one below the other."""
         return np.concatenate([part.projection.dense() for part in self.maps])
 
     def take(self, index: np.ndarray) -> Projection:
-        """Not possible: the columns of a pair, and whitened ones, belong together.
+        """Not possible, since the columns of a cosine-sine pair, and whitened columns, belong together.
 
         Raises
         ------
@@ -293,14 +291,14 @@ class CombinedProjection:
 
 
 def combined_map(maps: Sequence[FeatureMap], factors: np.ndarray | None = None) -> FeatureMap:
-    """The columns of several maps side by side; combinations among them are taken apart.
+    """A map with the columns of several maps side by side; combined maps are replaced by their parts.
 
     Parameters
     ----------
     maps : sequence of FeatureMap
-        Of rows of the same columns.
+        Maps of rows of the same columns.
     factors : ndarray of shape (len(maps),) or None
-        Of the columns of each map; None is 1.
+        A factor on all features of each map; None is 1.
 
     Raises
     ------

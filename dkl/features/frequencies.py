@@ -1,4 +1,4 @@
-"""How frequencies are drawn: independent rows, orthogonal rows, or products of signs and Walsh-Hadamard transforms."""
+"""Draws frequencies: as independent rows, orthogonal rows, or products of signs and Walsh-Hadamard transforms."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dkl.features.projections import DenseProjection, StructuredProjection, padd
 RowSampler = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 RadialMixture = Callable[[np.random.Generator, int], np.ndarray]
 
-# Numbers drawn in float64 at once: so few that a pool of candidates never takes more memory than its own dtype needs.
+# How many numbers are drawn in float64 at once (2 MiB), so that float32 frequencies need no second array of their size.
 _CHUNK = 1 << 18
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The generator of one purpose ("frequencies", "phases", "radii", "signs") of one seed.
+    """The random generator for one purpose ("frequencies", "phases", "radii", "signs") under one seed.
 
-    Purposes have streams of their own, so that the frequencies do not depend on whether phases are drawn as well.
+    Each purpose has a stream of its own, so that frequencies do not depend on whether phases are drawn as well.
     """
     # The name is the key of a child of the seed's sequence, which makes its numbers independent of all other streams.
     key = tuple(name.encode())
@@ -26,7 +26,7 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def independent(sample: RowSampler, shape: tuple[int, int], seed: int, dtype: np.dtype) -> DenseProjection:
-    """Rows drawn one after the other: the first m rows do not depend on how many follow.
+    """Independent rows, drawn one after the other: the first m rows do not depend on how many follow.
 
     Drawn in float64 a few rows at a time and rounded to `dtype`, so float32 frequencies are the float64 ones, rounded.
     """

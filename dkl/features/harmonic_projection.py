@@ -1,4 +1,4 @@
-"""Multi-indices of spherical harmonics, stored where other maps store a matrix, and how each follows from another."""
+"""Spherical harmonics by their multi-indices, in the role of a projection, and the recurrences between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Blocks = Literal["single", "pair", "degree"]
 
 @dataclass(frozen=True, eq=False)
 class HarmonicTerms:
-    """How to evaluate harmonics: each is a row of a table of factors, or such a row times an earlier harmonic.
+    """A plan for the evaluation of harmonics as products of factors; products that several share are computed once.
 
     Node j is ``table[factor[j]]``, times node ``parent[j]`` where that is not negative. The first m nodes are the
-    harmonics asked for; what else they are made of comes after them.
+    harmonics themselves; the intermediate products that they need follow.
 
     The table has the rows [1, C_1, S_1, ..., C_a, S_a] with C_l + i S_l = (x_1 + i x_2)^l, then for each chain (k, m)
     the rows n = 1 .. count of r^n p_n(x_(k+1) / r), r = |(x_1, ..., x_(k+1))|, where p_n are the polynomials that are
@@ -28,7 +28,7 @@ class HarmonicTerms:
     ----------
     parent, factor : ndarray of shape (n_nodes,), int64
     order : ndarray of shape (n_nodes,), int64
-        The nodes level by level: those without a parent, then those whose parent is among these, and so on.
+        The nodes by levels: those without a parent, then those whose parent is one of the former, and so on.
     starts : ndarray of shape (n_levels + 1,), int64
         Where each level starts in `order`, and its end.
     azimuth : int
@@ -69,7 +69,7 @@ class HarmonicProjection:
     ----------
     index : ndarray of shape (m, d - 1), int16
     blocks : {"single", "pair", "degree"}
-        Which of these harmonics form one block: each by itself, +-l_1, or all of one degree.
+        Which harmonics are chosen together: none, the two of +-l_1, or all of one degree.
     project : bool
         Divide rows by their length; rows off the unit sphere are an error otherwise.
 
@@ -92,7 +92,7 @@ class HarmonicProjection:
 
     @property
     def nbytes(self) -> int:
-        """Of the indices, and of the terms that follow from them."""
+        """Bytes of the indices, and of `terms`."""
         return self.index.nbytes + 4 * 8 * self.n_frequencies
 
     @property
@@ -102,7 +102,7 @@ class HarmonicProjection:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """The number of each harmonic's block, int64 of shape (m,), blocks in the order of their first harmonic."""
+        """The number of each harmonic's block, int64 of shape (m,); blocks are numbered by their first harmonic."""
         if self.blocks == "single":
             return np.arange(self.n_frequencies)
         # Harmonics of one block agree in their degree, or in all indices but for the sign of l_1.
@@ -111,7 +111,7 @@ class HarmonicProjection:
         return np.argsort(np.argsort(first))[group.reshape(-1)]
 
     def dense(self) -> np.ndarray:
-        """The multi-indices, of shape (m, d - 1): there is no matrix W."""
+        """The multi-indices, of shape (m, d - 1), since there is no matrix W."""
         return self.index
 
     def take(self, index: np.ndarray) -> HarmonicProjection:
@@ -131,11 +131,11 @@ class HarmonicProjection:
 
     @cached_property
     def terms(self) -> HarmonicTerms:
-        """What the arithmetic of blocks needs; found once."""
+        """The plan by which `dkl.kernels` evaluates the harmonics; computed once."""
         nodes, parent = _with_ancestors(self.index.astype(np.int64))
         last = _last_step(nodes)
         chains, factor = _factors(nodes, last)
-        # How many ancestors each node has: a level can be computed when those below it are there.
+        # The level of a node is its number of ancestors; a level is computed after all lower ones.
         levels = np.zeros(len(parent), dtype=np.int64)
         above = parent
         while (above >= 0).any():
@@ -153,12 +153,12 @@ class HarmonicProjection:
 
 
 def _steps(nodes: np.ndarray) -> np.ndarray:
-    """Where l_k > l_(k-1), k = 2 .. d - 1: elsewhere the factor of a harmonic is a constant. Bool (n, d - 2)."""
+    """Whether l_k > l_(k-1), for k = 2 .. d - 1: bool (n, d - 2). Where it is not, that factor is a constant."""
     return nodes[:, 1:] > np.abs(nodes[:, :-1])
 
 
 def _last_step(nodes: np.ndarray) -> np.ndarray:
-    """The column of l_k of the last step, 0 where there is none: int64 of shape (n,)."""
+    """The column of the last l_k with l_k > l_(k-1), 0 where there is none: int64 of shape (n,)."""
     steps = _steps(nodes)
     if not steps.shape[1]:
         return np.zeros(len(nodes), dtype=np.int64)
@@ -168,18 +168,18 @@ def _last_step(nodes: np.ndarray) -> np.ndarray:
 
 
 def _shortened(nodes: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The harmonics of lower degree that are left without the last step of each."""
+    """The harmonic of lower degree that is left when the factor of each node's last step is divided out."""
     before = np.abs(np.take_along_axis(nodes, np.maximum(last - 1, 0)[:, None], axis=1))
     return np.where(np.arange(nodes.shape[1]) >= last[:, None], before, nodes)
 
 
 def _with_ancestors(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes followed by all that they are made of, and the position of each one's parent (-1 for none)."""
+    """The nodes followed by all intermediate products, and the position of each one's parent (-1 for none)."""
     generations = [nodes]
     while True:
         last = _last_step(generations[-1])
         parents = _shortened(generations[-1], last)[last > 0]
-        # A harmonic of degree 0 is the constant 1: what is left with it is the factor alone.
+        # A parent of degree 0 is the constant 1 and is left out: the node is its factor alone.
         parents = np.unique(parents[parents.any(axis=1)], axis=0)
         if not len(parents):
             break
@@ -194,7 +194,7 @@ def _with_ancestors(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _factors(nodes: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The chains of the table, and the row of the table that each node is made with."""
+    """The chains of the table (see `HarmonicTerms`), and the row of the table that is the factor of each node."""
     azimuth = int(np.abs(nodes[:, 0]).max(initial=0))
     rows = np.arange(len(nodes))
     order = np.abs(nodes[rows, np.maximum(last - 1, 0)])

@@ -1,4 +1,4 @@
-"""SphericalHarmonics: the finite family of polynomials on the sphere, its enumeration and its kernel."""
+"""SphericalHarmonics: the finite family of harmonic polynomials on the sphere, their enumeration and their kernel."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.frequencies import stream
 from dkl.features.harmonic_projection import Blocks, HarmonicProjection
 
-# How many harmonics are taken where nothing is said, as in the paper: "it sufficed to examine the first 1000
-# coefficients".
+# The default number of harmonics, as in the paper: "it sufficed to examine the first 1000 coefficients".
 FIRST = 1_000
-# Bytes of multi-indices, and of what follows from them, that are made at most.
+# The most bytes (256 MiB) of multi-indices, and of arrays computed from them, of a family that is enumerated.
 _MOST_BYTES = 1 << 28
-# The recurrences of higher degrees take longer than any fit.
+# The largest `max_degree`: the recurrences of higher degrees would take longer than any fit.
 _MOST_DEGREES = 10_000
 
 
 def dimension(n_columns: int, degree: int) -> int:
-    """N(d, l), how many harmonics of one degree there are: C(d-1+l, l) - C(d+l-3, l-2), the second term 0 for l < 2.
+    """N(d, l), the number of harmonics of one degree: C(d-1+l, l) - C(d+l-3, l-2), the second term 0 for l < 2.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
         d >= 2.
     degree : int
     first : int or None
-        Only so many of them; None is all.
+        The number of harmonics to return; None is all.
 
     Returns
     -------
@@ -73,13 +72,13 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
     """
     values = np.array([degree])
     levels = []
-    # A tree, from the degree downwards: an entry l_k has the children l_(k-1) = 0 .. l_k, and cutting each level at
-    # `first` leaves the first leaves as they are.
+    # A tree, from the degree downwards: an entry l_k has the children l_(k-1) = 0 .. l_k. Cutting each level after
+    # `first` entries does not change the first `first` leaves.
     for _ in range(n_columns - 2):
         parent, child = _children(values + 1)
         levels.append((values, parent[:first]))
         values = child[:first]
-    # Of l_1 > 0 there are a cosine and a sine, of l_1 = 0 one harmonic alone.
+    # For l_1 > 0 there are two harmonics, a cosine and a sine; for l_1 = 0 there is one.
     parent, child = _children(np.where(values > 0, 2, 1))
     parent = parent[:first]
     index = np.empty((len(parent), n_columns - 1), dtype=np.int16)
@@ -92,9 +91,9 @@ def multi_indices(n_columns: int, degree: int, first: int | None = None) -> np.n
 
 
 def random_indices(n_columns: int, degrees: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """For each degree one harmonic, uniform on all N(d, l) of it, without enumerating them.
+    """For each given degree one random harmonic, uniform on the N(d, l) of that degree, which are not enumerated.
 
-    l_(k-1) = m has probability N(k, m) / N(k + 1, l_k): so many harmonics go on from there.
+    l_(k-1) = m has probability N(k, m) / N(k + 1, l_k), the share of harmonics that continue with it.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ def random_indices(n_columns: int, degrees: np.ndarray, generator: np.random.Gen
 
 
 def _children(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each child of items with so many children: whose it is, and which of its."""
+    """For items with `counts` children each: the parent of every child, and its number among its parent's children."""
     parent = np.repeat(np.arange(len(counts)), counts)
     starts = np.cumsum(counts) - counts
     return parent, np.arange(len(parent)) - starts[parent]
@@ -144,16 +143,16 @@ def zonal(n_columns: int, degrees: int, t: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def harmonic_values(X: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Y of rows on the sphere by separation of variables, each factor from SciPy: slow, and plain to read.
+    """Harmonics of rows on the sphere by separation of variables, each factor by SciPy.
 
-    `dkl.kernels.maps.map_rows` computes the same by recurrences.
+    `dkl.kernels.maps.map_rows` computes the same values by recurrences, faster and for any rows.
 
     Parameters
     ----------
     X : ndarray of shape (n, d)
         On the unit sphere.
     index : ndarray of shape (m, d - 1)
-        As of `HarmonicProjection`.
+        See `HarmonicProjection`.
 
     Returns
     -------
@@ -196,15 +195,15 @@ class SphericalHarmonics:
     Parameters
     ----------
     max_degree : int or None
-        All harmonics up to this degree; None is no bound but `n_harmonics`.
+        The largest degree; None leaves `n_harmonics` as the only bound.
     blocks : {"single", "pair", "degree"}
-        What is weighed as one: each harmonic; the two conjugates +-l_1 (the paper's pairs); or all N(d, l) harmonics
-        of a degree, which makes every learned kernel rotation-invariant.
+        Which harmonics share one learned weight: none; the two conjugates +-l_1 (the paper's pairs); or all N(d, l)
+        harmonics of a degree, which makes every learned kernel rotation-invariant.
     project : bool
         Divide rows by their length first. Rows whose length is not 1 are an error otherwise.
     n_harmonics : int or None
-        The first so many in the order of their degree, and of whole blocks those that fit; None is all up to
-        `max_degree`, and the first 1,000 where there is no `max_degree` either.
+        The number of harmonics, in the order of their degree; only whole blocks are included. None is all up to
+        `max_degree`, or the first 1,000 if that is None too.
 
     References
     ----------
@@ -245,7 +244,7 @@ class SphericalHarmonics:
         return self
 
     def size(self, n_columns: int) -> int:
-        """How many harmonics the family has in `n_columns` dimensions, without enumerating them.
+        """The number of harmonics of the family in `n_columns` dimensions, without enumerating them.
 
         Raises
         ------
@@ -255,7 +254,7 @@ class SphericalHarmonics:
         return sum(self._counts(n_columns))
 
     def is_enumerable(self, n_columns: int) -> bool:
-        """Whether the harmonics in `n_columns` dimensions are few enough for `pool`."""
+        """Whether `pool` can list the harmonics in `n_columns` dimensions within its bound on memory."""
         return self.size(n_columns) * (2 * n_columns + 54) <= _MOST_BYTES
 
     def pool(self, n_columns: int, dtype: DTypeLike = np.float32) -> FeatureMap:
@@ -266,7 +265,7 @@ class SphericalHarmonics:
         n_columns : int
             d.
         dtype : {"float32", "float64"}
-            Taken for the sake of one interface: multi-indices are whole numbers.
+            Ignored, since multi-indices are integers; part of the interface of families.
 
         Raises
         ------
@@ -284,9 +283,9 @@ class SphericalHarmonics:
         return FeatureMap("harmonics", projection, np.ones(len(index)))
 
     def draw(self, n_frequencies: int | None, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
-        """Single harmonics of the family's law, with replacement; None is `pool`.
+        """Single harmonics drawn with replacement; without `n_frequencies` all of them, as by `pool`.
 
-        Uniform on the harmonics, and for ``blocks="degree"`` on the degrees first.
+        The draw is uniform on the harmonics; for ``blocks="degree"`` it is uniform on the degrees, then within one.
         """
         if n_frequencies is None:
             return self.pool(n_columns, dtype)
@@ -297,7 +296,7 @@ class SphericalHarmonics:
             drawn = generator.choice(sum(counts), int(n_frequencies), p=self._law(counts))
             index = self.pool(n_columns, dtype).projection.dense()[drawn]
         else:
-            # Too many harmonics to list: first the degree by its share of them, then one harmonic of that degree.
+            # Too many harmonics to list: draw the degree by its share of them, then one harmonic of that degree.
             sizes = np.ones(len(counts)) if self.blocks == "degree" else np.array(counts, dtype=np.float64)
             degrees = generator.choice(len(counts), int(n_frequencies), p=sizes / sizes.sum())
             index = random_indices(n_columns, degrees, generator)
@@ -308,15 +307,14 @@ class SphericalHarmonics:
         return 1.0
 
     def kernel(self, X: np.ndarray, Y: np.ndarray | None = None) -> np.ndarray:
-        """The mean of Y(x) Y(y) over the family's law: zonal polynomials, plus what is cut off the last degree."""
+        """The mean of Y(x) Y(y) over the harmonics as `draw` weighs them."""
         X, Y = (_unit(rows) for rows in (X, X if Y is None else Y))
         counts = self._counts(X.shape[1])
         shares, starts = self._law(counts), np.cumsum([0, *counts])
         kernel = np.zeros((len(X), len(Y)))
         for degree, values in enumerate(zonal(X.shape[1], len(counts), np.clip(X @ Y.T, -1.0, 1.0))):
             share = shares[starts[degree] : starts[degree + 1]].sum()
-            # The addition theorem holds for whole degrees; of one that was cut off, the harmonics themselves are
-            # multiplied.
+            # The addition theorem holds for whole degrees; for an incomplete last degree the harmonics are evaluated.
             if counts[degree] < dimension(X.shape[1], degree):
                 index = multi_indices(X.shape[1], degree, counts[degree])
                 values = harmonic_values(X, index) @ harmonic_values(Y, index).T / counts[degree]
@@ -324,32 +322,32 @@ class SphericalHarmonics:
         return kernel
 
     def _law(self, counts: list[int]) -> np.ndarray:
-        """The probability of each harmonic of the pool."""
+        """The probability of each harmonic of the pool in `draw`."""
         if self.blocks == "degree":
             return np.repeat(1.0 / (len(counts) * np.asarray(counts, dtype=np.float64)), counts)
         return np.full(sum(counts), 1.0 / sum(counts))
 
     def _counts(self, n_columns: int) -> list[int]:
-        """How many harmonics of each degree 0, 1, ... the family has."""
+        """The number of harmonics of the family of each degree 0, 1, ..."""
         self.validate()
         if not isinstance(n_columns, Integral) or n_columns < 2:
             raise ValueError(f"spherical harmonics need rows of at least 2 columns; these have {n_columns}")
-        room = FIRST if self.max_degree is None and self.n_harmonics is None else self.n_harmonics
+        most = FIRST if self.max_degree is None and self.n_harmonics is None else self.n_harmonics
         degrees = count() if self.max_degree is None else range(self.max_degree + 1)
         sizes = (dimension(n_columns, degree) for degree in degrees)
-        return list(sizes) if room is None else _filled(sizes, int(room), self.blocks, n_columns)
+        return list(sizes) if most is None else _filled(sizes, int(most), self.blocks, n_columns)
 
 
-def _filled(sizes: Iterator[int], room: int, blocks: Blocks, n_columns: int) -> list[int]:
-    """The sizes of the degrees that fit into `room`, of the last as many harmonics as make whole blocks."""
+def _filled(sizes: Iterator[int], most: int, blocks: Blocks, n_columns: int) -> list[int]:
+    """The number of harmonics of each degree, at most `most` together, cut after a whole block in the last degree."""
     counts: list[int] = []
     for size in sizes:
-        left = room - sum(counts)
-        # A degree of which a part would be left out is left out as a whole.
+        left = most - sum(counts)
+        # With whole degrees as blocks, a degree that does not fit is left out.
         if left < size and blocks == "degree":
             break
         if left < size and blocks == "pair":
-            # A pair is a cosine and its sine, in this order: a cosine that would come last is left out with its sine.
+            # A pair is a cosine and then its sine: a cosine in the last place is left out, like its sine.
             ends_in_a_cosine = left > 0 and multi_indices(n_columns, len(counts), left)[left - 1, 0] > 0
             left -= int(ends_in_a_cosine)
         counts.append(min(size, max(left, 0)))

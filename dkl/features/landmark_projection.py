@@ -1,4 +1,4 @@
-"""Similarities to landmarks, stored where other maps store a matrix: frequencies, shared or not, and their weights."""
+"""Similarities to landmarks as weighted sums of cosines, in the role of a projection; frequencies are shared or not."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dkl.features.projections import Projection
 
 @dataclass(frozen=True, eq=False)
 class LandmarkProjection:
-    """n_L similarities: l is x -> sum_j weights[j] cos(w_j.x + phases[j]) over j from starts[l] to starts[l + 1].
+    """n_L similarities: l is x -> sum_j weights[j] cos(w_j.x + phases[j]) over j = starts[l] .. starts[l + 1] - 1.
 
-    With phases -w_j.x_l this is a function of x - x_l alone (Letarte, Morvant & Germain 2019, equation (13)). What a
-    feature map counts as one frequency is a similarity here.
+    With phases -w_j.x_l this is a function of x - x_l alone (Letarte, Morvant & Germain 2019, equation (13)). A
+    similarity counts as one frequency of a feature map.
 
     Parameters
     ----------
     frequencies : Projection
-        m in all, on d columns; those of one landmark are neighbours.
+        The m frequencies of all landmarks on d columns, one landmark after the other.
     phases : ndarray of shape (m,), float64
         Radians.
     weights : ndarray of shape (m,), float64
     starts : ndarray of shape (n_L + 1,), int64
-        Every landmark has at least one frequency.
+        The place of each landmark's first frequency, and m; every landmark has at least one frequency.
     """
 
     frequencies: Projection
@@ -49,7 +49,7 @@ class LandmarkProjection:
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """The similarity that each frequency belongs to, int64 of shape (m,)."""
+        """The number of the similarity of each frequency, int64 of shape (m,)."""
         return np.repeat(np.arange(self.n_frequencies), np.diff(self.starts))
 
     def dense(self) -> np.ndarray:
@@ -57,7 +57,7 @@ class LandmarkProjection:
         return self.frequencies.dense()
 
     def on_waves(self, coef: np.ndarray) -> np.ndarray:
-        """A linear form of the similarities, coef (..., n_L), as one of their weighted cosines, (..., m)."""
+        """Coefficients `coef` on similarities, (..., n_L), as coefficients on their weighted cosines, (..., m)."""
         return coef[..., self.owners]
 
     def take(self, index: np.ndarray) -> LandmarkProjection:
@@ -90,12 +90,12 @@ class SharedLandmarkProjection:
     """n_L similarities of the same frequencies: x -> mixing (cos(w_1.x), ..., cos(w_m.x), sin(w_1.x), ..., sin(w_m.x)).
 
     With weights q of landmark x_l the row of `mixing` is (q_j cos(w_j.x_l), ..., q_j sin(w_j.x_l)), by cos(a - b) =
-    cos a cos b + sin a sin b: m cosines and sines a row, however many landmarks there are.
+    cos a cos b + sin a sin b. A row x needs m cosines and m sines, however many landmarks there are.
 
     Parameters
     ----------
     frequencies : Projection
-        m, on d columns.
+        The m frequencies on d columns.
     mixing : ndarray of shape (n_L, 2 m)
     """
 
@@ -120,14 +120,14 @@ class SharedLandmarkProjection:
         return self.frequencies.dense()
 
     def on_waves(self, coef: np.ndarray) -> np.ndarray:
-        """A linear form of the similarities, coef (..., n_L), as one of the cosines and sines, (..., 2 m)."""
+        """Coefficients `coef` on similarities, (..., n_L), as coefficients on cosines and sines, (..., 2 m)."""
         return coef @ self.mixing
 
     def take(self, index: np.ndarray) -> SharedLandmarkProjection:
         return SharedLandmarkProjection(self.frequencies, self.mixing[index])
 
     def joined(self, other: Projection) -> SharedLandmarkProjection:
-        """These similarities, then those of `other`, each of its own frequencies.
+        """These similarities, then those of `other`; both keep their own frequencies.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class SharedLandmarkProjection:
         if not isinstance(other, SharedLandmarkProjection):
             raise ValueError("similarities of shared frequencies are joined with others of their kind only")
         parts = [np.split(similarities.mixing, 2, axis=1) for similarities in (self, other)]
-        # Each keeps its own frequencies: the mixing matrix of both is block diagonal, cosines first and then sines.
+        # The mixing matrix is block diagonal, separately for cosines and for sines, which come after all cosines.
         mixing = np.concatenate([block_diag(*halves) for halves in zip(*parts, strict=True)], axis=1)
         return SharedLandmarkProjection(self.frequencies.joined(other.frequencies), mixing.astype(self.mixing.dtype))
 

@@ -1,4 +1,4 @@
-"""NystromProjection: landmarks and what whitens their similarities, stored where other maps store frequencies."""
+"""NystromProjection: landmarks and the matrix that whitens similarities to them, in the role of a projection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dkl.features.projections import Projection
 
 
 def in_metric(rows: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
-    """Rows (n, d) times the root of a metric, (d,) or (d, d); as they are for None."""
+    """Rows (n, d) times the root of a metric, (d,) or (d, d); for None the rows themselves."""
     if metric is None:
         return rows
     return rows * metric if metric.ndim == 1 else rows @ metric
@@ -27,14 +27,14 @@ class NystromProjection:
     Parameters
     ----------
     kernel : Family
-        Its `kernel` has a bandwidth.
+        A family with a closed-form kernel and a bandwidth.
     landmarks : ndarray of shape (l, d), float64
-        Z, scaled as rows are, and in the metric: of shape (l, d') for one of shape (d, d').
+        Z, scaled like the rows and multiplied by the metric: (l, d') for a metric of shape (d, d').
     whitening : ndarray of shape (l, m), float64
         A, or some of its columns.
     metric : ndarray of shape (d,), (d, d) or (d, d'), float64, or None
-        Scaled rows are multiplied by it before the kernel sees them: M^(1/2) of a learned metric M, or what makes one
-        rank of d columns for the values of a category.
+        Scaled rows are multiplied by it before the kernel: M^(1/2) of a learned metric M, or a matrix that replaces the
+        columns of a category's values by one number.
     """
 
     kernel: Any
@@ -43,12 +43,12 @@ class NystromProjection:
     metric: np.ndarray | None = None
 
     def moved(self, rows: np.ndarray) -> np.ndarray:
-        """Scaled rows (n, d) in the metric."""
+        """Scaled rows (n, d) times the metric."""
         return in_metric(rows, self.metric)
 
     @property
     def n_frequencies(self) -> int:
-        """Columns of a mapped row."""
+        """The number of columns of a mapped row."""
         return self.whitening.shape[1]
 
     @property
@@ -68,7 +68,7 @@ class NystromProjection:
         return NystromProjection(self.kernel, self.landmarks, self.whitening[:, index], self.metric)
 
     def joined(self, other: Projection) -> NystromProjection:
-        """Not possible: whitened columns belong to their landmarks.
+        """Not possible, since the whitening depends on all landmarks together.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The linear part of a feature map: what a row is multiplied with, as a matrix, its few entries, signs, or columns."""
+"""The linear part of a feature map, z = x W^T: W as a dense or sparse matrix, signs and transforms, or columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
-# A chosen part of a structured projection up to this size is held as a matrix: products with it are exact and fast, and
-# few of the frequencies that the transforms make would be used.
+# A selection of structured frequencies of up to this many bytes is stored as a matrix, since transforms would compute
+# many frequencies that the selection does not contain.
 FORMED_BYTES = 1 << 26
 
 
 class Projection(Protocol):
-    """m linear forms on rows of d columns. `dense` and `take` form rows of W, the others need not."""
+    """m linear forms w.x on rows x of d columns; W need not be stored as a matrix."""
 
     @property
     def n_frequencies(self) -> int: ...
@@ -40,12 +40,12 @@ class Projection(Protocol):
 
 
 def formed(projection: Projection) -> np.ndarray | sparse.csr_array:
-    """W, of shape (m, d): a csr_array where few of its entries are stored, else an ndarray."""
+    """W as a matrix of shape (m, d): a csr_array for sparse and column projections, else an ndarray."""
     return projection.matrix if isinstance(projection, SparseProjection | ColumnProjection) else projection.dense()
 
 
 def _joined(first: Projection, second: Projection) -> Projection:
-    """Both as a matrix, with the entries of a sparse one alone where either is sparse."""
+    """The rows of both as one matrix, sparse if either is."""
     parts = formed(first), formed(second)
     if any(sparse.issparse(part) for part in parts):
         return SparseProjection.from_matrix(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
@@ -87,7 +87,7 @@ class DenseProjection:
 
 @dataclass(frozen=True, eq=False)
 class SparseProjection:
-    """z = x W^T for a W of which most rows have a few entries: frequencies that look at one, two or three columns.
+    """z = x W^T for a sparse W: most frequencies depend on one, two or three columns.
 
     Parameters
     ----------
@@ -116,9 +116,9 @@ class SparseProjection:
 
     @classmethod
     def from_matrix(cls, matrix: sparse.sparray) -> SparseProjection:
-        """Of a scipy sparse matrix of shape (m, d); duplicate entries are added up."""
+        """From a scipy sparse matrix W of shape (m, d); duplicate entries are added."""
         matrix = sparse.csr_array(matrix)
-        # The kernels count on ascending columns without repeats; the given matrix is left as it is.
+        # `dkl.kernels` needs ascending columns without duplicates; the given matrix is not changed.
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
@@ -126,9 +126,9 @@ class SparseProjection:
 
     @classmethod
     def from_rows(cls, rows: np.ndarray, supports: np.ndarray | None = None) -> SparseProjection:
-        """Of the frequencies `rows` (m, d) at the columns where `supports` (m, d) is true.
+        """From frequencies `rows` (m, d): stores the entries where `supports` (m, d) is true.
 
-        Without `supports` the entries that are not 0. A row that keeps all its columns is welcome among sparse ones.
+        Without `supports` all entries that are not 0 are stored. Single rows may have all d entries.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class SparseProjection:
         supports = rows != 0 if supports is None else np.asarray(supports, dtype=bool)
         if rows.ndim != 2 or supports.shape != rows.shape:
             raise ValueError(f"frequencies have shape {rows.shape} and supports {supports.shape}; both must be (m, d)")
-        # A kept entry may be 0: the support says which columns a frequency may move in, not which it does.
+        # A stored entry may be 0, since a support lists the columns that a later search may change.
         _, columns = np.nonzero(supports)
         indptr = np.concatenate([[0], np.cumsum(supports.sum(axis=1))])
         return cls(rows[supports], columns.astype(np.int32), indptr.astype(np.int32), rows.shape[1])
@@ -218,7 +218,7 @@ class ColumnProjection:
 def padded_width(width: int) -> int:
     """The length of the transforms for rows of `width` columns: a power of two, at least 256.
 
-    Shorter ones have too few sign patterns to look like random directions (at 64, one entry in thirty is exactly 0).
+    Shorter transforms have too few sign patterns for random directions: at 64, one entry in thirty is exactly 0.
     """
     return max(256, 1 << (width - 1).bit_length())
 
@@ -252,9 +252,9 @@ class StructuredProjection:
     width : int
         d, the number of columns of a row.
     rows : ndarray of shape (m,), int64, or None
-        The number of each frequency among the n_blocks * p that the signs define; None takes the first m in order.
+        The number of each frequency among the n_blocks * p that the signs define; None means the first m.
     dtype : dtype
-        Of the rows of W where they are formed.
+        The dtype of rows of W when they are computed.
     """
 
     signs: np.ndarray
@@ -293,7 +293,7 @@ class StructuredProjection:
         return np.arange(self.n_frequencies) if self.rows is None else self.rows
 
     def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
-        """Rows of W, formed: one number gives one row."""
+        """Computed rows of W; an integer index gives one row."""
         numbers = np.arange(self.n_frequencies)[index]
         formed = self._form(np.atleast_1d(numbers))
         return formed[0] if np.ndim(numbers) == 0 else formed
@@ -303,26 +303,26 @@ class StructuredProjection:
 
     def dense(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
-        # A few rows at a time: forming takes float64 rows of the padded width.
+        # A few rows at a time, since intermediate rows have the padded width in float64.
         step = max(1, (1 << 20) // self.padded)
         for start in range(0, self.n_frequencies, step):
             out[start : start + step] = self[start : start + step]
         return out
 
     def take(self, index: np.ndarray) -> Projection:
-        """The chosen frequencies alone: formed when they are few, else still as signs."""
-        # Negative numbers, slices and masks become numbers first.
+        """The chosen frequencies: as a matrix of at most `FORMED_BYTES`, else again as signs and lengths."""
+        # Negative indices, slices and masks become positions first.
         index = np.arange(self.n_frequencies)[index]
         if len(index) * self.width * self.dtype.itemsize <= FORMED_BYTES:
             return DenseProjection(self[index])
         return replace(self, radii=self.radii[index], rows=self.numbers()[index])
 
     def joined(self, other: Projection) -> Projection:
-        """The frequencies of both, formed."""
+        """The frequencies of both as a matrix."""
         return _joined(self, other)
 
     def _form(self, index: np.ndarray) -> np.ndarray:
-        """The chosen rows of W: unit vectors through the transposes of the same transforms."""
+        """The chosen rows of W: unit vectors multiplied by the transforms from the right."""
         block, position = np.divmod(self.numbers()[index], self.padded)
         rows = np.zeros((len(index), self.padded))
         # Row j of H S1 H S2 H S3 is e_j times these matrices: H is symmetric, and so is each diagonal of signs.

@@ -1,4 +1,4 @@
-"""The slope of a kernel of the distance, which gradients of models at landmarks are made of."""
+"""Values and slopes of kernels that depend on the distance, for gradients of models on landmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def has_radial_slope(kernel: Any) -> bool:
 
 
 def radial_value(kernel: Any, distances: np.ndarray) -> np.ndarray:
-    """k(r) of a kernel k(|x - z|), at distances r; parameters and errors as of `radial_slope`."""
+    """k(r) of a kernel k(|x - z|), at distances r; parameters and errors as for `radial_slope`."""
     if not has_radial_slope(kernel):
         raise TypeError(f"{kernel!r} has no slope in closed form; take Gaussian or Matern(0.5, 1.5 or 2.5)")
     sigma = float(kernel.sigma)
@@ -31,7 +31,7 @@ def radial_slope(kernel: Any, distances: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     kernel : Gaussian or Matern
-        Of smoothness 0.5, 1.5 or 2.5, with its bandwidth.
+        Matern with smoothness 0.5, 1.5 or 2.5; the bandwidth is a number.
     distances : array of any shape, on the host or on a GPU
 
     Returns
@@ -55,5 +55,5 @@ def radial_slope(kernel: Any, distances: np.ndarray) -> np.ndarray:
     if kernel.nu == 2.5:
         return -5.0 / (3.0 * sigma**2) * (1.0 + r) * np.exp(-r)
     apart = distances > 0.0
-    # where the distance is 0 it is divided by 1, and the result taken 0 times
+    # at distance 0 the divisor is 1 and the result 0
     return -np.exp(-r) / ((distances + ~apart) * sigma) * apart

@@ -11,7 +11,7 @@ from dkl.errors import refuse_non_finite
 
 ScalingKind = Literal["standard", "minmax", "unit", "quantile"]
 ScalingChoice = ScalingKind | Literal["auto"]
-"""What learners take: "auto" is "standard", and no scaling of sparse rows."""
+"""The parameter of learners: "auto" is "standard" for dense rows, and no scaling for sparse ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,11 +21,11 @@ class Scaler:
     Parameters
     ----------
     kind : {"standard", "minmax", "unit", "quantile"}
-        "standard" and "minmax": ``(x - center) / scale``. "unit": rows divided by the one number ``scale[0]``, the
-        largest norm of a training row. "quantile": each column through its empirical distribution to a standard
-        normal clipped at +-3.
+        "standard" and "minmax": ``(x - center) / scale``. "unit": all rows divided by one number, ``scale[0]``, the
+        largest norm of a training row. "quantile": each column is mapped by its empirical distribution function to a
+        standard normal one, clipped at +-3.
     center, scale : ndarray of shape (d,), float64
-        Zero and one for columns that are left alone (one-hot, flags) and for kinds that do not use them.
+        0 and 1 for columns that are not scaled (one-hot, flags) and for kinds that do not use them.
     knots : ndarray of shape (q, d) or None
         Empirical quantiles of each column, ascending ("quantile" only).
     passthrough : ndarray of shape (d,), bool
@@ -39,7 +39,7 @@ class Scaler:
     knots: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        # A scaler that overflowed would make NaN of every row; the error comes here, where the column is still known.
+        # An overflow would turn every row into NaN; it is refused here, where the error can name the column.
         for name, values in (("center", self.center), ("scale", self.scale), ("quantile", self.knots)):
             if values is not None:
                 refuse_non_finite(

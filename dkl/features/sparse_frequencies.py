@@ -1,4 +1,4 @@
-"""A family whose frequencies each move in few columns: main effects and interactions of a few columns at a time."""
+"""A family whose frequencies depend on few columns each: main effects, and interactions of a few columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ProductFamily = Gaussian | Laplacian | Cauchy
 
 @dataclass(frozen=True)
 class SparseFrequencies:
-    """Each entry of a frequency is kept with probability `share`, given that one at least is.
+    """Frequencies with few nonzero entries: each is kept with probability `share`, given that at least one is.
 
     With p the share and k_c the family's kernel on column c,
     k(x, y) = (prod_c (1 - p + p k_c(x_c, y_c)) - (1 - p)^d) / (1 - (1 - p)^d), a sum over all sets of columns as in the
@@ -36,12 +36,12 @@ class SparseFrequencies:
     Parameters
     ----------
     family : Gaussian, Laplacian or Cauchy
-        With sampling="iid". Its sigma is the bandwidth of each column that is kept.
+        With sampling="iid". Its sigma is the bandwidth in each column.
     share : float
-        In (0, 1]; 1 is the family itself. With most_columns=2 and a share of 2 / (d + 1) single columns have the weight
-        of pairs.
+        In (0, 1]; 1 is the family itself. With most_columns=2 and a share of 2 / (d + 1), single columns together have
+        the weight of pairs.
     most_columns : int or None
-        Entries of a frequency that are kept at most.
+        The largest number of nonzero entries of a frequency; None is no bound.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class SparseFrequencies:
 
     @property
     def sigma(self) -> Bandwidth:
-        """The bandwidth of each column that is kept."""
+        """The bandwidth in each column."""
         return self.family.sigma
 
     def validate(self) -> None:
@@ -103,8 +103,7 @@ class SparseFrequencies:
     def draw(self, n_frequencies: int, n_columns: int, seed: int, dtype: DTypeLike = np.float32) -> FeatureMap:
         self.validate()
         whole = self.family.draw(n_frequencies, n_columns, seed, dtype)
-        # The entries are drawn as the family draws them, then most are set to 0: a frequency of `share` = 1 is the
-        # family's own.
+        # The family draws all entries, and those not kept are set to 0: share=1 gives the family's own frequencies.
         W = np.where(self._kept(whole.n_frequencies, n_columns, seed), whole.projection.dense(), 0)
         return replace(whole, projection=DenseProjection(W.astype(dtype)))
 
@@ -121,8 +120,8 @@ class SparseFrequencies:
             for weight, of_size in zip(weights[1:], sums[1:], strict=True):
                 total += weight * of_size
             return total
-        # The product over columns is a sum over all sets of columns; the empty set, which no frequency has, is taken
-        # out.
+        # The product over columns is a sum over all sets of columns; the term of the empty set is subtracted, since
+        # every frequency has at least one entry.
         none = (1.0 - self.share) ** X.shape[1]
         product = np.ones((len(X), len(Y)))
         for column in columns:
@@ -130,10 +129,10 @@ class SparseFrequencies:
         return (product - none) / (1.0 - none)
 
     def weights(self, n_columns: int) -> np.ndarray:
-        """w_0 = 0, w_1, ..., w_q of `most_columns`: what the kernel gives each set of s columns, its chance."""
+        """w_0 = 0, w_1, ..., w_q: the probability of each single set of s columns, its weight in the kernel."""
         most = n_columns if self.most_columns is None else min(self.most_columns, n_columns)
         sizes = np.arange(most + 1)
-        # in logarithms: of many columns each chance is tiny
+        # in logarithms, since with many columns each probability is tiny
         logs = sizes * np.log(self.share) + (n_columns - sizes) * np.log1p(-self.share)
         logs[0] = -np.inf
         chances = np.exp(logs - logs[1:].max())
@@ -141,18 +140,18 @@ class SparseFrequencies:
         return every
 
     def _kept(self, n_frequencies: int, n_columns: int, seed: int) -> np.ndarray:
-        """Which entries stay, (m, d) bool; no row depends on later ones."""
+        """The entries that are kept, (m, d) bool; rows do not depend on later rows."""
         places = np.arange(n_columns)
         uniform = stream(seed, "columns").random((n_frequencies, n_columns + 1))
         if self.most_columns is not None:
-            # How many, by inverting the distribution function of their number; then those with the least numbers.
+            # First the number of entries, by inverting its distribution function; then the entries that have the
+            # smallest uniform numbers.
             weights = self.weights(n_columns)
             up_to = np.cumsum(weights * special.comb(n_columns, np.arange(len(weights))))
             sizes = np.searchsorted(up_to / up_to[-1], uniform[:, 0], side="right")
             return np.asarray(uniform[:, 1:].argsort(axis=1).argsort(axis=1) < sizes[:, None])
-        # Otherwise the first by its own law, and those behind it independently.
-        # The first kept entry stands at place c with probability p (1 - p)^c, given that there is one: its distribution
-        # function, inverted by a uniform number.
+        # The first kept entry has the place c with probability p (1 - p)^c, given that there is one; it is drawn by
+        # inverting its distribution function. Later entries are kept independently.
         first_up_to = -np.expm1((places + 1) * np.log1p(-self.share)) if self.share < 1.0 else np.ones(n_columns)
         first = np.searchsorted(first_up_to / first_up_to[-1], uniform[:, 0], side="right")[:, None]
         return (places == first) | ((places > first) & (uniform[:, 1:] < self.share))
@@ -164,14 +163,15 @@ def symmetric_sums(columns: Iterable[np.ndarray], most: int, shape: tuple[int, .
     Parameters
     ----------
     columns : iterable of ndarray
-        Read once.
+        An array for each column; read once.
     most : int
+        The largest s.
     shape : tuple of int
-        Of each array.
+        The shape of each array.
     """
     sums = [np.ones(shape), *(np.zeros(shape) for _ in range(most))]
     for column in columns:
-        # from the largest sets down: each sum takes that of one column less as it was before this column
+        # from the largest s down, so that sums[size - 1] does not contain this column yet
         for size in range(most, 0, -1):
             sums[size] += sums[size - 1] * column
     return sums

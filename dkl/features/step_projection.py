@@ -1,4 +1,4 @@
-"""StepProjection: products of thresholds of columns, stored where other maps store a matrix of frequencies."""
+"""StepProjection: products of steps and hinges of single columns, in the role of a projection."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dkl.features.projections import Projection
 
 STEP: Literal[0] = 0
 HINGE: Literal[1] = 1
+# The largest number of factors in an atom: interactions of up to three columns.
 MOST_FACTORS = 3
 
 Factor = tuple[int, float, int]
@@ -22,8 +23,8 @@ Factor = tuple[int, float, int]
 class StepProjection:
     """m atoms, each a product of at most three factors of single columns.
 
-    A step is 1 where ``x[j] > t`` and 0 elsewhere; a hinge is ``max(0, min(x[j], high[j]) - t)``. What a feature map
-    counts as one frequency is one atom here.
+    A step is 1 where ``x[j] > t`` and 0 elsewhere; a hinge is ``max(0, min(x[j], high[j]) - t)``. An atom counts as one
+    frequency of a feature map.
 
     Parameters
     ----------
@@ -34,7 +35,8 @@ class StepProjection:
     kinds : ndarray of shape (m, 3), int8
         0 for a step, 1 for a hinge.
     high : ndarray of shape (d,), float64
-        Hinges grow no further from here on, so that a model does not extrapolate beyond the rows it learned from.
+        The mean of each column's last bin in the fit. Hinges are constant above it, so that a model does not
+        extrapolate.
     """
 
     columns: np.ndarray
@@ -44,7 +46,7 @@ class StepProjection:
 
     @classmethod
     def of_factors(cls, atoms: Sequence[Sequence[Factor]], high: np.ndarray) -> Self:
-        """The products of the given factors, at most three each."""
+        """The atoms that are the products of the given factors, at most three each."""
         shape = (len(atoms), MOST_FACTORS)
         columns, thresholds, kinds = np.full(shape, -1, np.int32), np.zeros(shape), np.zeros(shape, np.int8)
         for a, factors in enumerate(atoms):
@@ -54,8 +56,8 @@ class StepProjection:
 
     @property
     def factors(self) -> list[tuple[Factor, ...]]:
-        """The factors of each atom, as many as it has."""
-        # lists: of single numbers they are much faster than arrays
+        """The one to three factors of each atom."""
+        # lists, which are much faster than arrays for reading single numbers
         parts = (self.columns.tolist(), self.thresholds.tolist(), self.kinds.tolist())
         return [
             tuple(factor for factor in zip(*atom, strict=True) if factor[0] >= 0) for atom in zip(*parts, strict=True)
@@ -75,7 +77,7 @@ class StepProjection:
         return self.columns.nbytes + self.thresholds.nbytes + self.kinds.nbytes + self.high.nbytes
 
     def dense(self) -> np.ndarray:
-        """Which columns each atom looks at, as a matrix of zeros and ones of shape (m, d)."""
+        """A 0-1 matrix of shape (m, d): 1 where the atom depends on the column."""
         matrix = np.zeros((self.n_frequencies, self.n_columns))
         atoms, factors = np.nonzero(self.columns >= 0)
         matrix[atoms, self.columns[atoms, factors]] = 1.0
@@ -107,10 +109,12 @@ class StepProjection:
         Parameters
         ----------
         names : list of str or None
-            Of the columns; None writes ``x[j]``.
+            Names of the columns; None writes ``x[j]``.
         """
-        known = [f"x[{j}]" for j in range(self.n_columns)] if names is None else names
+        columns = [f"x[{j}]" for j in range(self.n_columns)] if names is None else names
         return [
-            " and ".join(f"{known[j]} > {t:.6g}" if kind == STEP else f"({known[j]} - {t:.6g})+" for j, t, kind in atom)
+            " and ".join(
+                f"{columns[j]} > {t:.6g}" if kind == STEP else f"({columns[j]} - {t:.6g})+" for j, t, kind in atom
+            )
             for atom in self.factors
         ]

@@ -47,7 +47,7 @@ def left_out_sums(
     stay : bool
         As of `dkl.kernels.sums.feature_sums`.
 
-    Reangles
+    Returns
     -------
     ndarray of shape (G, 2, m), float64
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,11 @@ from sklearn.svm import LinearSVC
 
 from dkl.data.sources.rearranged import BlockPart, RearrangedSource
 from dkl.errors import refuse_non_finite, users_level
-from dkl.events import Subscriber, ignore
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.array_sgd import default_estimator, fitted_estimator, rules_of
-from dkl.linear.calibration import calibration_record
-from dkl.linear.epochs import EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
+from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, centred, epochs_message, uncentred
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.linear.scores import TOO_LARGE
+from dkl.linear.scores import TOO_LARGE, scoring_cost
 from dkl.linear.sgd import (
     SGDState,
     StepSchedule,
@@ -29,14 +29,11 @@ from dkl.linear.sgd import (
     step_schedule,
 )
 from dkl.linear.summary import Summary, TargetMoments, summarise, summary_records
-from dkl.linear.sums import calibration_rows
-from dkl.linear.temperature import best_multiplier, slope_and_shifts
-from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.engine import run_pass
-from dkl.passes.loop import ColumnStore, run_driver
-from dkl.passes.session import PassStats
-from dkl.protocols.driver import Driver
-from dkl.protocols.records import RowSample
+from dkl.linear.sums import calibration_block, calibration_rows
+from dkl.linear.temperature import MULTIPLIERS, best_multiplier, slope_and_shifts
+from dkl.passes.engine import PassResult, run_pass
+from dkl.passes.loop import PlannedRun, Run
+from dkl.protocols.records import Accumulator, BlockSum, RowSample
 from dkl.protocols.source import BlockSource
 from dkl.solvers.losses import LOG_LINK
 from dkl.uncertainty.posterior import CoefficientPosterior
@@ -125,56 +122,6 @@ class LinearProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """How passes are run.
-
-    Parameters
-    ----------
-    publish : callable
-    memory_limit : int, str or None
-    device : {"cpu", "gpu"}
-    checkpoint : Checkpoint or None
-    fingerprint : str
-    estimator : callable or None
-        The estimator that a fit (a `LinearFit`, an `AdamFit`) makes: a look at those under way.
-    """
-
-    publish: Subscriber = ignore
-    memory_limit: int | str | None = None
-    device: Any = "cpu"
-    checkpoint: Checkpoint | None = None
-    fingerprint: str = ""
-    estimator: Callable[[Any], Any] | None = None
-
-    def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
-        """How subscribers make the estimator so far of a driver's state: `fit` makes the state a fit."""
-        estimator = self.estimator
-        return None if estimator is None else lambda state: estimator(fit(state))
-
-    def drive(
-        self,
-        driver: Driver[Any, Any],
-        problem: object,
-        source: BlockSource,
-        columns: ColumnStore | None = None,
-        model: Callable[[Any], Any] | None = None,
-    ) -> tuple[Any, list[PassStats]]:
-        """The last state of a driver, and what each of its passes took: `dkl.passes.loop.run_driver`."""
-        return run_driver(
-            driver,
-            problem,
-            source,
-            publish=self.publish,
-            checkpoint=self.checkpoint,
-            fingerprint=self.fingerprint,
-            memory_limit=self.memory_limit,
-            device=self.device,
-            columns=columns,
-            model=model,
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class LinearFit:
     """A fitted linear model on mapped rows, with what its steps took.
 
@@ -217,6 +164,13 @@ class LinearFit:
             refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
 
 
+def planned_fit(problem: LinearProblem) -> LinearFit:
+    """A fit with coefficients of zero, which a plan goes on with: sizes do not depend on them."""
+    coef = np.zeros((problem.n_models, problem.feature_map.n_features))
+    model = SimpleNamespace(coef_=coef, intercept_=np.zeros(problem.n_models))
+    return LinearFit(model, np.zeros(problem.n_targets), np.ones(problem.n_targets), epochs=0, alpha=1.0)
+
+
 def default_epochs(n_rows: int) -> int:
     """10, and more on few rows: up to 50, until 200,000 rows are stepped through; at most 5 of more than a million."""
     if n_rows > _MANY_ROWS:
@@ -232,20 +186,30 @@ def default_stopping(n_rows: int) -> tuple[int | None, float]:
 def summarise_rows(problem: LinearProblem, source: BlockSource, run: Run) -> Summary:
     """One pass for what stochastic steps must know of the rows."""
     K = None if problem.classes is None else len(problem.classes)
-    records = summary_records(K or problem.n_targets, K, problem.class_weight, problem.held_out, problem.seed)
-    result = run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device)
-    summary = summarise(
-        result.results,
-        problem.feature_map,
-        class_weight=problem.class_weight,
-        dtype=problem.dtype,
-        log_link=problem.loss in LOG_LINK,
-    )
-    if problem.loss in LOG_LINK:
+    columns = K or problem.n_targets
+    is_log = problem.loss in LOG_LINK
+
+    def summary(passed: PassResult) -> Summary:
+        found = summarise(
+            passed.results,
+            problem.feature_map,
+            class_weight=problem.class_weight,
+            dtype=problem.dtype,
+            log_link=is_log,
+        )
+        if not is_log:
+            return found
         # A mean exp(f) has no deviation: its targets are taken in units of their mean, so that f begins near 0.
-        zeros = np.zeros_like(summary.target_center)
-        return replace(summary, target_center=zeros, target_scale=summary.target_center)
-    return summary
+        zeros = np.zeros_like(found.target_center)
+        return replace(found, target_center=zeros, target_scale=found.target_center)
+
+    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
+    # no size depends on moments
+    n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
+    center = np.zeros(problem.feature_map.n_features)
+    return run.read(
+        source, records, summary, Summary(n_rows, n_rows, np.zeros(columns), np.ones(columns), center=center)
+    )
 
 
 def fit_by_epochs(
@@ -314,26 +278,16 @@ def run_epochs(
     source: BlockSource,
     run: Run,
     fit: Callable[[EpochState], LinearFit] | None = None,
-) -> Any:
+) -> EpochState:
     """The last state of the epochs, through dask-ml's interface to incremental fitting."""
-    # dask-ml takes seconds to import, which fits by Newton steps need not wait for
+    model = None if fit is None else run.looked_at(fit)
+    # dask-ml takes seconds to import, which neither plans nor fits by Newton steps need wait for
+    if isinstance(run, PlannedRun):
+        return run.drive(EpochDriver(), task, source)[0]
     from dkl.linear.incremental import BlockIncremental
 
-    runner = BlockIncremental(
-        estimator,
-        feature_map=task.feature_map,
-        epochs=task.epochs,
-        memory_limit=run.memory_limit,
-    )
-    return runner.fit_epochs(
-        task,
-        source,
-        publish=run.publish,
-        checkpoint=run.checkpoint,
-        fingerprint=run.fingerprint,
-        device=run.device,
-        model=None if fit is None else run.looked_at(fit),
-    )
+    runner = BlockIncremental(estimator, feature_map=task.feature_map, epochs=task.epochs)
+    return runner.fit_epochs(task, source, run, model)
 
 
 def mixed_source(source: BlockSource, unevenness: float, seed: int) -> BlockSource:
@@ -461,8 +415,7 @@ def calibration_sums(
         targets=RowTargets(problem.classes, problem.class_weight),
         dtype=problem.dtype,
     )
-    result = run_pass(source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device)
-    sums = result.results[0]
+    sums: Any = run.read(source, [record], lambda passed: passed.results[0], None)
     weight = float(sums["weight"][0])
     if weight == 0.0:
         raise none_held_out(problem)
@@ -532,3 +485,28 @@ def fit_further(problem: LinearProblem, fit: LinearFit, source: BlockSource, run
     coef, intercept = in_units_of_y(problem, uncentred(final, summary.center), summary)
     model = fitted_estimator(fit.model, coef, intercept, classes=problem.classes, clock=final.clock)
     return replace(fit, model=model, epochs=fit.epochs + 1, message="one more epoch by partial_fit", posterior=None)
+
+
+def calibration_record(
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    *,
+    held_out: HeldOut,
+    targets: RowTargets,
+    dtype: str,
+) -> BlockSum:
+    """The record of the pass; `dkl.linear.temperature.best_multiplier` takes its sums."""
+    operands = {
+        "feature_map": feature_map,
+        "coef": coef,
+        "intercept": intercept,
+        "held_out": held_out,
+        "targets": targets,
+        "dtype": dtype,
+    }
+    # loss, slope and curvature at each temperature of the grid
+    shape = (3, len(MULTIPLIERS))
+    accumulators = {"label": Accumulator(shape), "uniform": Accumulator(shape), "weight": Accumulator((1,))}
+    cost = partial(scoring_cost, feature_map=feature_map, n_models=len(coef), share=held_out.share, dtype=dtype)
+    return BlockSum("calibration", calibration_block, accumulators, operands, cost=cost)

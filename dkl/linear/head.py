@@ -545,7 +545,7 @@ class NewtonDriver:
         moved = np.any(state.coefficients != self.init(problem).coefficients, axis=1)
         return replace(state, ended=why) if np.all(moved | state.done(problem)) else None
 
-    def memory(self, problem: NewtonProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: NewtonProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Hessians and a factor; between passes those that were summed, systems written out, and vectors."""
         hessian, system = 8 * packed_size(0, problem.width), 8 * problem.width**2
         vectors = 8 * problem.n_models * problem.n_functions * problem.width

@@ -34,15 +34,13 @@ from dkl.data.labels import TaskChoice
 from dkl.data.other_frames import as_known_rows
 from dkl.data.sources.lazy import as_dask_array
 from dkl.documented import DocumentedMixin
-from dkl.events import Subscriber, ignore
+from dkl.events import Subscriber
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, EstimatorState, estimator_step
 from dkl.linear.minibatches import HeldOut, RowTargets
-from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.loop import run_driver
+from dkl.passes.loop import Run
 from dkl.progress import resolve_progress
 from dkl.protocols.source import BlockSource
 
@@ -311,11 +309,7 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self,
         problem: EpochProblem,
         source: BlockSource,
-        *,
-        publish: Subscriber = ignore,
-        checkpoint: Checkpoint | None = None,
-        fingerprint: str = "",
-        device: Device = "cpu",
+        run: Run,
         model: Callable[[EpochState], Any] | None = None,
     ) -> EpochState:
         """The state at the end of all epochs; `stats_` says what each pass over the rows did.
@@ -324,20 +318,11 @@ class BlockIncremental(DocumentedMixin, Incremental):
         ----------
         problem : EpochProblem
         source : BlockSource
-        publish, checkpoint, fingerprint, device, model
+        run : Run
+        model : callable or None
             As in `dkl.passes.loop.run_driver`.
         """
-        state, self.stats_ = run_driver(
-            EpochDriver(),
-            problem,
-            source,
-            publish=publish,
-            checkpoint=checkpoint,
-            fingerprint=fingerprint,
-            memory_limit=self.memory_limit,
-            device=device,
-            model=model,
-        )
+        state, self.stats_ = run.drive(EpochDriver(), problem, source, model=model)
         return state
 
     def __sklearn_tags__(self) -> Tags:
@@ -389,7 +374,8 @@ class BlockIncremental(DocumentedMixin, Incremental):
             # The mean bytes of a row of the largest block, rounded up: of wide rows a minibatch takes fewer.
             row_bytes=-(-source.block_nbytes // max(int(np.max(source.block_rows)), 1)),
         )
-        state = self.fit_epochs(problem, source, publish=resolve_progress(self.progress))
+        run = Run(publish=resolve_progress(self.progress), memory_limit=self.memory_limit)
+        state = self.fit_epochs(problem, source, run)
         fitted = state.model["estimator"]
         # As dask-ml does, fitted attributes are found on the wrapper, too; but its columns are those before the map.
         own = {"n_features_in_", "feature_names_in_"}
@@ -415,7 +401,6 @@ class BlockIncremental(DocumentedMixin, Incremental):
                     "linear model together: KernelClassifier(features=...) or KernelRegressor(features=...)"
                 )
             from dkl.encodings.categories import with_categories
-            from dkl.linear.fitting import Run
 
             # nothing judges here, so that no rows are kept out of the codes of others
             run = Run(publish=resolve_progress(self.progress), memory_limit=self.memory_limit)

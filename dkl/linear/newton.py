@@ -21,7 +21,7 @@ from dkl.kernels.normal_equations import (
     is_plain_sparse,
     sparse_rows,
 )
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, in_original_units
+from dkl.linear.fitting import LinearFit, LinearProblem, in_original_units, planned_fit
 from dkl.linear.head import NewtonDriver, NewtonProblem, NewtonState
 from dkl.linear.judge import Folds, PenaltyChoice, SeenRows
 from dkl.linear.minibatches import HeldOut
@@ -36,6 +36,7 @@ from dkl.linear.summary import TargetMoments, summarise_targets
 from dkl.linear.target_statistics import target_record, task_targets
 from dkl.passes.checkpoint import Checkpoint
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.driver import largest_held
 from dkl.protocols.records import Record, RowSample
 from dkl.protocols.source import BlockSource
@@ -100,6 +101,12 @@ def fit_by_newton(problem: LinearProblem, source: BlockSource, run: Run) -> Line
         Its model is an estimator of scikit-learn with the coefficients that it has at the optimum: a `LinearSVC`, a
         `Ridge`, a `LogisticRegression` or, for the squared error of classes, an `SGDClassifier`.
     """
+    if isinstance(run, PlannedRun):
+        # how many steps a fit takes, and from where, only its sums tell: its most are counted by themselves
+        n_rows = int(np.sum(source.block_rows))
+        run.passes.extend(newton_passes(problem, n_rows))
+        run.held.append(head_memory(problem, n_rows))
+        return planned_fit(problem)
     with one_blas_thread():
         # One BLAS thread: the driver's systems are spread over the cores one by one, with the bits of one core.
         summary, choice = target_moments(problem, source, run), None
@@ -285,7 +292,7 @@ def head_memory(problem: LinearProblem, n_rows: int) -> dict[str, int]:
     """What the driver of `newton_passes` holds at most beside them, item by item."""
     summary = _planned_moments(problem, n_rows)
     task = newton_problem(problem, summary)
-    fit = NewtonDriver().memory(_joint(task), 0)
+    fit = NewtonDriver().memory(_joint(task), 0, 0)
     if problem.alpha != "auto" or problem.choice is not None:
         return fit
     # the penalty is chosen first, then the model is fitted: the larger of the two counts

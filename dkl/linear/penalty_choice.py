@@ -292,10 +292,10 @@ def penalty_passes(candidates: Candidates) -> list[tuple[Sequence[Record], int]]
 def penalty_memory(candidates: Candidates) -> dict[str, int]:
     """What `choose_penalty` holds beside the passes, with what each fold keeps for the next penalty."""
     if not candidates.is_joint:
-        return NewtonDriver().memory(candidates.problem, 0)
+        return NewtonDriver().memory(candidates.problem, 0, 0)
     (first, *others), width = candidates.together(1.0), candidates.problem.width
     kept = 8 * (packed_size(0, width) + candidates.n_outputs * width)
-    return {**NewtonDriver().memory(first, 0), "what folds keep": (1 + len(others)) * kept}
+    return {**NewtonDriver().memory(first, 0, 0), "what folds keep": (1 + len(others)) * kept}
 
 
 def penalty_candidates(

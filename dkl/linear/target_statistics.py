@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkl.data.dataset import Dataset
+from dkl.events import ignore
 from dkl.kernels.moments import moments_of, moments_record, refuse_lost_squares
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.sums import target_sums
-from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
+from dkl.passes.engine import PassResult
+from dkl.passes.loop import Run
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 from dkl.protocols.source import BlockSource
 
@@ -25,11 +26,23 @@ class TargetScale:
     scale: np.ndarray
 
 
-def target_scale(source: BlockSource, n_targets: int, device: str = "cpu") -> TargetScale:
+def target_scale(source: BlockSource, n_targets: int, run: Run | None = None) -> TargetScale:
     """Mean and deviation of the targets of all rows of a source, in one pass over targets and weights."""
-    moments = moments_of(run_pass(source, [target_record(n_targets)], device=computing_device(device)).results[0])
-    refuse_lost_squares(moments, "y")
-    return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+    def scale(passed: PassResult) -> TargetScale:
+        moments = moments_of(passed.results[0])
+        refuse_lost_squares(moments, "y")
+        return TargetScale(moments.mean, deviations(moments.mean, moments.variance))
+
+    some = TargetScale(np.ones(n_targets), np.ones(n_targets))
+    # of a few numbers a row: no line of progress says so
+    quiet = replace(run or Run(), publish=ignore)
+    return quiet.read(source, [target_record(n_targets)], scale, planned=some)
+
+
+def target_units(dataset: Dataset, run: Run) -> TargetScale | None:
+    """`target_scale` of targets that are numbers; None for classes."""
+    return None if dataset.classes is not None else target_scale(dataset.source, dataset.schema.n_targets or 1, run)
 
 
 def model_targets(
@@ -55,11 +68,6 @@ def task_targets(
     elif n_classes is not None and n_classes <= 2:
         models = np.array([1])
     return NewtonTargets(models=models, n_classes=n_classes, class_weight=class_weight)
-
-
-def planned_scale(dataset: Dataset) -> list[tuple[list[BlockSum], int]]:
-    """The pass of `target_scale`, where targets are numbers, as a plan has it; none for classes."""
-    return [] if dataset.classes is not None else [([target_record(dataset.schema.n_targets or 1)], 1)]
 
 
 def deviations(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:

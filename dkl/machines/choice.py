@@ -410,6 +410,7 @@ class Trials:
         detail = {
             "kind": race.contenders[number].name,
             "score": race.shown_score(number) if race.choices[number] else None,
+            "loss": race.choices[number][-1].loss if race.choices[number] else None,
             "best": "" if best is None else race.contenders[best].name,
             "best_score": None if best is None else race.shown_score(best),
             "seconds_left": left,
@@ -476,6 +477,9 @@ class LogLoss:
         self._is_binary = dataset.schema.n_classes == 2
         self._is_possible = may_take_log_loss(bench.terms, dataset)
         self.verdict: Literal["open", "declined", "promising", "clearly better"] = "open"
+        # what was compared before variants is not compared again in the end, where one of the kinds has won
+        self._known: dict[tuple[FeatureLearner, ...], Compared] = {}
+        self._of_squares: dict[tuple[FeatureLearner, ...], float] = {}
 
     def kept_work(self, contender: Contender, n_folds: int) -> float:
         """Work that variants leave for a promising log loss on a candidate's features."""
@@ -518,7 +522,7 @@ class LogLoss:
         if work > _OF_SEVERAL * self._allowed or self._further_work(larger, 1) > MOST_SPENT * self._allowed:
             return 0.0
         _, least = self.compared(judged, "asked")
-        squared = self._bench.log_loss(judged, self._sample)
+        squared = self._squared(judged)
         clearly = _CLEARLY_BETTER if self._is_binary else BEHIND[0]
         is_clear, is_better = gains(least, squared, clearly), gains(least, squared)
         self.verdict = "clearly better" if is_clear else "promising" if is_better else "declined"
@@ -530,13 +534,23 @@ class LogLoss:
 
     def compared(self, judged: Sequence[Judged], stage: str) -> Compared:
         """Compare the penalties of the log loss on the first folds, near the best penalty of squares."""
-        near = near_squares([choice for _, choice in judged])
-        choices = [
-            self._bench.penalties(pilot, self._sample, fold, f"{stage}-log_loss-{fold}", "log_loss", near)
-            for fold, (pilot, _) in enumerate(judged)
-        ]
-        own = [(pilot, choice) for (pilot, _), choice in zip(judged, choices, strict=True)]
-        return choices, self._bench.log_loss(own, self._sample)
+        pilots = tuple(pilot for pilot, _ in judged)
+        if pilots not in self._known:
+            near = near_squares([choice for _, choice in judged])
+            choices = [
+                self._bench.penalties(pilot, self._sample, fold, f"{stage}-log_loss-{fold}", "log_loss", near)
+                for fold, pilot in enumerate(pilots)
+            ]
+            own = list(zip(pilots, choices, strict=True))
+            self._known[pilots] = choices, self._bench.log_loss(own, self._sample)
+        return self._known[pilots]
+
+    def _squared(self, judged: Sequence[Judged]) -> float:
+        """The log loss of the probabilities by the squared error on the first folds."""
+        pilots = tuple(pilot for pilot, _ in judged)
+        if pilots not in self._of_squares:
+            self._of_squares[pilots] = self._bench.log_loss(judged, self._sample)
+        return self._of_squares[pilots]
 
     def ahead(self, race: Race, won: int, pilots: dict[tuple[int, int], Judged]) -> tuple[int, Compared | None]:
         """Of candidates near the best, the one with the least log loss, where that loss is clearly better.
@@ -596,13 +610,14 @@ class LogLoss:
         judged = judged[: self._n_folds]
         if not self._is_possible or self.verdict == "declined":
             return None, ()
-        work = 0.0 if known else self.comparing(learner, len(judged))
+        is_known = known is not None or tuple(pilot for pilot, _ in judged) in self._known
+        work = 0.0 if is_known else self.comparing(learner, len(judged))
         left = race.allowed - race.spent
         if not self._has_hessian(learner) or work + self._whole.fitting(learner) > left:
             return None, ()
         race.spent += work
         choices, least = known or self.compared(judged, "told")
-        squared = self._bench.log_loss(judged, self._sample)
+        squared = self._squared(judged)
         if not gains(least, squared, 1.0 - expected):
             return None, ()
         reason = (

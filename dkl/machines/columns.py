@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -283,9 +284,7 @@ def perfect_columns(sample: Dataset, run: Run, seed: int) -> list[tuple[tuple[st
     if judge is None:
         return []
     columns = [dense_columns(rows.X, place, place + 1)[:, 0] for place in range(len(names))]
-    shares = {
-        name: judge.share(_quantile_bins(column, judge.half)) for name, column in zip(names, columns, strict=True)
-    }
+    shares = {name: judge.share(_quantile_bins(column)) for name, column in zip(names, columns, strict=True)}
     found: list[tuple[tuple[str, ...], float]] = [
         ((name,), share) for name, share in shares.items() if share >= 1.0 - _REMAINS
     ]
@@ -303,7 +302,7 @@ def _perfect_pairs(
     found: list[tuple[tuple[str, ...], float]] = []
     for first, second in combinations(range(len(columns)), 2):
         difference = columns[first] - columns[second]
-        shares = [judge.share(_quantile_bins(difference, judge.half, split_at=0.0))]
+        shares = [judge.share(_quantile_bins(difference, split_at=0.0))]
         n_first, n_second = len(codes[first][0]), len(codes[second][0])
         if n_first * n_second <= _BINS:
             shares.append(judge.share(codes[first][1] * n_second + codes[second][1]))
@@ -314,51 +313,58 @@ def _perfect_pairs(
 
 @dataclass(frozen=True, eq=False)
 class _HalfOfRows:
-    """Targets of sampled rows: means by bin are taken on one half, and checked on the other.
+    """Targets of sampled rows: means by bin are taken on every other row, and checked on those between them.
 
     Parameters
     ----------
-    targets : ndarray of shape (n, K), float64
-        For classes their indicators.
-    half : ndarray of shape (n,), bool
-        The rows that the means are taken on.
+    learned, checked : ndarray of shape (n / 2, K), float64
+        Targets less the means of the learned ones; for classes their indicators, of two classes those of the second.
     n_unusual : int
         Rows of either half, at least, whose target is not the most frequent one: with few of them a pair is right by
         chance.
     """
 
-    targets: np.ndarray
-    half: np.ndarray
+    learned: np.ndarray
+    checked: np.ndarray
     n_unusual: int
 
     @classmethod
     def of(cls, y: np.ndarray, classes: np.ndarray | None) -> _HalfOfRows | None:
         """The halves of rows with codes of classes or numbers; None where they are too few, or all alike."""
-        half = np.arange(len(y)) % 2 == 0
         targets = y[:, None].astype(np.float64) if classes is None else np.eye(len(classes))[y]
-        if min(half.sum(), (~half).sum()) < _FEWEST or not np.any(targets[~half] != targets[half].mean(axis=0)):
+        if classes is not None and len(classes) == 2:
+            # the other class errs alike
+            targets = targets[:, 1:]
+        if len(y) // 2 < _FEWEST:
+            return None
+        mean = targets[::2].mean(axis=0)
+        learned, checked = targets[::2] - mean, targets[1::2] - mean
+        if not checked.any():
             return None
         values, counts = np.unique(y, return_counts=True)
         is_unusual = y != values[np.argmax(counts)]
-        return cls(targets, half, int(min(is_unusual[half].sum(), is_unusual[~half].sum())))
+        return cls(learned, checked, int(min(is_unusual[::2].sum(), is_unusual[1::2].sum())))
+
+    @cached_property
+    def _of_mean(self) -> float:
+        """The squared error of the mean on the rows that are checked."""
+        return float((self.checked**2).sum())
 
     def share(self, bins: np.ndarray) -> float:
-        """R^2 on the other half of the mean target by bin."""
-        half, targets, size = self.half, self.targets, int(bins.max()) + 1
-        mean = targets[half].mean(axis=0)
-        counts = np.bincount(bins[half], minlength=size)
-        sums = np.array([np.bincount(bins[half], target, size) for target in targets[half].T])
-        # a bin without rows predicts the mean of all
-        means = np.where(counts > 0, sums / np.maximum(counts, 1), mean[:, None])
-        remains = float(((targets[~half] - means[:, bins[~half]].T) ** 2).sum())
-        return 1.0 - remains / float(((targets[~half] - mean) ** 2).sum())
+        """R^2 on the other half of the mean target by bin; a bin without rows predicts the mean of all."""
+        learned, checked, size = bins[::2], bins[1::2], int(bins.max()) + 1
+        counts = np.maximum(np.bincount(learned, minlength=size), 1)
+        means = np.stack([np.bincount(learned, target, size) / counts for target in self.learned.T], axis=1)
+        return 1.0 - float(((self.checked - means[checked]) ** 2).sum()) / self._of_mean
 
 
-def _quantile_bins(column: np.ndarray, half: np.ndarray, split_at: float | None = None) -> np.ndarray:
-    """The bin of each value among the quantiles of half of the rows; `split_at` is a bin of its own."""
-    edges = np.unique(np.quantile(column[half], np.linspace(0.0, 1.0, _BINS + 1)))
+def _quantile_bins(column: np.ndarray, split_at: float | None = None) -> np.ndarray:
+    """The bin of each value among the quantiles of every other row; `split_at` is a bin of its own."""
+    ordered = np.sort(column[::2]).astype(np.float64)
+    places = np.arange(len(ordered))
+    edges = np.unique(np.interp(np.linspace(0.0, len(ordered) - 1.0, _BINS + 1), places, ordered))
     if split_at is not None:
-        edges = np.unique([*edges, split_at, np.nextafter(split_at, -np.inf)])
+        edges = np.unique(np.append(edges, (split_at, np.nextafter(split_at, -np.inf))))
     # a value beyond all of the first half is in the nearest bin
     return np.minimum(np.searchsorted(edges, column), len(edges) - 1)
 

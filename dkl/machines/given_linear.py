@@ -13,11 +13,11 @@ from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows
 from dkl.linear.array_sgd import default_estimator, fitted_estimator
 from dkl.linear.epochs import EpochDriver, EpochProblem, EstimatorState, estimator_step
-from dkl.linear.fitting import LinearFit, LinearProblem, Run
+from dkl.linear.fitting import LinearFit, LinearProblem, planned_fit
 from dkl.linear.minibatches import RowTargets
 from dkl.linear.sgd import CLASSIFICATION_LOSSES, REGRESSION_LOSSES, step_schedule
-from dkl.linear.target_statistics import TargetScale, target_record, target_scale
-from dkl.protocols.records import Record
+from dkl.linear.target_statistics import TargetScale, target_scale
+from dkl.passes.loop import PlannedRun, Run
 from dkl.protocols.source import BlockSource
 from dkl.registry import STORED
 
@@ -118,9 +118,11 @@ def fit_given(
     """
     scale = TargetScale(np.zeros(1), np.ones(1))
     if problem.classes is None:
-        scale = target_scale(source, problem.n_targets, run.device)
+        scale = target_scale(source, problem.n_targets, run)
     task = given_epochs(problem, estimator, source.n_blocks, epochs=epochs, scale=scale, has_weight=source.has_weight)
     state, _ = replace(run, checkpoint=None).drive(EpochDriver(), task, source)
+    if isinstance(run, PlannedRun):
+        return planned_fit(problem)
     model = wrapped_fitted(state.model["estimator"])
     message = f"{state.epoch} times through the rows by partial_fit of {type(estimator).__name__}"
     if hasattr(model, "coef_") and hasattr(model, "intercept_"):
@@ -147,20 +149,9 @@ def _storable(model: Any, problem: LinearProblem, scale: TargetScale) -> Any:
     return fitted_estimator(known, coef, intercept, classes=problem.classes)
 
 
-def given_passes(
-    problem: LinearProblem, estimator: Any, n_blocks: int, *, epochs: int | None
-) -> list[tuple[list[Record], int]]:
-    """The passes of `fit_given`, for plans."""
-    n_targets = 1 if problem.classes is not None else problem.n_targets
-    scale = TargetScale(np.zeros(n_targets), np.ones(n_targets))
-    task = given_epochs(problem, estimator, n_blocks, epochs=epochs, scale=scale, has_weight=False)
-    targets: list[tuple[list[Record], int]] = [] if problem.classes is not None else [([target_record(n_targets)], 1)]
-    return [*targets, *((list(records), calls) for records, calls in EpochDriver().plan(task))]
-
-
 @dataclass(frozen=True, eq=False)
 class EstimatorScorer:
-    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.prediction.Scorer`.
+    """An estimator without coefficients on features: rows in, decision values out; as `dkl.methods.predicting.Scorer`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.exposure import exposure_beside_fit, exposure_values, multiplied
 from dkl.linear.answers import probabilities
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, calibrate
+from dkl.linear.fitting import LinearFit, LinearProblem, calibrate
 from dkl.machines.machine import KernelMachine
 from dkl.methods.offered import offered_unless
 from dkl.methods.parameters import (
@@ -27,10 +27,10 @@ from dkl.methods.parameters import (
     class_weights,
     estimator,
 )
-from dkl.methods.predicting import ClassPredictions, output_names
-from dkl.methods.prediction import blockwise, with_row_id
+from dkl.methods.predicting import ClassPredictions, blockwise, output_names, with_row_id
 from dkl.methods.scoring import check_log_rows, explained, mean_loss, quantile_score, r_squared
 from dkl.methods.validation import check_labels
+from dkl.passes.loop import Run
 from dkl.solvers.losses import LOG_LINK, loss_of
 from dkl.uncertainty.conformal import ConformalIntervals, ConformalSets, no_probabilities
 from dkl.uncertainty.deviations import DeviatingPredictions

@@ -28,7 +28,7 @@ from dkl.events import Event, StopRequested
 from dkl.features.families import FiniteFamily
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
-from dkl.linear.fitting import LinearFit, LinearProblem, Run, default_stopping, fit_by_epochs, fit_further
+from dkl.linear.fitting import LinearFit, LinearProblem, default_stopping, fit_by_epochs, fit_further
 from dkl.linear.head import MOST_FEATURES
 from dkl.linear.judge import PenaltyChoice, agreed, clear_gain, judging_folds
 from dkl.linear.minibatches import HeldOut
@@ -39,14 +39,13 @@ from dkl.linear.newton import (
     fit_by_newton,
     head_memory,
     mean_square_length,
-    newton_passes,
     target_moments,
 )
 from dkl.machines.choice import Chosen, PlannedChoice, choose
 from dkl.machines.contest import FEWEST_ROWS, JUDGING_SHARE
 from dkl.machines.effort import Clock
-from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, given_passes, loss_of_given
-from dkl.machines.machine_plan import Passes, calibration_passes, epoch_passes
+from dkl.machines.given_linear import EstimatorScorer, check_given, fit_given, loss_of_given
+from dkl.machines.machine_plan import Passes
 from dkl.machines.settings import LIGHT, Knobs, OpenParameters, Settings, joint_name, settled, squared_loss
 from dkl.machines.suggest import advise
 from dkl.machines.trials import Terms
@@ -75,6 +74,7 @@ from dkl.methods.validation import (
 )
 from dkl.methods.warm_start import has_begun, working_start
 from dkl.passes.devices import check_device
+from dkl.passes.loop import PlanEndsError, PlannedRun, Run
 from dkl.progress import resolve_progress
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
@@ -445,7 +445,8 @@ class KernelMachine(
                 records = [(of_pass, 0) for of_pass, _ in learner.planned_passes(dataset)]
                 stages.append((records, {**learner.planned_memory(dataset), **rows}))
         template = unfitted._template(advised)
-        learner = unfitted._staged(template, "features")
+        last = self.features_ if has_begun(self.features, getattr(self, "features_", None)) else None
+        learner = unfitted._staged(template, "features", last)
         passes, held = [*learner.planned_passes(dataset)], {**learner.planned_memory(dataset), **rows}
         folds = unfitted._judging_folds(template, dataset)
         for changes in unfitted._rivals(template) if len(folds) > 1 else ():
@@ -468,16 +469,11 @@ class KernelMachine(
 
     def _planned_linear(self, problem: LinearProblem, dataset: Dataset) -> Passes:
         """The passes of the linear model, and of what follows it."""
-        calibration = calibration_passes(problem) if self._settings.calibrate else ()
-        last = [*calibration, *self._planned_scores(problem)]
-        n_rows, n_blocks = dataset.n_rows, dataset.source.n_blocks
-        if self.linear is not None:
-            return [*given_passes(problem, self.linear, n_blocks, epochs=self.epochs), *last]
-        if self._settings.solver == "newton":
-            return [*newton_passes(problem, n_rows), *last]
-        patience, _ = self._stopping(n_rows)
-        epochs = epoch_passes(problem, n_rows=n_rows, n_blocks=n_blocks, epochs=self.epochs, patience=patience)
-        return [*epochs, *last]
+        plan = PlannedRun(n_rows=dataset.n_rows)
+        with suppress(PlanEndsError):
+            self._keep(self._fit_linear(problem, dataset, plan))
+            self._finish(problem, dataset, plan)
+        return [*plan.passes, *self._planned_scores(problem)]
 
     def planned_passes(self, dataset: Dataset) -> Passes:
         """The records of each kind of pass over `dataset` and how often it runs at most, over all stages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, replace
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -24,7 +25,6 @@ from dkl.features.families import Family, is_count
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import TOO_LARGE
 from dkl.methods.callbacks import CallbackSupportMixin, calls_back
@@ -57,9 +57,10 @@ from dkl.methods.saving import SavingMixin
 from dkl.methods.updating import Updated
 from dkl.methods.validation import first_targets, map_to_features, numbered_rows, rows_to_fit
 from dkl.passes.devices import check_device
-from dkl.passes.loop import ColumnStore
+from dkl.passes.loop import ColumnStore, PlanEndsError, PlannedRun, Run
 from dkl.progress import resolve_progress
-from dkl.protocols.driver import Driver
+from dkl.protocols.arrays import Rows
+from dkl.protocols.driver import Driver, largest_held
 from dkl.solvers.losses import LOG_LINK
 
 # Share of the rows held out for the linear model on the features of a learner that holds out none itself.
@@ -96,6 +97,8 @@ class FeatureLearner(
     _searches: ClassVar[bool] = False
     # The circumstances of the last fit; `fit_within` sets others.
     _context: FitContext = FitContext()
+    # Records the passes in a plan; None in a fit.
+    _plan: PlannedRun | None = None
 
     family: Any
     n_features: int | None
@@ -225,23 +228,29 @@ class FeatureLearner(
         return self
 
     def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The records of each pass over `dataset` and how often it runs at most, which `dkl.plan` adds up.
-
-        They are the preparation, if scaler or bandwidth need it, and the passes of the method itself.
-        """
-        check_parameters(self)
-        self._check_rest()
-        # No row is read: the seed is any, and so are frequencies, since sizes do not depend on them.
-        preparation = self._preparation(dataset, self._prior(), 0)
-        return [*PreparationDriver().plan(preparation), *self._planned_method(dataset)]
-
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes of the method itself, after the preparation, as of `planned_passes`."""
-        raise TypeError(f"{type(self).__name__} does not say what it reads")
+        """The records of each pass over `dataset` and how often it runs at most, which `dkl.plan` adds up."""
+        return self._replayed(dataset).passes
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
         """Bytes that the learner's driver holds at most in addition to the passes, item by item."""
-        return {}
+        return largest_held(self._replayed(dataset).held)
+
+    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
+        """Seconds of the drivers outside the passes, as of `Driver`."""
+        return sum(seconds(few, flops_per_second) for seconds in self._replayed(dataset).driving)
+
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """What `fit` would hand to passes: the same `_learn`, over a run that records them. No row is read."""
+        check_parameters(self)
+        self._check_rest()
+        learner = copy.copy(self)
+        # any seed will do, since sizes do not depend on it; nothing is found in the rows, and no state is saved
+        learner.seed_, learner._fingerprint, learner.stats_ = 0, "", []
+        learner._context = replace(self._context, prepared=None, metric=None)
+        learner._plan = PlannedRun(n_rows=dataset.n_rows)
+        with suppress(PlanEndsError):
+            learner._learn(dataset)
+        return learner._plan
 
     def planned_features(self, dataset: Dataset) -> int:
         """Features that a fit to these rows comes to at most; 0 where they are not given by a number."""
@@ -380,8 +389,8 @@ class FeatureLearner(
         return preparation_problem(dataset, family, self.scaling, seed)
 
     def _running(self, stage: str) -> Run:
-        """The runner of passes, with the state of a stage saved below the checkpoint."""
-        return Run(
+        """What runs passes, with the state of a stage saved below the checkpoint; in a plan, what records them."""
+        return self._plan or Run(
             publish=resolve_progress(self.progress),
             memory_limit=self.memory_limit,
             device=recorded_device(self.device),
@@ -401,8 +410,8 @@ class FeatureLearner(
     ) -> Any:
         """The final state of a driver; its passes are added to `stats_`.
 
-        `keep` sets the fitted attributes of a state on a learner: on this one at the end, and on copies for callbacks
-        that need the model so far.
+        `keep` sets the fitted attributes of a state on a learner: on this one at the end of a fit, and on copies for
+        callbacks that need the model so far.
         """
 
         def learner_so_far(state: object) -> FeatureLearner:
@@ -415,7 +424,7 @@ class FeatureLearner(
         model = None if keep is None or self._context.is_pilot else learner_so_far
         state, stats = self._running(stage).drive(driver, problem, dataset.source, columns, model)
         self.stats_.extend(stats)
-        if keep is not None:
+        if keep is not None and self._plan is None:
             keep(self, state)
         return state
 
@@ -484,12 +493,6 @@ class SelectingLearner(Updated, PoolLearner):
     _supervised: ClassVar[bool] = True
     _driver: ClassVar[Driver[PotentialProblem, PotentialState]]
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The pass for the class sums of all candidates."""
-        self._check_task(dataset)
-        pool = self._planned_pool(self._planned_family(), dataset)
-        return list(self._kept(self._driver).plan(self._problem(pool, dataset)))
-
     def _learn(self, dataset: Dataset) -> None:
         self._check_task(dataset)
         if dataset.task == "classification":
@@ -498,7 +501,7 @@ class SelectingLearner(Updated, PoolLearner):
         scaler = self._prepare(dataset)
         self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
         # Sums of float32 features lose what little large targets vary by, unless a number near their mean goes first.
-        self.target_pivot_ = first_targets(dataset)
+        self.target_pivot_ = None if self._plan else first_targets(dataset)
         if self._context.weighs:
             self._weigh(dataset)
 

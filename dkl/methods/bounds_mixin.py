@@ -13,7 +13,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap
 from dkl.linear.answers import Scorer
 from dkl.methods.game.problem import GameRules
-from dkl.methods.prediction import score_rows
+from dkl.methods.predicting import score_rows
 
 
 class Certified:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -93,18 +93,9 @@ class RandomFeatures(LearnedMetricMixin):
     metric: MetricKind | None = None
     scaling: ScalingChoice | None = None
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes of a metric, if one is learned; frequencies are drawn without reading rows."""
-        self._check_room(dataset)
-        return self._planned_metric(dataset)
-
     def _check_room(self, dataset: Dataset) -> None:
         size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
         check_room(self, size, dataset.n_columns, n_mapped=dataset.n_rows)
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the kernel models in the rounds of a metric; none without a metric."""
-        return self._metric_memory(dataset)
 
     def _check_rest(self) -> None:
         kept_frequencies(type(self).__name__, self.n_features, family_of(self))
@@ -114,6 +105,9 @@ class RandomFeatures(LearnedMetricMixin):
         self._check_room(dataset)
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
+        if self._plan:
+            # frequencies are drawn without reading rows
+            return
         # A pair of cosine and sine has two columns, so that half as many frequencies are drawn.
         size = kept_frequencies(type(self).__name__, self.n_features, self.family_)
         drawn = self.family_.draw(size, dataset.n_columns, self.seed_, self.dtype)

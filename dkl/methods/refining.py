@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -13,13 +12,15 @@ from dkl.data.dataset import Dataset
 from dkl.data.sources.rows import RowSource
 from dkl.data.together.rules import second_share
 from dkl.features.feature_map import FeatureMap
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.kernels.gradients import check_fourier
+from dkl.linear.fitting import LinearProblem, fit_by_epochs, summarise_rows
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.newton import SQUARES, newton_passes
-from dkl.linear.refinement import fit_and_refine
-from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem
+from dkl.linear.newton import SQUARES, fit_by_newton
+from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, check_refinable
 from dkl.methods.fit_context import FitContext
+from dkl.passes.loop import Run
 from dkl.protocols.estimators import FittedFeatures
+from dkl.protocols.source import BlockSource
 
 # The C of the log loss, on features of length 1; of the other losses Newton steps choose it.
 _C = 1.0
@@ -81,23 +82,6 @@ def refine_learner(learner: Refinable, dataset: Dataset) -> None:
         learner.message_ += f"; {refined.ended} of their refinement after {len(refined.history) - 1} epochs"
 
 
-def refining_passes(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> list[tuple[Sequence[Any], int]]:
-    """The records of each pass and how often it runs at most, for a map of the expected size."""
-    problem = _problem(learner, dataset, feature_map)
-    fit = newton_passes(problem, dataset.n_rows) if problem.loss in SQUARES else []
-    # A plan needs shapes alone.
-    shape = (problem.n_models, feature_map.n_features)
-    descent = RefineProblem(
-        feature_map,
-        np.zeros(shape),
-        np.zeros(problem.n_models),
-        RowTargets(dataset.classes),
-        np.asarray(dataset.source.block_rows),
-        Refinement(problem.loss, epochs=learner.refine),  # type: ignore[arg-type]
-    )
-    return [*fit, *RefineDriver().plan(descent)]
-
-
 def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> LinearProblem:
     """The linear problem of the descent, with the learner's loss, or the squared hinge if that has no gradient."""
     loss = learner.loss or ("squared_error" if dataset.classes is None else "squared_hinge")
@@ -115,3 +99,157 @@ def _problem(learner: Refinable, dataset: Dataset, feature_map: FeatureMap) -> L
         seed=learner.seed_,
         dtype=learner.dtype,
     )
+
+
+class Refined(NamedTuple):
+    """A refined feature map with the linear model on it, and how its epochs went.
+
+    Attributes
+    ----------
+    feature_map : FeatureMap
+        With the refined frequencies; sparse ones have their entries where they had them.
+    coef : ndarray of shape (K, n_features), float64
+    intercept : ndarray of shape (K,), float64
+    history : list of dict
+        "epoch" and "held_out_loss" of each epoch, that of the given model first.
+    ended : str
+        Who ended the epochs before their time; empty where nobody did.
+    """
+
+    feature_map: FeatureMap
+    coef: np.ndarray
+    intercept: np.ndarray
+    history: list[dict[str, float]]
+    ended: str = ""
+
+
+def refine_features(
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    source: BlockSource,
+    *,
+    targets: RowTargets,
+    options: Refinement | None = None,
+    run: Run | None = None,
+) -> Refined:
+    """Descend on frequencies and weights at once, by mini-batches of Adam, and keep the best epoch.
+
+    Each epoch is one pass that folds the rows, followed by one over the held-out rows alone; the result is the same
+    to the bit on any number of workers. The model that comes in counts as epoch 0: a descent that only harms changes
+    nothing. Fit it without the held-out rows, or they flatter it and a real gain goes unseen.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        m cosine-sine pairs or phase features; phases and amplitudes stay.
+    coef : ndarray of shape (K, n_features)
+        K is 1 for two classes, else one model a class or a target.
+    intercept : ndarray of shape (K,)
+    source : BlockSource
+        Rows in no particular order.
+    targets : RowTargets
+        Classes, or the centre and scale of targets: coefficients are those of ``(y - center) / scale``.
+    options : Refinement or None
+    run : Run or None
+        Progress, memory, device, checkpoint.
+
+    Returns
+    -------
+    Refined
+        ``(feature_map, coef, intercept, history)``.
+
+    Raises
+    ------
+    ValueError
+        If the features are not cosines and sines, the loss has no gradient or does not suit the targets, the model has
+        another shape, or no row is held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dkl.data.coerce import as_dataset
+    >>> from dkl.features.families import Gaussian
+    >>> from dkl.linear.minibatches import RowTargets
+    >>> from dkl.methods.refining import Refinement, refine_features
+    >>> X = np.random.default_rng(0).normal(size=(4000, 2))
+    >>> y = np.sign(X[:, 0] * X[:, 1])
+    >>> pairs = Gaussian(sigma=1.0).draw(4, 2, 0, "float32")
+    >>> options = Refinement(epochs=20, rate=0.1)
+    >>> refined = refine_features(
+    ...     pairs, np.zeros((1, 8)), np.zeros(1), as_dataset(X, y).source,
+    ...     targets=RowTargets(np.array([-1, 1])), options=options)
+    >>> losses = [epoch["held_out_loss"] for epoch in refined.history]
+    >>> bool(min(losses) < 0.8 * losses[0])
+    True
+    """
+    options, run = options or Refinement(), run or Run()
+    coef, intercept = np.atleast_2d(coef), np.atleast_1d(intercept)
+    problem = RefineProblem(feature_map, coef, intercept, targets, np.asarray(source.block_rows), options)
+    check_refinable(problem)
+    state, _ = run.drive(RefineDriver(), problem, source)
+    expansion = problem.model(state.result)
+    # epoch 0 is the model that came in
+    history = [{"epoch": float(epoch), "held_out_loss": loss} for epoch, loss in enumerate(state.losses)]
+    refined = expansion.apply_to(feature_map)
+    return Refined(refined, expansion.coef.astype(float), expansion.intercept.astype(float), history, state.ended)
+
+
+def fit_and_refine(problem: LinearProblem, source: BlockSource, run: Run | None = None, *, epochs: int = 4) -> Refined:
+    """Fit a linear model on mapped rows without the held-out ones, then refine it and its frequencies.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        Its `held_out` rows decide which epoch is kept; its loss is one that has a gradient. With ``alpha="auto"`` the
+        descent has the penalty that the fit has chosen.
+    source : BlockSource
+    run : Run or None
+        Its checkpoint is that of the descent.
+    epochs : int
+        Of the descent, at most.
+
+    Returns
+    -------
+    Refined
+        Coefficients in the units of y. A linear model that is fitted again, on all rows, is better by a little.
+
+    Raises
+    ------
+    ValueError
+        As `refine_features`.
+    """
+    run, inner = run or Run(), replace(run or Run(), checkpoint=None)
+    options = Refinement(
+        problem.loss,  # type: ignore[arg-type]
+        epochs=epochs,
+        patience=epochs,
+        held_out=problem.held_out,
+        seed=problem.seed,
+        dtype=problem.dtype,
+    )
+    check_fourier(problem.feature_map)
+    # The start matters little to the descent, and Newton steps need no epochs of their own.
+    if problem.loss in SQUARES:
+        fit = fit_by_newton(problem, source, inner)
+    else:
+        fit = fit_by_epochs(problem, source, inner, epochs=None, patience=None)
+    center, scale, summary = fit.target_center, fit.target_scale, summarise_rows(problem, source, inner)
+    coef, intercept = np.atleast_2d(fit.model.coef_), np.atleast_1d(fit.model.intercept_)
+    # weights of mean 1; the descent is on standardised targets, as the steps of any stochastic fit are
+    weight_scale = summary.n_rows / summary.total_weight
+    targets = RowTargets(problem.classes, problem.class_weight, weight_scale, center=center, scale=scale)
+    if problem.classes is None:
+        coef, intercept = coef / scale[:, None], (intercept - center) / scale
+    refined = refine_features(
+        problem.feature_map,
+        coef,
+        intercept,
+        source,
+        targets=targets,
+        options=replace(options, alpha=fit.alpha),
+        run=run,
+    )
+    if problem.classes is not None:
+        return refined
+    return refined._replace(coef=refined.coef * scale[:, None], intercept=refined.intercept * scale + center)

@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from dkl.data.dataset import Dataset
 from dkl.data.sources.summed import SummedSource
 from dkl.encodings.categories import WHY_NO_UPDATE, refuse_codes
-from dkl.linear.fitting import Run
 from dkl.methods.parameters import StorePath
 from dkl.methods.provenance import record_rows, recorded
 from dkl.methods.validation import check_classes, check_columns
 from dkl.passes.kept_sums import KeepingDriver, KeptSums, with_kept_sums
+from dkl.passes.loop import Run
 from dkl.protocols.driver import Driver
 from dkl.protocols.records import BlockSum
 from dkl.version import __version__
@@ -26,8 +26,6 @@ from dkl.version import __version__
 P = TypeVar("P")
 S = TypeVar("S")
 
-# A stand-in for the token of kept sums in plans, which read none, as long as the tokens of Dask.
-_SOME_TOKEN = 32 * "0"
 # Columns at most of a Gram matrix that is kept: a larger one would take more than one accumulator of 64 MiB.
 _KEPT_COLUMNS = 4_094
 
@@ -112,10 +110,6 @@ class Updated:
                 f"{_KEPT_COLUMNS:,} columns; {parameter}={getattr(self, parameter)} makes {n_columns:,}. Set "
                 f"{parameter}, or leave sums out"
             )
-
-    def _kept(self, driver: Driver[P, S]) -> Driver[P, S]:
-        """The driver as it is planned, with its sums kept where `sums` says so."""
-        return driver if self.sums is None else KeepingDriver(driver, KeptSums(str(self.sums), _SOME_TOKEN))
 
     def _sum(self, driver: Driver[P, S], problem: P, dataset: Dataset, stage: str) -> Any:
         """The final state of a driver of one pass, the sums of each block being kept where `sums` says so."""

@@ -29,9 +29,9 @@ from dkl.errors import located
 from dkl.features.feature_map import FeatureMap
 from dkl.kernels.maps import map_rows_together
 from dkl.linear.answers import CHUNK, map_chunk
-from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.methods.provenance import record_rows
+from dkl.passes.loop import Run
 
 
 def rows_to_fit(

@@ -1,1 +1,1 @@
-"""The choice between models: tune, compare, sweep."""
+"""Chooses between models by held-out scores: `tune`, `compare` and `sweep`."""

@@ -1,4 +1,4 @@
-"""dkl.compare: every learner at every size on the same rows, scored on rows that none of them has seen."""
+"""dkl.compare: fits every learner at every size to the same rows, and scores it on rows that none of them has seen."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from dkl.protocols.estimators import Estimator
 from dkl.registry import LEARNERS, learner_classes
 from dkl.version import __version__
 
-# Each size is four times the one before: on a logarithmic axis the curves have evenly spaced points.
+# The default numbers of features: each is four times the one before, evenly spaced on a logarithmic axis.
 SIZES = (50, 200, 800)
-# The machine without settings, which chooses its features.
+# The name of the machine without settings, which chooses its features.
 AUTO = "auto"
-# The parameter that says how wide the mapped rows become, in the order in which it is looked for: a machine passes it
-# to its features, and of landmarks each one is a column.
+# The parameters that set the number of columns of mapped rows; the first that an estimator has is used. Machines pass
+# it on to their features, and each landmark is one column.
 _SIZE_NAMES = ("features__n_features", "features__n_landmarks", "n_features")
 
 
@@ -67,48 +67,48 @@ def compare(
     checkpoint: str | None = None,
     progress: Choice = None,
 ) -> Comparison:
-    """Fit every learner at every size on the same rows and score it on others: which one to take?
+    """Fit every learner at every size to the same rows and compare their scores on held-out rows.
 
-    Each fit runs alone, so that its time is its own, on all workers of the current `distributed` client. The answer
-    holds for these rows and for the learners as they are given, by default with their defaults.
+    Fits run one after another, so that their times can be compared, on all workers of the current `distributed` client.
+    The result holds for these rows and for the learners with the given parameters, by default their defaults.
 
     Parameters
     ----------
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or None
-        Those of a Dataset are its own.
+        The targets; None if X is a Dataset, which has its own.
     groups, times : str, array of shape (n,), or None
-        As of `KernelClassifier.fit`: rows are held out by whole groups, or the newest of them, and the result says so.
+        As in `KernelClassifier.fit`: whole groups, or the newest rows, are held out, and the result says so.
     learners : sequence of str, mapping of str to estimator, or None
-        Names as of `KernelClassifier` ("auto" is the machine that chooses its features, fitted once), and "tuned"; or
-        estimators by the names that they are to have: feature learners, machines of dkl, or any classifier or regressor
-        of scikit-learn, which is fitted once to rows in memory. None is "auto" and all learners that have a meaning for
-        the targets.
+        Names as in `KernelClassifier` ("auto" is the machine that chooses its features, fitted once), and "tuned"; or
+        a mapping of names to estimators: feature learners, machines of dkl, or any classifier or regressor of
+        scikit-learn, which is fitted once to rows in memory. None is "auto" and all learners for these targets.
     n_features : sequence of int
-        Columns of the mapped rows (landmarks of `LandmarkFeatures`).
+        The sizes: numbers of columns of the mapped rows (of landmarks for `LandmarkFeatures`).
     family : Family or None
-        Of learners by name; None is theirs.
+        The family of learners given by name; None is their default.
     scaling : {None, "standard", "minmax", "unit", "quantile"}
-        Of learners by name.
+        The scaling of learners given by name.
     machine : KernelClassifier or KernelRegressor, or None
-        What is fitted to the features. None is exact Newton steps with the squared loss, and a penalty chosen on
-        held-out rows.
+        The model that is fitted to the features. None is exact Newton steps with the squared loss, and a penalty chosen
+        on held-out rows.
     rivals : bool or None
-        Compare with scikit-learn's linear model, boosted trees, and for up to 10,000 rows an SVM, as they come; for
-        rows that fit in memory. None is True without `learners`.
+        Also fit scikit-learn's linear model, boosted trees, and for up to 10,000 rows an SVM, with their defaults; only
+        for rows that fit in memory. None is True without `learners`.
     test : Dataset or None
-        The rows that are scored.
+        The rows that are scored; None holds out some of X.
     folds : int or float
-        Without `test`: the rows to score are so many folds in turn, or such a share, chosen by a hash of the row id.
+        Without `test`: the number of folds, each of which is scored once, or a share of the rows that is scored. Rows
+        are chosen by a hash of the row id.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
     device : {"auto", "cpu", "gpu", "mixed"} or None
     memory_limit : int, str or None
-        Of each fit; None leaves learners their own.
+        The limit of each fit; None leaves learners their own.
     random_state : int, SeedChoice or None
-        Of the folds, and of the learners where their own is None.
+        Seed of the folds, and of learners whose own is None.
     checkpoint : str or None
-        Folder or URL where every score is kept: a comparison that was broken off goes on.
+        Folder or URL where every score is stored, so that an interrupted comparison can continue.
     progress : bool, callable or None
         A function that raises `dkl.StopRequested` ends the comparison with the fits so far.
 
@@ -120,12 +120,12 @@ def compare(
     Raises
     ------
     ValueError
-        For a learner that is not known or has no meaning for the targets, no sizes, rows without a target; before
-        anything is fitted.
+        For an unknown learner or one that cannot fit the targets, no sizes, or rows without a target; before anything
+        is fitted.
     StoreError
         If the checkpoint belongs to another comparison.
     RuntimeError
-        If all fits fail; what fails beside others is kept with its error.
+        If all fits fail; if some fail, the result has their errors.
 
     Examples
     --------
@@ -136,19 +136,18 @@ def compare(
     >>> len(found.results), bool(found.best.score > 0.9)
     (4, True)
     """
-    beside = BesideFeatures(X, groups, times)
+    rows = BesideFeatures(X, groups, times)
     if getattr(machine, "drop_missing_target", False):
-        beside, y, sample_weight = beside.with_targets(y, sample_weight)
-    dataset = rows_to_search("compare", beside, y, sample_weight, "auto", warns=test is None)
+        rows, y, sample_weight = rows.with_targets(y, sample_weight)
+    dataset = rows_to_search("compare", rows, y, sample_weight, "auto", warns=test is None)
     sizes = checked_sizes(n_features)
     entries = entries_of(learners, max(sizes), dataset.task, family, scaling)
     if rivals or (rivals is None and learners is None):
-        # A name that the user gave to an estimator stays the user's.
+        # Names of estimators that the user chose replace those of rivals.
         entries = {**rivals_for(dataset), **entries}
     compared = ComparedRows(dataset, test, folds, machine, {"device": device, "memory_limit": memory_limit})
     compared.check()
-    # The fingerprint reads the rows' checksums, so it is formed only where a checkpoint has to know its own comparison
-    # again.
+    # The fingerprint reads the rows' checksums, so that it is computed only for a checkpoint.
     fingerprint = "" if checkpoint is None else compared.fingerprint(entries, sizes, random_state)
     seed = stored_seed(random_state, checkpoint, fingerprint)
     contestants = compared.contestants(entries, sizes, seed)
@@ -156,8 +155,7 @@ def compare(
     record = Record.of(views, stage_checkpoint(checkpoint, "scores"), fingerprint)
     journal = Journal(record, EachAlone(contestants, views), resolve_progress(progress), len(contestants))
     with journal.under_way():
-        # Contestants take the place of a search's trials: each is an estimator of its own, so its trial changes no
-        # parameters.
+        # Each contestant is one trial of a search that sets no parameters.
         journal.judge({number: {} for number in range(len(contestants))}, float("inf"))
     return Comparison(
         rows=f"{dataset.n_rows:,} rows x {dataset.n_columns:,} columns",
@@ -171,7 +169,7 @@ def compare(
 
 @dataclass(frozen=True, eq=False)
 class Contestant:
-    """One learner at one size, as an estimator that is not fitted.
+    """One learner at one size, as an unfitted estimator.
 
     Parameters
     ----------
@@ -185,8 +183,8 @@ class Contestant:
     model: Estimator
 
     def result(self, record: Record, number: int) -> Compared:
-        """What the record holds of it."""
-        # Every fold was fitted once: what is compared is the time of one fit.
+        """The score, deviation and seconds of contestant `number`, from the record."""
+        # There was one fit for each fold; the time of one fit is compared.
         seconds = record.seconds(number) / record.n_folds
         deviation = float(np.std(record.scores(number)))
         return Compared(
@@ -196,7 +194,7 @@ class Contestant:
 
 @dataclass(frozen=True, eq=False)
 class EachAlone:
-    """Judges contestants one after another, so that their times are their own.
+    """Fits and scores contestants one after another, so that their times can be compared.
 
     Parameters
     ----------
@@ -210,23 +208,23 @@ class EachAlone:
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """See `Runner`."""
         for job in jobs[:1]:
-            # The first fit of a process loads compiled code, which is no learner's own time. It is made once and
-            # forgotten, and then measured.
+            # The first fit of a process loads compiled code. It is done once more beforehand, so that this time is not
+            # attributed to a contestant.
             judged(self.contestants[job.trial].model, {}, self.folds[job.fold], None)
-        # Jobs come in the order of their trials, so that each group holds all folds of one contestant.
+        # Jobs are ordered by trial, so that each group has all folds of one contestant.
         for trial, own in groupby(jobs, key=lambda job: job.trial):
             yield from InTurn(self.contestants[trial].model, self.folds, None).run(list(own), deadline)
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedRows:
-    """The rows that learners are compared on, and what all fits share.
+    """The rows on which learners are compared, and the settings that all fits share.
 
     Parameters
     ----------
     dataset : Dataset
     test, folds, machine
-        As of `compare`.
+        As in `compare`.
     limits : mapping of str to object
         The device and the memory limit of each fit; None leaves models their own.
     """
@@ -238,7 +236,7 @@ class ComparedRows:
     limits: Mapping[str, object]
 
     def check(self) -> None:
-        """Refuse what has no meaning.
+        """Raise ValueError for arguments without a meaning.
 
         Raises
         ------
@@ -253,20 +251,20 @@ class ComparedRows:
             raise ValueError(f"machine is {self.machine!r}; expected KernelClassifier() or KernelRegressor()")
 
     def views(self, seed: int) -> list[ValidationFold]:
-        """What is fitted and what is scored, fold by fold."""
+        """The rows that are fitted and those that are scored, for each fold."""
         if self.test is not None:
             return [ValidationFold(self.dataset, self.test)]
         return fold_views(self.dataset, Folds.of(self.folds, seed))
 
     def contestants(self, entries: Mapping[str, Estimator], sizes: Sequence[int], seed: int) -> list[Contestant]:
-        """All that is fitted, the small sizes first: one that is ended early has small fits of every learner."""
+        """All contestants, small sizes first, so that a comparison that ends early has every learner at small sizes."""
         models = {name: self._limited(quiet(self._model(entry), seed)) for name, entry in entries.items()}
-        # Estimators without such a parameter (boosted trees, say) are fitted once, as they are.
+        # Estimators without such a parameter, such as boosted trees, are fitted once.
         sized: dict[str, str] = {}
         for name, model in models.items():
-            # A machine that chooses its features chooses their number, too.
-            known = {} if getattr(model, "features", None) == "auto" else model.get_params(deep=True)
-            parameter = next((parameter for parameter in _SIZE_NAMES if parameter in known), None)
+            # A machine that chooses its features also chooses their number.
+            parameters = {} if getattr(model, "features", None) == "auto" else model.get_params(deep=True)
+            parameter = next((parameter for parameter in _SIZE_NAMES if parameter in parameters), None)
             if parameter is not None:
                 sized[name] = parameter
         alone = [Contestant(name, None, model) for name, model in models.items() if name not in sized]
@@ -278,30 +276,29 @@ class ComparedRows:
         return [*alone, *grown]
 
     def fingerprint(self, entries: Mapping[str, Estimator], sizes: Sequence[int], random_state: SeedChoice) -> str:
-        """Of all that the scores follow from."""
+        """The digest of everything that the scores depend on: models, sizes, rows, seed and version."""
         models = [(name, what_counts(self._model(entry))) for name, entry in entries.items()]
         rows = (self.dataset.fingerprint, self.folds if self.test is None else self.test.fingerprint)
-        # A generator has no value to compare: the seed that was drawn from it lies in the checkpoint itself.
+        # A generator cannot be compared; the seed drawn from it is stored in the checkpoint.
         seed = random_state if isinstance(random_state, Integral) else None
         return digest_of(models, tuple(sizes), rows, seed, __version__)
 
     def _limited(self, model: Estimator) -> Estimator:
-        """The model with the device and the memory limit of the comparison, where it is one of dkl."""
-        known = model.get_params(deep=True) if reads_blocks(model) else {}
-        # Nested parts (`features__memory_limit`) have limits of their own, and all of them get the one of the
-        # comparison.
-        limits = {name: self.limits.get(name.rpartition("__")[2]) for name in known}
+        """The model, with the device and the memory limit of the comparison if it is one of dkl."""
+        parameters = model.get_params(deep=True) if reads_blocks(model) else {}
+        # Nested estimators have limits of their own (`features__memory_limit`), which are all set.
+        limits = {name: self.limits.get(name.rpartition("__")[2]) for name in parameters}
         return model.set_params(**{name: value for name, value in limits.items() if value is not None})
 
     def _model(self, entry: Estimator) -> Estimator:
-        """A machine on the features of `entry`, or `entry` itself where it already predicts, as tuned machines do."""
+        """A machine on the features of `entry`, or `entry` itself if it predicts."""
         if not isinstance(entry, FeatureLearner) or isinstance(entry, TunedLearner):
             return entry
         return clone(self.machine or exact_machine(self.dataset.task)).set_params(features=entry)
 
 
 def exact_machine(task: str | None) -> KernelMachine:
-    """Newton steps with the squared loss of the task, and a penalty chosen on held-out rows."""
+    """A machine with exact Newton steps on the squared loss of the task, and a penalty chosen on held-out rows."""
     machine = KernelClassifier if task == "classification" else KernelRegressor
     return machine(**exact_steps(task))
 
@@ -319,30 +316,28 @@ def entries_of(
     ----------
     learners : sequence of str, mapping of str to estimator, or None
     largest : int
-        Of the sizes: pools of candidates are a multiple of it.
+        The largest size; pools of candidates are a multiple of it.
     task : {"classification", "regression"}
     family, scaling
-        As of `compare`.
+        As in `compare`.
 
     Raises
     ------
     ValueError
-        For a name that is none, one that has no meaning for the task, what is no estimator, or none at all.
+        For an unknown name, a learner that is not for the task, an object that is no estimator, or no learner at all.
     """
     if isinstance(learners, Mapping):
-        # Estimators may be of scikit-learn or of any other library that follows it.
-        strangers = [name for name, entry in learners.items() if not isinstance(entry, BaseEstimator)]
-        if strangers or not learners:
-            raise ValueError(
-                f"learners holds no estimator at {strangers}; expected such as {{'margin': MarginFeatures()}}"
-            )
+        # Estimators may come from any library that follows scikit-learn's interface.
+        wrong = [name for name, entry in learners.items() if not isinstance(entry, BaseEstimator)]
+        if wrong or not learners:
+            raise ValueError(f"learners holds no estimator at {wrong}; expected such as {{'margin': MarginFeatures()}}")
         return dict(learners)
-    known = learners_for(task)
-    names = [AUTO, *known] if learners is None else list(learners)
-    wrong = [name for name in names if name not in known and name != AUTO]
+    by_name = learners_for(task)
+    names = [AUTO, *by_name] if learners is None else list(learners)
+    wrong = [name for name in names if name not in by_name and name != AUTO]
     if wrong or not names or isinstance(learners, str):
         raise ValueError(
-            f"learners is {learners!r}; expected some of {[AUTO, *known]}, those for {task}, or estimators"
+            f"learners is {learners!r}; expected some of {[AUTO, *by_name]}, those for {task}, or estimators"
         )
     compared_candidates = {entry.name: entry.compared_candidates for entry in LEARNERS}
     entries: dict[str, Estimator] = {}
@@ -350,39 +345,39 @@ def entries_of(
         if name == AUTO:
             entries[name] = KernelClassifier() if task == "classification" else KernelRegressor()
             continue
-        learner = known[name]()
-        # Steps have neither a scale nor a family: their thresholds mean the same in any units.
+        learner = by_name[name]()
+        # Step features have neither a scaling nor a family, since thresholds do not depend on units.
         parameters = learner.get_params(deep=False)
         if "scaling" in parameters:
             learner.set_params(scaling=scaling)
         if family is not None and "family" in parameters:
             learner.set_params(family=family)
-        # One pool serves all sizes, as large as `dkl fit` draws it for the largest one: otherwise a small size would
-        # also choose from fewer candidates, and the curves would show two effects at once.
+        # All sizes have the pool that `dkl fit` draws for the largest one: with smaller pools for smaller sizes the
+        # curves would show two effects at once.
         candidates = compared_candidates.get(type(learner).__name__)
         if candidates is not None:
             learner.set_params(n_candidates=candidates * largest)
         if isinstance(learner, JointFeatures):
-            # A looser gap halves the passes, and the scores are the same within their standard errors.
+            # A looser tolerance halves the number of passes, with equal scores within their standard errors.
             learner.set_params(tol=0.01)
         entries[name] = learner
     return entries
 
 
 def learners_for(task: str | None) -> dict[str, type[FeatureLearner]]:
-    """Every learner that has a meaning for the task, by name, the plain one first."""
+    """The classes of all learners for the task, by name, `RandomFeatures` first."""
     if task == "classification":
         return {**learner_classes(), "tuned": TunedClassifier}
     return {**learner_classes(entry for entry in LEARNERS if not entry.needs_classes), "tuned": TunedRegressor}
 
 
 def checked_sizes(n_features: Sequence[int]) -> tuple[int, ...]:
-    """The sizes, ascending, each once.
+    """The distinct sizes, ascending.
 
     Raises
     ------
     ValueError
-        If one is no whole number of at least 1, or there is none.
+        If one is not a whole number of at least 1, or there is none.
     """
     sizes = tuple(np.ravel(n_features).tolist())
     if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):

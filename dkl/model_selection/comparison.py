@@ -1,4 +1,4 @@
-"""Comparison: the scores of all learners at all sizes, what they cost, and which one to take."""
+"""Comparison: the result of `dkl.compare`, the scores and seconds of all learners at all sizes, with advice."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """One learner at one size.
+    """The score and cost of one learner at one size.
 
     Parameters
     ----------
     learner : str
     n_features : int or None
-        Columns that were asked for; None for an estimator that has no such number.
+        The requested number of columns; None for an estimator that has no such number.
     score : float
-        Accuracy, or R^2 for numbers, on rows that were not fitted; NaN where the fit failed.
+        Accuracy, or R^2 for regression, on held-out rows; NaN if the fit failed.
     deviation : float
-        Of the score between the folds; 0 for a single one.
+        Standard deviation of the score between the folds; 0 for a single fold.
     seconds : float
-        Of learning and fitting, of one fold.
+        Mean time of one fit, learning of the features included.
     error : str
-        Empty where nothing failed.
+        The error of a failed fit, else empty.
     """
 
     learner: str
@@ -50,25 +50,25 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `dkl.compare` found; print it, plot it, or take `table`.
+    """The result of `dkl.compare`, which can be printed and plotted; `table` is a data frame.
 
     Parameters
     ----------
     rows : str
-        A line about the rows.
+        A description of the rows.
     measure : {"accuracy", "R^2"}
     n_test : float
-        The weight of the rows that scores are of.
+        The total weight of the scored rows.
     results : tuple of Compared
     message : str
-        Why it was ended before all fits were done; empty where it was not.
+        Why the comparison ended before all fits were done; empty if they all were.
     split : str
-        By what the rows that are scored were chosen.
+        How the scored rows were chosen.
 
     Raises
     ------
     RuntimeError
-        If none has a score.
+        If no result has a score.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if not any(np.isfinite(result.score) for result in self.results):
-            raise RuntimeError(f"no learner has a score: all fits failed; the first said: {self.results[0].error}")
+            raise RuntimeError(f"no learner has a score: all fits failed; the first error: {self.results[0].error}")
 
     @property
     def n_features(self) -> tuple[int, ...]:
@@ -97,68 +97,68 @@ class Comparison:
 
     @property
     def learners(self) -> tuple[str, ...]:
-        """Their names, in the order in which they were given."""
+        """The names of the learners, in the given order."""
         return tuple(dict.fromkeys(result.learner for result in self.results))
 
     @property
     def best(self) -> Compared:
-        """The result with the largest score; of equal ones the fastest."""
+        """The result with the largest score; among equal scores the fastest."""
         by_time = sorted(self.results, key=lambda result: result.seconds)
         return by_time[ranked([result.score for result in by_time])[0]]
 
     @property
     def standard_error(self) -> float:
-        """Of the best score, as a mean over so many rows drawn at random; see `dkl.linear.judge.score_error`."""
+        """The standard error of the best score, for randomly drawn rows; see `dkl.linear.judge.score_error`."""
         return self.error_of(self.best.score)
 
     def error_of(self, score: float) -> float:
-        """The standard error of a score on the rows that were held out."""
+        """The standard error of a score on the held-out rows."""
         return score_error(score, self.n_test, is_share=self.measure == "accuracy")
 
     @property
     def level(self) -> float:
-        """What is as good as the best: its score less one standard error."""
-        # The rule of one standard error (Breiman et al. 1984): among scores that the noise of the test rows cannot tell
-        # apart, the cheapest learner is the one to take.
+        """The best score minus one standard error: results above it are considered as good as the best."""
+        # The one-standard-error rule (Breiman et al. 1984): scores within it differ by no more than the sampling error
+        # of the test rows, so that the cheapest learner is preferable.
         return self.best.score - self.standard_error
 
     def reaching(self, level: float | None = None) -> tuple[Compared, ...]:
-        """The results that reach a score.
+        """The results with at least a given score.
 
         Parameters
         ----------
         level : float or None
-            None is `level`, within a standard error of the best.
+            The least score; None is the attribute `level`, one standard error below the best.
         """
-        # A failed fit has the score NaN, which reaches nothing.
+        # the score of a failed fit is NaN, which is never included
         least = self.level if level is None else level
         return tuple(result for result in self.results if result.score >= least)
 
     def seconds_to(self, learner: str, level: float | None = None) -> float:
-        """The least seconds in which a learner reached a score; infinite where it did not.
+        """The shortest time in which a learner reached a score; infinite if it did not.
 
         Parameters
         ----------
         learner : str
         level : float or None
-            As of `reaching`.
+            As in `reaching`.
         """
         reaching = [result.seconds for result in self.reaching(level) if result.learner == learner]
         return min(reaching, default=float("inf"))
 
     @property
     def fewest_features(self) -> Compared:
-        """Of those as good as the best the one with the fewest features; of equal ones the fastest."""
+        """The result with the fewest features among those of `reaching`; among equal ones the fastest."""
         return min(self.reaching(), key=lambda result: (result.n_features or float("inf"), result.seconds))
 
     @property
     def fastest(self) -> Compared:
-        """Of those as good as the best the one that was fitted in the least time."""
+        """The fastest result among those of `reaching`."""
         return min(self.reaching(), key=lambda result: result.seconds)
 
     @property
     def advice(self) -> str:
-        """Which learner to take, in two sentences."""
+        """Two sentences: the best result, and the smallest and the fastest within a standard error of it."""
         return (
             f"Best: {self.best}. Within a standard error ({self.standard_error:.2g}) of it, the fewest features: "
             f"{self.fewest_features}; the least time: {self.fastest}."
@@ -166,13 +166,13 @@ class Comparison:
 
     @property
     def table(self) -> Any:
-        """All results as a data frame, one row each."""
+        """All results as a data frame with one row for each."""
         import pandas as pd
 
         return pd.DataFrame([asdict(result) for result in self.results])
 
     def scores(self, learner: str) -> list[float]:
-        """Of one learner, one a size; NaN where there is none."""
+        """The scores of one learner by size; NaN where there is none."""
         return self._by_size(learner, "score")
 
     def display(self, *, title: str | None = None, baseline: str = "random") -> ComparisonDisplay:
@@ -181,18 +181,18 @@ class Comparison:
         Parameters
         ----------
         title : str or None
-            None is the line about the rows.
+            None is the description of the rows.
         baseline : str
-            The learner that is drawn as the line to beat.
+            The learner that is drawn as the reference line.
         """
-        # A learner whose fits all failed has no line; its errors are said below the table.
+        # A learner whose fits all failed has no line; its errors are printed below the table.
         drawn = [name for name in self.learners if np.isfinite(self.scores(name)).any()]
         alone = [result for result in self.results if result.n_features is None and np.isfinite(result.score)]
         panel = "score"
         spread = {name: spread for name in drawn if any(spread := self._by_size(name, "deviation"))}
         is_bars = len(self.n_features) <= 1
         if is_bars:
-            # Bars have the standard error of their scores, which tells whether they differ.
+            # Bars show the standard errors of their scores instead of deviations between folds.
             spread = {name: [self.error_of(score) for score in self.scores(name)] for name in drawn}
         seconds = {name: self._by_size(name, "seconds") for name in drawn}
         return ComparisonDisplay(
@@ -214,9 +214,9 @@ class Comparison:
         return self.display().plot(ax)
 
     def cells(self) -> list[list[str]]:
-        """A table as texts: the heads, then a row a learner, with the seconds to a score as good as the best."""
+        """The printed table as strings: the heads, then a row for each learner, with its seconds to reach `level`."""
         alone = ["as it is"] if self._alone() else []
-        # None stands for the column of estimators without a size.
+        # None is the column of estimators without a size.
         sizes = [*self.n_features, None] if alone else [*self.n_features]
         head = ["learner", *(f"{size:,}" for size in self.n_features), *alone, "seconds to the best"]
         return [head, *(self._row(learner, sizes) for learner in self.learners)]
@@ -233,19 +233,19 @@ class Comparison:
 
     @property
     def _lines(self) -> list[str]:
-        """What is said below the table."""
+        """The lines below the printed table: advice, kind of held-out rows, message and errors."""
         held = [f"Held out: {self.split}."] if self.split else []
         return [self.advice, *held, *([self.message] if self.message else []), *self.errors]
 
     def _row(self, learner: str, sizes: Sequence[int | None]) -> list[str]:
         scores = [f"{score:.4f}" if np.isfinite(score) else "" for score in self._by_size(learner, "score", sizes)]
-        # Infinite where the learner never got there: the cell stays empty.
+        # Infinite if the learner did not reach the level; the cell is then empty.
         seconds = self.seconds_to(learner)
         return [learner, *scores, f"{seconds:.3g}" if np.isfinite(seconds) else ""]
 
     @property
     def errors(self) -> list[str]:
-        """Of the fits that failed, one line each."""
+        """A line for each failed fit."""
         return [f"{result.learner}: {result.error}" for result in self.results if result.error]
 
     def _alone(self) -> dict[str, float]:
@@ -253,13 +253,13 @@ class Comparison:
         return {result.learner: result.score for result in self.results if result.n_features is None}
 
     def _by_size(self, learner: str, name: str, sizes: Sequence[int | None] | None = None) -> list[float]:
-        """One attribute of a learner's results, a number a size; NaN where it was not fitted at that size."""
-        known = {result.n_features: getattr(result, name) for result in self.results if result.learner == learner}
-        return [known.get(size, float("nan")) for size in (self.n_features if sizes is None else sizes)]
+        """An attribute of a learner's results by size; NaN for sizes at which it was not fitted."""
+        by_size = {result.n_features: getattr(result, name) for result in self.results if result.learner == learner}
+        return [by_size.get(size, float("nan")) for size in (self.n_features if sizes is None else sizes)]
 
 
 def _frame(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """The texts as a data frame, which lays them out for a terminal and for a notebook."""
+    """The strings as a data frame, which aligns them in terminals and notebooks."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=list(head))

@@ -1,4 +1,4 @@
-"""How a trial is judged: a copy of the model with its parameters is fitted to all but a fold and scored on the fold."""
+"""Evaluates a trial: fits a copy of the model with its parameters to all folds but one, and scores it on that fold."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class ScoredModel(Estimator, Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one fit.
+    """The result of one fit.
 
     Parameters
     ----------
     score : float
-        NaN where it failed.
+        NaN if it failed.
     seconds : float
-        Of the fit; up to its end where it failed.
+        Duration of the fit, or until it failed.
     error : str
-        Empty where it did not fail.
+        The type and message of an error; empty if there was none.
     """
 
     score: float
@@ -53,12 +53,12 @@ class Outcome:
 
 
 def judged(model: Estimator, parameters: Mapping[str, Any], fold: ValidationFold, scoring: Scoring) -> Outcome:
-    """Fit and score; whatever goes wrong with these parameters is part of the outcome.
+    """Fit and score the model with these parameters; an error of the fit is recorded in the outcome, not raised.
 
     Parameters
     ----------
     model : estimator
-        Left as it is.
+        Not changed; a copy is fitted.
     parameters : mapping
     fold : Fold
     scoring : str, callable or None
@@ -66,9 +66,9 @@ def judged(model: Estimator, parameters: Mapping[str, Any], fold: ValidationFold
     Raises
     ------
     ClusterError
-        If the cluster is lost: no fault of the parameters.
+        If the cluster is lost, which is not due to the parameters.
     """
-    # The clock stops before the score: what is compared is the time of a fit.
+    # the time of the fit alone, without scoring
     started = time.perf_counter()
     try:
         with without_hints():
@@ -77,58 +77,54 @@ def judged(model: Estimator, parameters: Mapping[str, Any], fold: ValidationFold
         score = float(score_of(fitted, fold.test, scoring))
         if not np.isfinite(score):
             raise ValueError(f"the score is {score}")
-    # A cluster that is lost says nothing about these parameters: the search has to end, and its checkpoint goes on from
-    # here.
+    # A lost cluster is not due to the parameters: the search ends, and can continue from its checkpoint.
     except ClusterError:
         raise
     except Exception as error:
-        # Anything else is a fact about the trial. One set of parameters out of many may well have no solution, and the
-        # search must not end for it.
+        # Any other error is the result of this trial: some parameters may have no solution, and the search goes on.
         return Outcome(float("nan"), time.perf_counter() - started, f"{type(error).__name__}: {error}")
     return Outcome(score, seconds)
 
 
 def with_parameters(model: Estimator, parameters: Mapping[str, Any]) -> Any:
     """A copy of the model with these parameters; estimators among the values are copied too."""
-    # Trials run at the same time: an estimator that is a value of the space would otherwise be fitted by several of
-    # them.
+    # Trials may run at the same time, and must not share an estimator that is a value of the space.
     values = {name: clone(value) if isinstance(value, BaseEstimator) else value for name, value in parameters.items()}
     return clone(model).set_params(**values)
 
 
 def reads_blocks(model: object) -> bool:
-    """Whether a model takes a Dataset and reads it block by block, as all models of dkl do."""
+    """Whether a model is one of dkl, which takes a Dataset and reads it block by block."""
     return isinstance(model, SavingMixin)
 
 
 def fitted_to(model: Estimator, dataset: Dataset) -> Any:
-    """The model, fitted: those of dkl block by block, any other of scikit-learn on arrays in memory."""
+    """The fitted model: models of dkl are fitted block by block, others to arrays in memory."""
     if reads_blocks(model):
         return model.fit(dataset)
     X, y, weight = in_memory(dataset)
-    # Weights are handed over only where there are any: not every estimator of scikit-learn takes them.
+    # Weights are passed only if there are any, since not every estimator takes them.
     fit: Callable[..., Any] = model.fit
     return fit(X, y) if weight is None else fit(X, y, sample_weight=weight)
 
 
 def score_of(model: ScoredModel, dataset: Dataset, scoring: Scoring) -> float:
-    """The score of a fitted model, the larger the better.
+    """The score of a fitted model; larger is better.
 
     Parameters
     ----------
     model : fitted estimator
     dataset : Dataset
     scoring : str, callable or None
-        None is the model's own `score`; a name is one of scikit-learn's scorers, given all predictions of these rows;
-        a function is called with the model and the Dataset.
+        None is the model's own `score`; a name is one of scikit-learn's scorers, applied to all predictions for these
+        rows; a function is called with the model and the Dataset.
     """
     if callable(scoring):
         return scoring(model, dataset)
     blockwise = reads_blocks(model)
     if scoring is None and blockwise:
         return model.score(dataset)
-    # Predictions are as long as the targets, so they fit in memory where the rows do not: models of dkl still get the
-    # Dataset.
+    # Targets and predictions fit in memory even if the rows do not: models of dkl get the Dataset.
     X, y, weight = (dataset, *targets_in_memory(dataset)) if blockwise else in_memory(dataset)
     weights = {} if weight is None else {"sample_weight": weight}
     if scoring is None:
@@ -148,7 +144,7 @@ def targets_in_memory(dataset: Dataset) -> tuple[np.ndarray | None, np.ndarray |
 
 
 class Gathered(BaseEstimator):
-    """A fitted model whose lazy predictions come as arrays, as scikit-learn's scorers need them.
+    """A fitted model that returns its lazy predictions as arrays, as scikit-learn's scorers need them.
 
     Parameters
     ----------
@@ -156,21 +152,21 @@ class Gathered(BaseEstimator):
     """
 
     def __init__(self, model: ScoredModel) -> None:
-        # The two methods below exist only where the model has them, which a protocol cannot say.
+        # Any, since a protocol cannot express that some of the methods below exist only if the model has them.
         self.model: Any = model
 
     def predict(self, X: object) -> np.ndarray:
-        """Labels or numbers."""
+        """The predictions as an array."""
         return np.asarray(self.model.predict(X))
 
     @available_if(lambda self: hasattr(self.model, "decision_function"))
     def decision_function(self, X: object) -> np.ndarray:
-        """Decision values."""
+        """The decision values as an array."""
         return np.asarray(self.model.decision_function(X))
 
     @available_if(lambda self: hasattr(self.model, "predict_proba"))
     def predict_proba(self, X: object) -> np.ndarray:
-        """Class probabilities."""
+        """The class probabilities as an array."""
         return np.asarray(self.model.predict_proba(X))
 
     @property

@@ -32,18 +32,18 @@ class FoldRows(RowChoice):
 
     @property
     def identity(self) -> str:
-        """What a fingerprint of the rows is made of."""
+        """The part of a fingerprint that identifies this choice of rows."""
         return f"{self.folds} {self.number} {self.inside}"
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        """Those of the positions `chosen` that stay."""
+        """The positions among `chosen` that belong to the fold, or to all others."""
         numbers = self.folds(block.held_with[chosen])
         return chosen[np.isin(numbers, self.number if self.inside else self.folds.outside(self.number))]
 
 
 @dataclass(frozen=True, eq=False)
 class ValidationFold:
-    """One fold: what a model is fitted to, and what it is judged on."""
+    """One fold: the rows to which a model is fitted, and the rows on which it is scored."""
 
     train: Dataset
     test: Dataset
@@ -60,13 +60,13 @@ def fold_views(dataset: Dataset, folds: Folds) -> list[ValidationFold]:
     Raises
     ------
     ValueError
-        If a fold has no row, or leaves none to fit.
+        If a fold, or the rows outside it, are empty.
     """
     dataset = held_rows(dataset)
     folds = folds.along_time() if dataset.schema.held_by == "time" else folds
     n_classes = dataset.schema.n_classes
-    # One pass over the targets, weights and row ids serves all folds; X, which is large, is not read for it. It counts
-    # the rows, their weight and that of each class, (n_blocks, count + 1, 2 + K), the last of rows in no fold.
+    # One read of targets, weights and row ids, without X, counts for each block and fold the rows, their weight and
+    # that of each class: (n_blocks, count + 1, 2 + K). The last entry is for rows in no fold.
     table: list[list[list[float]]] = []
     for block in dataset.source.blocks_without_x():
         fold_of_row = folds(block.held_with)
@@ -80,7 +80,7 @@ def fold_views(dataset: Dataset, folds: Folds) -> list[ValidationFold]:
     views = []
     for number in range(folds.count):
         test = _view(dataset, FoldRows(folds, number, True), counts[:, number], f"fold {number}")
-        # The counts of the others are added, not subtracted from the whole: so weights keep all of their digits.
+        # The counts of other folds are added rather than subtracted from the total, which would lose digits of weights.
         others = counts[:, folds.outside(number)].sum(axis=1)
         train = _view(dataset, FoldRows(folds, number, False), others, f"all but fold {number}")
         views.append(ValidationFold(train, test))
@@ -88,14 +88,14 @@ def fold_views(dataset: Dataset, folds: Folds) -> list[ValidationFold]:
 
 
 def _view(dataset: Dataset, rule: FoldRows, counts: np.ndarray, name: str) -> Dataset:
-    """The rows of a rule as a Dataset that knows how many there are, from counts (n_blocks, 2 + K)."""
+    """The rows that `rule` chooses as a Dataset, with their counts (n_blocks, 2 + K) by block."""
     n_classes = dataset.schema.n_classes
-    known = RowCounts(counts[:, 0].astype(np.int64), counts[:, 1], counts[:, 2:] if n_classes else None)
-    if known.n_rows == 0:
+    by_block = RowCounts(counts[:, 0].astype(np.int64), counts[:, 1], counts[:, 2:] if n_classes else None)
+    if by_block.n_rows == 0:
         raise ValueError(
             f"{name} of {rule.folds.count} has no rows, of {dataset.n_rows} in all; use fewer folds (folds=), or a "
             "share of the rows such as folds=0.2"
         )
-    # The view knows how many rows each block has, so that no pass has to count them.
-    source = View(dataset.source, RowsChosen(rule, known.rows, known))
+    # The view is given the number of rows of each block, so that no pass has to count them.
+    source = View(dataset.source, RowsChosen(rule, by_block.rows, by_block))
     return Dataset(source, dataset.schema, store=dataset.store, name=name)

@@ -1,4 +1,4 @@
-"""The usual metrics of a fitted model on rows that it has not seen, with standard errors, beside a baseline."""
+"""Metrics of a fitted model on held-out rows, with standard errors and a baseline."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from dkl.solvers.losses import LOG_LINK, PinballLoss
 
 CLASS_METRICS = ("accuracy", "balanced_accuracy", "log_loss", "roc_auc")
 NUMBER_METRICS = ("rmse", "mae", "r2")
-# Beside them of models that predict a mean exp(f), whose loss has a deviance.
+# Further metrics of models that predict a mean exp(f), whose loss is half a deviance.
 DEVIANCE_METRICS = ("deviance", "d2")
-# Of models of quantiles, of which no one stands for the target.
+# The metrics of models of quantiles, which predict no single number for a target.
 QUANTILE_METRICS = ("pinball", "d2")
-# Of these a smaller value is the better one.
+# The metrics of which smaller values are better.
 LOSSES = frozenset({"log_loss", "rmse", "mae", "deviance", "pinball"})
-# Probabilities of 0 would make the log loss infinite: scikit-learn's `log_loss` cuts them off here, too.
+# Smaller probabilities are raised to this in the log loss, as by scikit-learn's `log_loss`, since 0 would make it
+# infinite.
 _LEAST = np.finfo(np.float64).eps
+# The number of bins of the predicted probability in a calibration.
 _BINS = 10
 
 
@@ -39,14 +41,14 @@ class Metric:
     Parameters
     ----------
     name : str
-        As scikit-learn calls it: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, pinball, d2.
+        scikit-learn's name: accuracy, balanced_accuracy, log_loss, roc_auc; rmse, mae, r2; deviance, pinball, d2.
     value : float
     standard_error : float
-        Of the value as an estimate from so many independent rows: the root of the mean square of the rows' influences
-        over the root of the number of rows (the delta method).
+        The standard error for independent rows by the delta method: the root mean square of the rows' influences on the
+        value, divided by the square root of the number of rows.
     baseline : float or None
-        The same metric of an answer that looks at no column: the shares of the classes in the rows of the fit, or the
-        mean of their targets; None where the model does not know them.
+        The metric of a prediction that uses no column: the shares of the classes in the rows of the fit, or the mean of
+        their targets; None if the model does not store these.
     """
 
     name: str
@@ -56,32 +58,32 @@ class Metric:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """About 95 % of all samples of so many rows would have the metric within; never beyond what it can be."""
+        """The 95 % confidence interval, value +- 1.96 standard errors, cut at the bounds of the metric."""
         low, high = self.value - 1.96 * self.standard_error, self.value + 1.96 * self.standard_error
-        # R^2 and D^2 may be negative, and the losses as large as they like.
+        # R^2 and D^2 have no lower bound, and losses have no upper one.
         return low if self.name in ("r2", "d2") else max(low, 0.0), high if self.name in LOSSES else min(high, 1.0)
 
     def __str__(self) -> str:
-        beside = "" if self.baseline is None else f" (baseline {self.baseline:.4g})"
-        return f"{self.name} {self.value:.4g} ± {self.standard_error:.2g}{beside}"
+        baseline = "" if self.baseline is None else f" (baseline {self.baseline:.4g})"
+        return f"{self.name} {self.value:.4g} ± {self.standard_error:.2g}{baseline}"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassAnswers:
-    """What a classifier has answered to n rows.
+    """The predictions of a classifier for n rows, with their true labels.
 
     Parameters
     ----------
     labels : ndarray of shape (L,)
-        Of the rows and of the model, the union of both.
+        The union of the labels of the rows and of the model, sorted.
     truth, answers : ndarray of shape (n,), int64
         Positions in `labels`.
     weights : ndarray of shape (n,)
         Frequency weights.
     shares : ndarray of shape (n, L) or None
-        The probability of each label; None where the model has none.
+        The predicted probability of each label; None if the model has none.
     known : ndarray of shape (L,) or None
-        The weight of each label in the rows of the fit.
+        The weight of each label in the rows of the fit; None if the model does not store it.
     """
 
     labels: np.ndarray
@@ -93,12 +95,12 @@ class ClassAnswers:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that have a value; the area under the curve needs two classes or more among the rows."""
+        """The metrics that can be computed; "roc_auc" also needs at least two classes among the rows."""
         return tuple(name for name in CLASS_METRICS if self.shares is not None or name not in ("log_loss", "roc_auc"))
 
     @property
     def errors(self) -> dict[str, Any]:
-        """What the errors look like, as JSON values: which labels were taken for which, and the calibration."""
+        """A description of the errors as JSON values: the confusion matrix, and the calibration."""
         confusion = {
             str(label): dict(zip(map(str, self.labels), counts, strict=True))
             for label, counts in zip(self.labels, self.confusion.tolist(), strict=True)
@@ -109,7 +111,7 @@ class ClassAnswers:
 
     @property
     def confusion(self) -> np.ndarray:
-        """The weight of the rows of each label (a row) that were answered with each label (a column), (L, L)."""
+        """The confusion matrix (L, L): the weight of rows by true label (first axis) and predicted label (second)."""
         n = len(self.labels)
         return np.bincount(self.truth * n + self.answers, self.weights, minlength=n * n).reshape(n, n)
 
@@ -119,7 +121,7 @@ class ClassAnswers:
         Raises
         ------
         ValueError
-            If the metric has no meaning for these rows or this model.
+            If the metric is not defined for these rows or this model.
         """
         if name in ("log_loss", "roc_auc") and self.shares is None:
             raise ValueError(
@@ -138,9 +140,9 @@ class ClassAnswers:
         return Metric(name, value, _standard_error(influences, self.weights), baseline)
 
     def calibration(self) -> list[tuple[float, float, float]]:
-        """Predicted probability, observed share and weight of the rows, in ten bins of the predicted probability.
+        """Mean predicted probability, observed share and weight of rows, in ten bins of the predicted probability.
 
-        Of two classes the probability is that of the second one; of more classes that of the answer.
+        For two classes the probability is that of the second one; for more classes it is that of the predicted label.
         """
         if self.shares is None:
             return []
@@ -161,7 +163,7 @@ class ClassAnswers:
         return value, right - value, None if guess is None else float(np.average(guess, weights=self.weights))
 
     def _balanced_accuracy(self) -> tuple[float, np.ndarray, float | None]:
-        """The mean of the classes' recalls; a row moves the recall of its own class alone."""
+        """The mean of the classes' recalls, the influence of each row on it, (n,), and the baseline."""
         of_label = np.bincount(self.truth, self.weights, minlength=len(self.labels))
         there = of_label > 0.0
         right = (self.truth == self.answers).astype(np.float64)
@@ -182,22 +184,25 @@ class ClassAnswers:
         return value, losses - value, baseline
 
     def _roc_auc(self) -> tuple[float, np.ndarray, float | None]:
-        """The chance that a row of a class has a larger probability of it than a row of another; the classes' mean."""
+        """The mean over classes of the area under the curve of one class against the others; influences; baseline.
+
+        The area is the probability that a row of the class has a larger predicted probability of it than another row.
+        """
         shares = np.asarray(self.shares)
         there = np.unique(self.truth)
         if len(there) < 2:
             raise ValueError("roc_auc needs rows of two classes at least; all of these have one label")
-        # Of two classes one curve says all: that of the second.
+        # For two classes both curves have the same area.
         judged = [1] if shares.shape[1] == 2 else there.tolist()
         total, influences = 0.0, np.zeros(len(self.truth))
         for label in judged:
-            # Of each row the share of rows of the other kind that it is on the right side of, ties half. For a positive
-            # row that is P(score of a negative < its own), for a negative one P(its own < score of a positive).
+            # For a positive row the share of negatives with a lower score, for a negative one that of positives with
+            # a higher score; ties count half.
             positive = self.truth == label
             ranks = np.unique(shares[:, label], return_inverse=True)[1]
-            levels = [np.bincount(ranks, self.weights * kind, int(ranks.max()) + 1) for kind in (~positive, positive)]
-            below = [np.cumsum(level) - 0.5 * level for level in levels]
-            of_negatives, of_positives = (part[ranks] / level.sum() for part, level in zip(below, levels, strict=True))
+            by_rank = [np.bincount(ranks, self.weights * side, int(ranks.max()) + 1) for side in (~positive, positive)]
+            below = [np.cumsum(weight) - 0.5 * weight for weight in by_rank]
+            of_negatives, of_positives = (part[ranks] / own.sum() for part, own in zip(below, by_rank, strict=True))
             above = np.where(positive, of_negatives, 1.0 - of_positives)
             value = float(np.average(above[positive], weights=self.weights[positive]))
             share = self.weights[positive].sum() / self.weights.sum()
@@ -208,7 +213,7 @@ class ClassAnswers:
 
 @dataclass(frozen=True, eq=False)
 class NumberAnswers:
-    """What a regressor has answered to n rows.
+    """The predictions of a regressor for n rows, with their true targets.
 
     Parameters
     ----------
@@ -216,11 +221,11 @@ class NumberAnswers:
     weights : ndarray of shape (n,)
         Frequency weights.
     known : ndarray of shape (t,) or None
-        The mean of each target in the rows of the fit.
+        The mean of each target in the rows of the fit; None if the model does not store it.
     loss : str or None
-        "poisson" or "gamma" of a model that was fitted with it.
+        "poisson" or "gamma" if the model was fitted with that loss, else None.
     exposure : ndarray of shape (n,) or None
-        What truth and answers were counted over; None is one unit.
+        The exposure of each row (such as years) in the unit of counts; None is 1 for all rows.
     """
 
     truth: np.ndarray
@@ -232,29 +237,29 @@ class NumberAnswers:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that have a value; counts and sizes have a deviance, which their fit made small."""
+        """The metrics that can be computed; for counts and sizes also the deviance, which the fit has minimised."""
         return NUMBER_METRICS if self.loss is None else (*DEVIANCE_METRICS, *NUMBER_METRICS)
 
     @property
     def errors(self) -> dict[str, Any]:
-        """What the errors look like, as JSON values: below what most of them are."""
+        """A description of the errors as JSON values: quantiles of their absolute values."""
         errors = np.abs(self.truth - self.answers).ravel()
         return {f"{share:.0%} of the errors are below": float(np.quantile(errors, share)) for share in (0.5, 0.9, 0.99)}
 
     def metric(self, name: str) -> Metric:
-        """One of `metrics`; of several targets the mean.
+        """One of `metrics`; for several targets the mean over them.
 
         Raises
         ------
         ValueError
-            For a name that is none of them, or a deviance of a model whose loss has none.
+            For an unknown name, or a deviance of a model whose loss has none.
         """
         if name in DEVIANCE_METRICS:
             return self._of_deviance(name)
         compute = {"rmse": self._rmse, "mae": self._mae, "r2": self._r_squared}.get(name)
         if compute is None:
-            known = ", ".join((*NUMBER_METRICS, *DEVIANCE_METRICS))
-            raise ValueError(f"{name!r} is no metric of numbers; expected one of {known}")
+            expected = ", ".join((*NUMBER_METRICS, *DEVIANCE_METRICS))
+            raise ValueError(f"{name!r} is no metric of numbers; expected one of {expected}")
         pair = self.truth, self.answers
         truth, answers = (np.asarray(values, np.float64).reshape(len(values), -1) for values in pair)
         values, influences = compute(truth, answers)
@@ -264,7 +269,7 @@ class NumberAnswers:
         return Metric(name, float(values.mean()), _standard_error(influences.mean(axis=1), self.weights), baseline)
 
     def _of_deviance(self, name: str) -> Metric:
-        """The mean deviance for one unit of exposure, or the share of that of the best constant which is taken away."""
+        """The mean deviance for a unit of exposure, or D^2, 1 minus its ratio to that of the best constant rate."""
         if self.loss is None:
             raise ValueError(
                 f"{name} is of counts and sizes: fit them with loss='poisson' or loss='gamma'; expected one of "
@@ -275,7 +280,7 @@ class NumberAnswers:
             np.reshape(values, (len(exposure), -1)) / exposure[:, None] for values in (self.truth, self.answers)
         )
         check_log_targets(rates, self.loss)
-        # what a row counts beside its weight: a count over two years is two counts over one
+        # a count over an exposure of two units has the weight of two counts over one unit
         units = exposure if table.counts_exposure else np.ones(len(exposure))
         weights = self.weights * units
         constant = np.broadcast_to(np.average(rates, axis=0, weights=weights), rates.shape)
@@ -286,7 +291,7 @@ class NumberAnswers:
             influences = (share * (own - deviance)).mean(axis=1)
             error = _standard_error(influences, self.weights)
             return Metric(name, float(deviance.mean()), error, float(without.mean()))
-        # the constant is the best one, so that its own error moves nothing
+        # at the best constant rate the deviance is stationary, so that errors of this rate have no influence
         total = float(without.mean())
         left = float(deviance.mean()) / total if total > 0.0 else float(deviance.mean() > 0.0)
         influences = (share * (left * guessed - own)).mean(axis=1) / (total if total > 0.0 else np.inf)
@@ -297,7 +302,7 @@ class NumberAnswers:
         squares = (truth - answers) ** 2
         mean = np.average(squares, axis=0, weights=self.weights)
         root = np.sqrt(mean)
-        # The derivative of the root is 1 / (2 root); without any error nothing moves it.
+        # The derivative of the root is 1 / (2 root); where all errors are 0 influences are set to 0.
         return root, (squares - mean) / np.where(root > 0.0, 2.0 * root, np.inf)
 
     def _mae(self, truth: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -311,7 +316,7 @@ class NumberAnswers:
         squares = (truth - answers) ** 2
         deviations = (truth - np.average(truth, axis=0, weights=self.weights)) ** 2
         error, variance = (np.average(values, axis=0, weights=self.weights) for values in (squares, deviations))
-        # Of a constant target all is explained or nothing, as in scikit-learn.
+        # For a constant target R^2 is 1 without an error, else 0, as in scikit-learn.
         constant = variance == 0.0
         unexplained = np.where(constant, error > 0.0, error / np.where(constant, 1.0, variance))
         influences = (unexplained * deviations - squares) / np.where(constant, np.inf, variance)
@@ -320,17 +325,17 @@ class NumberAnswers:
 
 @dataclass(frozen=True, eq=False)
 class QuantileAnswers:
-    """What a regressor of quantiles has answered to n rows.
+    """The predicted quantiles of a regressor for n rows, with their true targets.
 
     Parameters
     ----------
     truth : ndarray of shape (n,) or (n, t)
     answers : ndarray of shape (n, t Q)
-        Of each target in order.
+        The Q predicted quantiles of the first target, then those of the next, and so on.
     weights : ndarray of shape (n,)
         Frequency weights.
     quantiles : tuple of float
-        Of each target.
+        The Q quantile levels, the same for all targets.
     """
 
     truth: np.ndarray
@@ -340,7 +345,7 @@ class QuantileAnswers:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The mean pinball loss over the quantiles, and the share of it that the columns take away."""
+        """ "pinball", the mean pinball loss over the quantiles, and "d2", 1 minus its ratio to that of constants."""
         return QUANTILE_METRICS
 
     @property
@@ -352,13 +357,13 @@ class QuantileAnswers:
 
     @property
     def shares_below(self) -> np.ndarray:
-        """The share of the rows whose target is at most each predicted quantile, (t Q,): about the quantile itself."""
+        """The share of rows whose target is at most each predicted quantile, (t Q,); ideally the quantile level."""
         shares = [np.average(one.truth[:, None] <= one.answers, axis=0, weights=self.weights) for one in self.each]
         return np.concatenate(shares)
 
     @property
     def errors(self) -> dict[str, Any]:
-        """Whether the quantiles are where they should be, as JSON values: how many targets are at most each of them."""
+        """A description of the errors as JSON values: the share of targets at most each predicted quantile."""
         names = [f"share of targets at most quantile {q:g}" for q in self.quantiles]
         if len(self.each) > 1:
             names = [f"{name} of target {t}" for t in range(len(self.each)) for name in names]
@@ -370,21 +375,21 @@ class QuantileAnswers:
         Raises
         ------
         ValueError
-            For a name that is none of them.
+            For an unknown name.
         """
         if name not in QUANTILE_METRICS:
             raise ValueError(f"{name!r} is no metric of quantiles; expected one of {', '.join(QUANTILE_METRICS)}")
-        values, baselines, influences = zip(*(one._told(name) for one in self.each), strict=True)
+        values, baselines, influences = zip(*(one._of_quantiles(name) for one in self.each), strict=True)
         error = _standard_error(np.mean(influences, axis=0), self.weights)
         return Metric(name, float(np.mean(values)), error, float(np.mean(baselines)))
 
-    def _told(self, name: str) -> tuple[float, float, np.ndarray]:
-        """A metric of one target, that of the best constants, and the influence of each row on it."""
+    def _of_quantiles(self, name: str) -> tuple[float, float, np.ndarray]:
+        """For one target: a metric, its baseline (that of the best constants), and the influence of each row, (n,)."""
         table = PinballLoss(np.array(self.quantiles))
         own = table.value(self.truth[:, None], self.answers)
         order = np.argsort(self.truth, kind="stable")
         reached = np.cumsum(self.weights[order])
-        # the best constants are quantiles of the targets, so that their own errors move nothing
+        # at the best constants, quantiles of the targets, the loss is stationary: their errors have no influence
         places = np.searchsorted(reached, np.array(self.quantiles) * reached[-1])
         guessed = table.value(self.truth[:, None], self.truth[order][places])
         lost, without = (np.average(losses, axis=0, weights=self.weights) for losses in (own, guessed))
@@ -395,7 +400,7 @@ class QuantileAnswers:
         return float(1.0 - left.mean()), 0.0, ((left * guessed - own) / total).mean(axis=1)
 
 
-# What a fitted model says of rows.
+# The predictions of a fitted model, with the true targets.
 Answers: TypeAlias = ClassAnswers | NumberAnswers | QuantileAnswers
 
 
@@ -407,9 +412,9 @@ def _standard_error(influences: np.ndarray, weights: np.ndarray) -> float:
 def held_out_answers(
     model: FittedModel, dataset: Dataset, *, exposure: str | None = None, memory_limit: int | str | None = None
 ) -> Answers:
-    """What a fitted model answers to the rows of a dataset, beside the truth: one pass over the rows.
+    """The predictions of a fitted model for the rows of a dataset, with their true targets, in one pass.
 
-    The answers are held in memory (a few numbers a row, the probability of each class among them), the rows are not.
+    Predictions are held in memory (a few numbers for each row, such as the probability of each class), rows are not.
 
     Parameters
     ----------
@@ -417,14 +422,14 @@ def held_out_answers(
     dataset : Dataset
         With targets.
     exposure : str or None
-        The column that predictions of counts and sizes are multiplied by; None is that of the fit, where it had one.
+        The column by which predicted rates are multiplied; None is the column of the fit, if it had one.
     memory_limit : int, str or None
 
     Raises
     ------
     ValueError
-        If the dataset has no target or no rows, its columns are not those of `fit`, its target can be none of the
-        model's task, the model has no exposure, or it has one that the dataset lacks.
+        If the dataset has no target or no rows, its columns are not those of `fit`, its target does not suit the
+        model's task, or an exposure was given for a model without one, or is missing in the dataset.
     """
     if dataset.task is None:
         raise ValueError(f"{dataset.store or dataset!r} has no target to score against; use dkl predict")
@@ -433,7 +438,7 @@ def held_out_answers(
     classes: np.ndarray | None = getattr(model, "classes_", None)
     task: Task = "regression" if classes is None else "classification"
     if dataset.task != task:
-        # whole numbers that were taken for labels, or the other way round: the model knows better
+        # whole numbers may have been read as labels, or labels as numbers; the task of the model decides
         dataset = dataset.with_rows(*with_task(dataset.source, dataset.schema, task, repr(dataset)))
     check_has_exposure(model, exposure)
     exposure = exposure_of_fit(model, exposure)
@@ -446,7 +451,7 @@ def held_out_answers(
     origin: Provenance = getattr(model, "provenance_", Provenance())
     if classes is None:
         center = getattr(model, "target_center_", None)
-        # A working model of features has zeros in the place of the mean, which it does not know.
+        # A model inside a feature learner has zeros in place of the mean, which it does not store.
         is_known = center is not None and bool(np.any(center))
         loss = getattr(model, "loss_", getattr(model, "loss", None))
         if loss == "pinball":
@@ -460,14 +465,14 @@ def held_out_answers(
             loss if loss in LOG_LINK else None,
             held.get("exposure"),
         )
-    # The answers by positions in the labels of the model and of the rows together.
+    # Predictions as positions in the union of the labels of the model and of the rows.
     stored = np.asarray(dataset.classes)
     labels = np.union1d(classes, stored)
     places, shares = np.searchsorted(labels, classes), None
     truth = np.searchsorted(labels, stored)[held["y"].astype(np.int64)]
     if "shares" in held:
         answers = places[held["shares"].argmax(axis=1)]
-        # A label that the model has not seen has the probability 0.
+        # Labels that the model has not seen have the probability 0.
         shares = np.zeros((len(truth), len(labels)))
         shares[:, places] = held["shares"]
     else:
@@ -478,7 +483,7 @@ def held_out_answers(
 
 
 def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
-    """Raise ValueError where an exposure was given for a model that has none."""
+    """Raise ValueError if an exposure is given for a model that has none."""
     if exposure is None:
         return
     check = getattr(model, "_check_exposure", None)
@@ -488,7 +493,7 @@ def check_has_exposure(model: FittedModel, exposure: str | None) -> None:
 
 
 def _answers(model: FittedModel, part: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The answers to the rows of a block that were scored, beside their targets."""
+    """The predictions for the scored rows of one block, with targets and weights."""
     found, rows = {"y": np.asarray(part["y"]), "weights": part["weight"]}, part["scored"]
     if hasattr(model, "predict_proba"):
         return found | {"shares": np.asarray(model.predict_proba(rows))}
@@ -500,13 +505,13 @@ def _answers(model: FittedModel, part: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def scores_of(answers: Answers, scoring: Sequence[str] = ()) -> tuple[Metric, ...]:
-    """The metrics that are asked for, or all that have a value for these answers.
+    """The metrics named in `scoring`, or all that can be computed.
 
     Parameters
     ----------
     answers : ClassAnswers, NumberAnswers or QuantileAnswers
     scoring : sequence of str
-        Names; empty is all that the model has.
+        Names of metrics; empty is all that the model has.
 
     Raises
     ------
@@ -515,13 +520,13 @@ def scores_of(answers: Answers, scoring: Sequence[str] = ()) -> tuple[Metric, ..
     """
     if scoring:
         return tuple(answers.metric(name) for name in dict.fromkeys(scoring))
-    # Rows of a single class have no curve: nobody asked for one.
+    # "roc_auc" is not defined for rows of a single class, and is left out unless it was requested.
     one_label = isinstance(answers, ClassAnswers) and len(np.unique(answers.truth)) < 2
     return tuple(answers.metric(name) for name in answers.metrics if not (one_label and name == "roc_auc"))
 
 
 def metric_facts(metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Metrics as JSON values: each by its name, with standard errors, intervals of 95 % and the baseline beside."""
+    """Metrics as JSON values by name, with their standard errors, 95 % intervals and baselines."""
     return {
         **{metric.name: metric.value for metric in metrics},
         "standard_errors": {metric.name: metric.standard_error for metric in metrics},

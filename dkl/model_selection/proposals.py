@@ -1,4 +1,4 @@
-"""What to try next: a Gaussian process on the scores so far and its upper confidence bound, or random points."""
+"""Proposes the next trials: by the upper confidence bound of a Gaussian process on the scores so far, or at random."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from dkl.model_selection.space import Space
 
 Acquisition = Literal["ucb", "random"]
 
-# The acquisition is evaluated at so many random points, and a gradient ascent starts from the best few of them.
+# The bound is evaluated at _CANDIDATES random points, and gradient ascents start from the best _ASCENTS of them.
 _CANDIDATES = 4_000
 _ASCENTS = 2
-# Starts of the fit of the process's length scales beside the default one: its likelihood has more than one maximum.
+# The number of additional starts in the fit of the process's length scales, whose likelihood has several maxima.
 _RESTARTS = 1
-# A score that is below the median by more than so many times what the best is above it counts as no worse than that.
+# Scores are raised to at least the median minus _SPREAD times the distance of the best score from the median.
 _SPREAD = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class Proposer:
-    """Says what the trials of a search are: a pure function of the seed and of the scores that are known.
+    """Proposes the trials of a search, as a pure function of the seed and of the scores so far.
 
     Parameters
     ----------
     space : Space
     seed : int
     n_initial : int
-        The first trials: one in each of so many slices of every dimension (a Latin hypercube).
+        The number of first trials, a Latin hypercube: each dimension has `n_initial` slices with one trial each.
     acquisition : {"ucb", "random"}
     kappa : float
-        How many standard deviations above its mean a point is hoped to score.
+        The number of standard deviations by which the upper confidence bound exceeds the mean.
 
     References
     ----------
@@ -60,58 +60,58 @@ class Proposer:
     kappa: float = 1.0
 
     def propose(self, points: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
-        """The next `count` points, fewer where the space holds no more.
+        """The next `count` points, or fewer if the space has no more.
 
-        Several at once are chosen in turn, each as if those before it had scored what the process expects of them.
+        Several points are chosen one after another, as if earlier ones had scored the mean of the process there.
 
         Parameters
         ----------
         points : ndarray of shape (n, width)
-            Of all trials so far, in their order.
+            The points of all trials so far, in their order.
         scores : ndarray of shape (n,)
-            The larger the better; NaN for a trial that failed, which counts as the worst.
+            Larger is better; NaN for a failed trial, which is treated like the worst score.
 
         Returns
         -------
         ndarray of shape (count, width)
         """
-        first, taken = len(points), [*points]
+        first, so_far = len(points), [*points]
         bound = self._bound(points, scores) if self.acquisition == "ucb" and first else None
         for number in range(first, first + count):
-            point = self._point(number, np.reshape(taken, (len(taken), self.space.width)), bound)
+            point = self._point(number, np.reshape(so_far, (len(so_far), self.space.width)), bound)
             if point is None:
                 break
-            taken.append(point)
-        return np.reshape(taken[first:], (len(taken) - first, self.space.width))
+            so_far.append(point)
+        return np.reshape(so_far[first:], (len(so_far) - first, self.space.width))
 
     def _bound(self, points: np.ndarray, scores: np.ndarray) -> _Bound | None:
-        """The bound of a process on the scores so far; None while they are too few for one."""
-        known = scores[np.isfinite(scores)]
-        if len(known) == 0 or len(points) < min(self.n_initial, 2):
+        """The bound of a process fitted to the scores so far; None while there are too few."""
+        finite = scores[np.isfinite(scores)]
+        if len(finite) == 0 or len(points) < min(self.n_initial, 2):
             return None
-        # A failed trial counts as the worst that is known. A very bad score is raised to a level below the median:
-        # a process that has to fit such depths takes all differences among the good trials for noise.
-        lowest = np.median(known) - _SPREAD * max(known.max() - np.median(known), np.finfo(float).tiny)
-        levels = np.maximum(np.where(np.isfinite(scores), scores, -np.inf), max(lowest, known.min()))
+        # A failed trial gets the worst score so far. Very low scores are raised: otherwise a process that fits them
+        # treats the differences between good trials as noise.
+        lowest = np.median(finite) - _SPREAD * max(finite.max() - np.median(finite), np.finfo(float).tiny)
+        levels = np.maximum(np.where(np.isfinite(scores), scores, -np.inf), max(lowest, finite.min()))
         # The prior of the process has mean 0 and variance 1.
         levels = (levels - levels.mean()) / (levels.std() or 1.0)
         with one_blas_thread():
             return _Bound.fitted(self.space, points, levels, self._random(len(points), "process"), self.kappa)
 
-    def _point(self, number: int, taken: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
-        """Trial `number`: none of those that are taken, None where all are."""
-        tried = {point.tobytes() for point in taken}
+    def _point(self, number: int, so_far: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
+        """The point of trial `number`, different from all in `so_far`; None if there is no other."""
+        tried = {point.tobytes() for point in so_far}
         if number < self.n_initial:
             point = self.space.rounded(self._design()[number])[0]
         elif bound is None:
             point = self.space.rounded(self._random(number, "points").random_sample((1, self.space.width)))[0]
         else:
             with one_blas_thread():
-                point = bound.believing(taken).best(self._random(number, "acquisition"))
-        return point if point.tobytes() not in tried else self._untried(number, tried, taken, bound)
+                point = bound.with_pending(so_far).best(self._random(number, "acquisition"))
+        return point if point.tobytes() not in tried else self._untried(number, tried, so_far, bound)
 
-    def _untried(self, number: int, tried: set[bytes], taken: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
-        """A point that stands for other values than all trials so far: the best of many random ones by the bound."""
+    def _untried(self, number: int, tried: set[bytes], so_far: np.ndarray, bound: _Bound | None) -> np.ndarray | None:
+        """An untried point: the one with the largest bound among many random ones; None if there is none."""
         if len(tried) >= self.space.size:
             return None
         points = self.space.rounded(self._random(number, "untried").random_sample((_CANDIDATES, self.space.width)))
@@ -121,25 +121,25 @@ class Proposer:
         if bound is None:
             return points[free][0]
         with one_blas_thread():
-            return points[free][int(np.argmax(bound.believing(taken).of(points[free])))]
+            return points[free][int(np.argmax(bound.with_pending(so_far).of(points[free])))]
 
     def _design(self) -> np.ndarray:
         """A Latin hypercube of `n_initial` points."""
-        # Every dimension is cut into as many slices as there are points, and each slice holds one of them: the first
-        # trials cover the range of each parameter evenly, however many parameters there are.
+        # Every dimension is cut into as many slices as there are points, with one point in each slice, so that the
+        # first trials cover the range of each parameter evenly.
         rng = stream(self.seed, "initial trials")
         slices = np.stack([rng.permutation(self.n_initial) for _ in range(max(self.space.width, 1))], axis=1)
         return (slices[:, : self.space.width] + rng.random((self.n_initial, self.space.width))) / self.n_initial
 
     def _random(self, number: int, purpose: str) -> RandomState:
-        # The optimiser and scikit-learn's processes take this older kind of generator. Each trial has a stream of its
-        # own, so that a search which is taken up again draws the same numbers.
+        # The optimiser and scikit-learn's processes need this older class of generators. Each trial has a stream of its
+        # own, so that a continued search draws the same numbers.
         return RandomState(int(stream(self.seed, f"{purpose} of trial {number}").integers(2**32)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """The upper confidence bound mu(x) + kappa sigma(x) of a Gaussian process that was fitted to the scores so far."""
+    """The upper confidence bound mu(x) + kappa sigma(x) of a Gaussian process fitted to the scores so far."""
 
     space: Space
     process: Any
@@ -153,30 +153,30 @@ class _Bound:
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
-        # Scores change smoothly, not analytically, with most parameters: a Matern kernel of two derivatives. Each
-        # dimension has a length of its own, and the noise of the folds is fitted too.
+        # Scores are smooth but not analytic functions of most parameters: a Matern kernel with two derivatives. Each
+        # dimension has its own length scale, and the noise of the folds is fitted too.
         smooth = Matern(np.ones(space.width), length_scale_bounds=(0.05, 20.0), nu=2.5)
-        # Points that stand for the same values (of a whole number, of a choice) are one point to the process.
+        # Points with the same parameters (after rounding to whole numbers or choices) are one point of the process.
         kernel = wrap_kernel(smooth, space.rounded) + WhiteKernel(1e-2, (1e-6, 1.0))
         process = GaussianProcessRegressor(kernel, n_restarts_optimizer=_RESTARTS, random_state=random)
         with warnings.catch_warnings():
-            # scikit-learn warns of a length at its bound, which only says that a dimension hardly matters, or matters
-            # everywhere.
+            # scikit-learn warns of length scales at their bounds, where a dimension has hardly any effect, or
+            # effects at all scales.
             warnings.simplefilter("ignore")
             process.fit(points, levels)
         return cls(space, process, points, levels, kappa)
 
-    def believing(self, taken: np.ndarray) -> _Bound:
-        """The bound as if all points behind the known ones had scored their means: its mean stays, its width falls."""
+    def with_pending(self, so_far: np.ndarray) -> _Bound:
+        """The bound as if all points after those of the fit had scored the mean of the process there."""
         from sklearn.gaussian_process import GaussianProcessRegressor
 
-        pending = taken[len(self.points) :]
+        pending = so_far[len(self.points) :]
         if len(pending) == 0:
             return self
-        # GP-BUCB (Desautels et al. 2014): a score equal to the mean leaves the mean as it is, and lowers the deviation
-        # around the pending points, so that a batch spreads out. The lengths are not fitted to such scores.
+        # GP-BUCB (Desautels et al. 2014): a score equal to the mean does not change the mean, but lowers the deviation
+        # near the pending points, so that a batch spreads out. Length scales are not fitted to such scores.
         levels = np.concatenate([self.levels, self.process.predict(pending)])
-        process = GaussianProcessRegressor(self.process.kernel_, optimizer=None).fit(taken, levels)
+        process = GaussianProcessRegressor(self.process.kernel_, optimizer=None).fit(so_far, levels)
         return replace(self, process=process)
 
     def of(self, points: np.ndarray) -> np.ndarray:
@@ -185,12 +185,12 @@ class _Bound:
         return mean + self.kappa * deviation
 
     def best(self, random: RandomState) -> np.ndarray:
-        """The point with the largest bound, as far as random points and ascents from the best of them say."""
+        """The point with the largest bound among random points, and after gradient ascents from the best of these."""
         from bayes_opt.acquisition import UpperConfidenceBound
         from bayes_opt.target_space import TargetSpace
 
         cube = TargetSpace(None, {f"{place:03d}": (0.0, 1.0) for place in range(self.space.width)})
-        # The library proposes nothing for a space without a point, though the process has been fitted to all of them.
+        # The library needs a registered point in the space, although the process has been fitted already.
         cube.register(self.points[0], self.levels[0])
         highest = UpperConfidenceBound(self.kappa).suggest(
             self.process, cube, n_random=_CANDIDATES, n_smart=_ASCENTS, fit_gp=False, random_state=random

@@ -1,4 +1,4 @@
-"""What a comparison has beside the learners of dkl: a linear model, an SVM and boosted trees of scikit-learn."""
+"""The estimators of scikit-learn in a comparison: a linear model, an SVM and boosted trees."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from dkl.data.dataset import Dataset
 
 LINEAR, SVM, TREES = "linear model", "SVM (RBF)", "boosted trees"
 OUTSIDE = frozenset({LINEAR, SVM, TREES})
-# An SVM takes time and memory that grow with the square of the rows: above so many it is left out.
+# The most rows for which an SVM is fitted, since its time and memory grow with the square of the rows.
 _MOST_ROWS_OF_SVM = 10_000
-# scikit-learn needs all rows in memory: above so many bytes its estimators are left out.
+# The most bytes (1 GiB) of dense rows for which scikit-learn's estimators, which need rows in memory, are fitted.
 _MOST_BYTES = 1 << 30
+# The penalties (alpha) among which `RidgeCV` chooses.
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e3)
 
 
 def rivals(dataset: Dataset, *, seed: int = 0) -> dict[str, BaseEstimator]:
-    """scikit-learn's estimators for rows such as these, as they come, by name; not fitted.
+    """Unfitted estimators of scikit-learn for these rows, with default parameters, by name.
 
     Parameters
     ----------
@@ -32,14 +33,14 @@ def rivals(dataset: Dataset, *, seed: int = 0) -> dict[str, BaseEstimator]:
     Returns
     -------
     dict of str to estimator
-        A linear model and boosted trees, and an SVM with the RBF kernel for up to 10,000 rows. Boosted trees take no
-        sparse rows; none is there for rows of more than 1 GiB in memory.
+        A linear model; an SVM with the RBF kernel for up to 10,000 rows; boosted trees for dense rows. Empty for dense
+        rows of more than 1 GiB in memory.
     """
     is_class, is_sparse = dataset.task == "classification", dataset.source.is_sparse
     n_entries = dataset.n_rows * dataset.n_columns
     if not is_sparse and 8 * n_entries > _MOST_BYTES:
         return {}
-    # Sparse rows stay sparse where nothing is subtracted from them.
+    # Sparse rows are not centred, so that they stay sparse.
     scaler = StandardScaler(with_mean=not is_sparse)
     linear = LogisticRegression(max_iter=1_000) if is_class else RidgeCV(_PENALTIES)
     found: dict[str, BaseEstimator] = {LINEAR: make_pipeline(scaler, linear)}

@@ -1,4 +1,4 @@
-"""Where the fits of a search run: one after another here, side by side in threads, or each whole on a worker."""
+"""Runs the fits of a search: one after another in this process, in parallel threads, or each on one worker."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ Outcomes = Generator[tuple[TrialFit, Outcome], None, None]
 
 
 class Runner(Protocol):
-    """Judges jobs, in any order, and hands out each outcome as it is there."""
+    """Runs fits in any order, and yields each outcome when it is available."""
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
-        """The outcomes; once the clock (`time.monotonic`) is past `deadline`, no further fit is begun."""
+        """The outcomes; no fit begins after `deadline`, a time of `time.monotonic`."""
         ...
 
 
@@ -69,14 +69,14 @@ class InTurn:
                 if job.trial in failed:
                     continue
                 outcome = judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
-                # A trial that fails on one fold has no score, so its other folds are not fitted.
+                # A trial that fails on one fold has no score, so that its other folds are not fitted.
                 failed |= {job.trial} if outcome.error else set()
                 yield job, outcome
 
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
-    """As many fits at once as there are cores, the passes of each in its own thread."""
+    """At most `most` fits at once, and no more than cores; the passes of each fit run in its own thread."""
 
     model: Estimator
     folds: Sequence[ValidationFold]
@@ -85,7 +85,7 @@ class SideBySide:
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
         """See `Runner`."""
-        # One thread computes each pass, since the fits beside it have the other cores.
+        # Each pass has one thread, since other fits use the other cores.
         workers = ThreadPoolExecutor(min(self.most, usable_cores()), "dkl-search")
         with advice_held_back(), dask.config.set(scheduler="synchronous"), workers as pool:
             futures = {pool.submit(self._judged, job, deadline): job for job in jobs}
@@ -93,8 +93,8 @@ class SideBySide:
                 under_way = set(futures)
                 while under_way:
                     ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                    # A fit that was broken off raises here. Of those that ended together it comes last, so that the
-                    # outcomes of the others are kept.
+                    # A fit that raised an error comes last among those that ended together, so that the outcomes of the
+                    # others are recorded before the error is raised here.
                     for future in sorted(ended, key=lambda future: future.exception() is not None):
                         if (outcome := future.result()) is not None:
                             yield futures[future], outcome
@@ -103,7 +103,7 @@ class SideBySide:
                     future.cancel()
 
     def _judged(self, job: TrialFit, deadline: float) -> Outcome | None:
-        """The outcome of one fit; None where the time was up before it began."""
+        """The outcome of one fit; None if the deadline passed before it began."""
         if time.monotonic() > deadline:
             return None
         return judged(self.model, job.parameters, self.folds[job.fold], self.scoring)
@@ -111,7 +111,7 @@ class SideBySide:
 
 @dataclass(frozen=True, eq=False)
 class OnWorkers:
-    """Each fit whole in one task of the cluster: a task that a dead worker takes along is run again elsewhere."""
+    """Each fit is one task of the cluster; if its worker dies, another worker repeats it."""
 
     model: Estimator
     folds: Sequence[ValidationFold]
@@ -122,7 +122,7 @@ class OnWorkers:
         """See `Runner`."""
         from distributed import KilledWorker, as_completed
 
-        # Views of a store are small; of rows in memory each worker gets one copy for all trials.
+        # Views of a store are small; rows in memory are copied to each worker once for all trials.
         folds = self.client.scatter(list(self.folds), broadcast=True, hash=False)
         futures = {
             self.client.submit(_judged_on_worker, folds, job, self.model, self.scoring, pure=False): job for job in jobs
@@ -143,16 +143,16 @@ class OnWorkers:
 
 
 def _judged_on_worker(folds: Sequence[ValidationFold], job: TrialFit, model: Estimator, scoring: Scoring) -> Outcome:
-    """The task of one fit: its passes run in the task's own thread, since waiting for other tasks could block it."""
+    """The task of one fit; its passes run in the task's own thread, since waiting for other tasks could deadlock."""
     with dask.config.set(scheduler="synchronous"):
         return judged(model, job.parameters, folds[job.fold], scoring)
 
 
 @contextmanager
 def advice_held_back() -> Iterator[None]:
-    """Keep advice about the rows out of the log "dkl": each fit would give it again, and the last, of all rows, does.
+    """Suppress warnings of the logger "dkl", which each fit of a search would repeat; the final fit logs them.
 
-    Errors and the course of the work are logged as ever.
+    Errors and progress are still logged.
     """
 
     def is_no_advice(record: logging.LogRecord) -> bool:
@@ -166,13 +166,16 @@ def advice_held_back() -> Iterator[None]:
 
 
 def runner_for(model: Estimator, folds: Sequence[ValidationFold], scoring: Scoring, parallel: int) -> Runner:
-    """Where the fits run best: whole on workers, if several are wanted at once and the rows can travel there."""
+    """The runner for a search: on workers or in threads if `parallel` is above 1, else one fit after another.
+
+    Fits run as tasks on workers only if the rows can be sent there.
+    """
     if parallel == 1:
         return InTurn(model, folds, scoring)
     client = current_client()
     if client is None:
         return SideBySide(model, folds, scoring, parallel * len(folds))
     source = folds[0].train.source
-    # Rows that are still to be computed by a Dask graph stay with the client: a task of the cluster cannot run a graph.
+    # Rows that a Dask graph computes cannot be used in a task, since a task cannot run another graph.
     is_graph = not source.stored_nbytes and dask.is_dask_collection(source.ticket(0))
     return InTurn(model, folds, scoring) if is_graph else OnWorkers(model, folds, scoring, client)

@@ -1,4 +1,4 @@
-"""The loop of a search: propose a batch of trials, judge them, learn from their scores, until the budget is spent."""
+"""The loop of a search: proposes a batch of trials, evaluates them, and repeats until the budget is used up."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dkl.model_selection.trial_record import Record
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a search goes on.
+    """The limits of a search.
 
     Parameters
     ----------
     n_trials : int or None
     deadline : float
-        On the clock of `time.monotonic`.
+        Seconds on the clock of `time.monotonic`.
     """
 
     n_trials: int | None
@@ -35,13 +35,13 @@ class Budget:
         return (self.n_trials is not None and n_trials >= self.n_trials) or time.monotonic() > self.deadline
 
     def room(self, n_trials: int, wanted: int) -> int:
-        """How many of `wanted` trials may begin."""
+        """How many of `wanted` further trials may begin after `n_trials`."""
         return wanted if self.n_trials is None else min(wanted, self.n_trials - n_trials)
 
 
 @dataclass(eq=False)
 class Journal:
-    """Has trials judged and keeps what comes of them, until a subscriber asks for the end.
+    """Runs the fits of trials, records their outcomes and publishes progress, until a subscriber requests the end.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class Journal:
     runner : Runner
     publish : Subscriber
     total : int
-        Trials in all; 0 where it is not known.
+        The total number of trials; 0 if it is not known.
 
     Attributes
     ----------
     request : str
-        Why to stop; empty until somebody asks for it.
+        Why a subscriber requested the end; empty until then.
     """
 
     record: Record
@@ -66,12 +66,12 @@ class Journal:
 
     @property
     def ended(self) -> bool:
-        """Whether somebody has asked for the end, and there is a score to end with."""
+        """Whether a subscriber has requested the end, and a trial of this call has a score."""
         return bool(self.request) and any(np.isfinite(self.record.score(trial)) for trial in self._begun)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Tell that the trials begin, and that they have ended, however they do."""
+        """Publish the start of the trials and, even after an error, their end."""
         self.tell("started")
         finished = False
         try:
@@ -81,15 +81,15 @@ class Journal:
             self.tell("finished", **({} if finished else {"failed": True}))
 
     def judge(self, trials: Mapping[int, dict[str, Any]], deadline: float) -> bool:
-        """Fit what is still missing of these trials; False where there should be no more, or the time was up before."""
-        # A checkpoint may hold trials that this call has not come to; they do not count yet.
+        """Run the missing fits of these trials; False if the search should end, or some did not begin in time."""
+        # A checkpoint may contain trials that this call has not reached; they do not count as begun.
         self._begun |= trials.keys()
-        # Only folds without an outcome are fitted, so that a search which was broken off goes on where it was.
+        # Only folds without an outcome are fitted, so that an interrupted search continues where it was.
         jobs = [
             TrialFit(trial, fold, values) for trial, values in trials.items() for fold in self.record.missing(trial)
         ]
         announced: set[int] = set()
-        # Closing the generator cancels the fits that are still under way when a subscriber ends the search.
+        # Closing the generator cancels the fits that are still running when a subscriber ends the search.
         with closing(self.runner.run(jobs, deadline)) as outcomes:
             for job, outcome in outcomes:
                 self.record.keep(job.trial, job.fold, outcome)
@@ -101,25 +101,25 @@ class Journal:
         return not self.ended and not any(self.record.missing(trial) for trial in trials)
 
     def tell(self, kind: Kind, trial: int | None = None, **detail: Any) -> None:
-        """Publish where the search stands; the score of a trial where it has just been judged."""
+        """Publish the progress of the search, with the score of `trial` if it has just been completed."""
         record = self.record
         if trial is not None:
             detail = {"score": record.score(trial), "error": record.error(trial)}
         done = record.done
-        # Every event carries the best score so far, so that a progress bar needs no memory of its own.
+        # Every event has the best score so far, so that a progress bar need not store it.
         best = max((score for number in done if np.isfinite(score := record.score(number))), default=None)
         try:
             self.publish(Event(kind, "trials", len(done), self.total, detail={**detail, "best": best}))
         except StopRequested as request:
-            # The request is only noted here: there may be no score yet, and `judge` ends the trials once there is one.
+            # The request is only recorded here: `judge` ends the trials as soon as there is a score.
             self.request = str(request) or "a subscriber ended the trials"
 
 
 def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: int) -> dict[int, dict[str, Any]]:
-    """Run the trials.
+    """Propose and evaluate trials in batches until the budget is used up.
 
-    Batch b holds the trials from ``b parallel`` to ``(b + 1) parallel - 1`` and follows from the scores of those
-    before it, so that the trials are the same however many workers judge them and wherever a search is taken up again.
+    Batch b has the trials from ``b parallel`` to ``(b + 1) parallel - 1`` and depends on the scores of all earlier
+    batches alone. The trials are therefore the same for any number of workers, and in a search that is continued.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: in
     journal : Journal
     budget : Budget
     parallel : int
-        Trials of a batch.
+        The number of trials in a batch.
 
     Returns
     -------
     dict of int to dict
-        The parameters of all trials that were begun, by number.
+        The parameters of all trials that have begun, by number.
 
     Raises
     ------
@@ -143,17 +143,16 @@ def search(proposer: Proposer, journal: Journal, budget: Budget, *, parallel: in
     record, space = journal.record, proposer.space
     while not budget.spent(len(points)):
         first, count = len(points), budget.room(len(points), parallel)
-        known = np.array([record.score(trial) for trial in range(first)])
-        # The proposals follow from the numbers and the scores of the trials before this batch, never from which worker
-        # was the first to answer.
-        points.extend(proposer.propose(np.reshape(points, (first, space.width)), known, count))
+        scores = np.array([record.score(trial) for trial in range(first)])
+        # Proposals depend on the scores of earlier batches alone, not on the order in which workers finish.
+        points.extend(proposer.propose(np.reshape(points, (first, space.width)), scores, count))
         batch = {trial: space.decode(points[trial]) for trial in range(first, len(points))}
         if not journal.judge(batch, budget.deadline) or len(batch) < count:
             break
         errors = [record.error(trial) for trial in range(len(points))]
-        # Where every one of the first trials fails, the model or the rows are at fault and not the parameters.
+        # If all of the first trials fail, the cause is the model or the rows rather than the parameters.
         if len(errors) >= proposer.n_initial and all(errors):
             raise RuntimeError(
-                f"the first {len(errors)} trials all failed, so the search was given up; the first said: {errors[0]}"
+                f"the first {len(errors)} trials all failed, so the search was given up; the first error: {errors[0]}"
             )
     return {trial: space.decode(point) for trial, point in enumerate(points)}

@@ -1,4 +1,4 @@
-"""The space of hyper-parameters: ranges and choices by name, and their place in a unit cube where a search moves."""
+"""The space of hyper-parameters: ranges and choices by name, and their coordinates in the unit cube of a search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Interval:
     Parameters
     ----------
     low, high : float
-        Both ends belong to it.
+        The ends, both included.
     log, whole : bool
+        Whether the scale is logarithmic, and whether values are whole numbers.
     """
 
     low: float
@@ -32,19 +33,19 @@ class Interval:
 
     @classmethod
     def of(cls, name: str, low: float, high: float, scale: str | None = None) -> Interval:
-        """The range from low to high on a scale: that of whole numbers by itself where both ends are whole.
+        """The range from low to high on a scale; without a scale it is "int" if both ends are of integer type.
 
         Parameters
         ----------
         name : str
-            For the error.
+            The name of the parameter in errors.
         low, high : float
         scale : {"linear", "log", "int", "log-int"} or None
 
         Raises
         ------
         ValueError
-            If the scale is unknown, or the ends do not suit it.
+            If the scale is unknown, or the ends are not valid for it.
         """
         if scale is None:
             scale = "int" if isinstance(low, Integral) and isinstance(high, Integral) else "linear"
@@ -56,7 +57,7 @@ class Interval:
                 f"space[{name!r}] goes from {low!r} to {high!r}; expected two finite numbers, the lower first"
             )
         log, whole = scale.startswith("log"), scale.endswith("int")
-        # A logarithm needs positive numbers; whole ones may start at 1.
+        # A logarithmic range needs positive ends; one of whole numbers may start at 1.
         if log and low <= 0:
             raise ValueError(f"space[{name!r}] begins at {low!r}, and a logarithmic range needs positive numbers")
         if whole and not (float(low).is_integer() and float(high).is_integer()):
@@ -65,35 +66,34 @@ class Interval:
 
     @property
     def size(self) -> float:
-        """How many values there are."""
-        # Real numbers are as good as uncountable: the search never runs out of them.
+        """The number of values; infinite for real numbers."""
         return self.high - self.low + 1.0 if self.whole else math.inf
 
     def decode(self, coordinates: np.ndarray) -> float | int:
-        """The value at a place."""
+        """The value at a coordinate in [0, 1]."""
         value = float(self._from_scale(coordinates)[0])
         return int(value) if self.whole else value
 
     def rounded(self, coordinates: np.ndarray) -> np.ndarray:
-        """The places (n, 1) of the values at the places (n, 1): all that mean one value become one."""
+        """Coordinates (n, 1), each replaced by the common one of all coordinates with the same value."""
         return self._to_scale(self._from_scale(coordinates)) if self.whole else coordinates
 
     def _from_scale(self, places: np.ndarray) -> np.ndarray:
-        """The values at places in [0, 1]."""
+        """The values at coordinates in [0, 1]."""
         low, high = self._ends
         values = low + np.asarray(places) * (high - low)
         values = np.exp(values) if self.log else values
-        # Rounding with ends that lie half a unit further out gives each whole number an equal share of the range.
+        # The ends are half a unit further out, so that by rounding each whole number has an equal share of the range.
         return np.clip(np.floor(values + 0.5) if self.whole else values, self.low, self.high)
 
     def _to_scale(self, values: np.ndarray) -> np.ndarray:
-        """The places in [0, 1] of values."""
+        """The coordinates in [0, 1] of values."""
         low, high = self._ends
         return np.clip(((np.log(values) if self.log else values) - low) / (high - low), 0.0, 1.0)
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """What the places 0 and 1 stand for, on the scale itself."""
+        """The values at the coordinates 0 and 1, or their logarithms on a logarithmic scale."""
         margin = 0.5 if self.whole else 0.0
         low, high = self.low - margin, self.high + margin
         return (math.log(low), math.log(high)) if self.log else (low, high)
@@ -101,7 +101,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values without an order: each has a coordinate, and the largest says which.
+    """One of several values without an order: each has a coordinate, and the value with the largest one is chosen.
 
     Parameters
     ----------
@@ -112,22 +112,21 @@ class Choice:
 
     @property
     def width(self) -> int:
-        """A coordinate a value; none where there is nothing to choose."""
-        # A single value is no choice, and would add a dimension in which nothing changes.
+        """The number of coordinates: one for each value, or 0 for a single value."""
         return len(self.values) if len(self.values) > 1 else 0
 
     @property
     def size(self) -> float:
-        """How many values there are."""
+        """The number of values."""
         return len(self.values)
 
     def decode(self, coordinates: np.ndarray) -> Any:
-        """The value at a place."""
+        """The value with the largest coordinate."""
         return self.values[int(np.argmax(coordinates))] if self.width else self.values[0]
 
     def rounded(self, coordinates: np.ndarray) -> np.ndarray:
-        """The places (n, width) of the values at the places (n, width)."""
-        # One-hot corners of the cube: any two values are equally far apart, since a choice has no order.
+        """Coordinates (n, width), each row replaced by 1 for the chosen value and 0 for others."""
+        # These corners of the cube all have the same distance from each other, since a choice has no order.
         return np.eye(self.width)[np.argmax(coordinates, axis=1)] if self.width else coordinates
 
 
@@ -136,7 +135,7 @@ Dimension = Interval | Choice
 
 @dataclass(frozen=True)
 class Space:
-    """Named dimensions, in the order in which they were given.
+    """Named dimensions, in the given order.
 
     Parameters
     ----------
@@ -155,12 +154,12 @@ class Space:
 
     @property
     def width(self) -> int:
-        """Coordinates of the cube."""
+        """The number of coordinates of a point."""
         return sum(dimension.width for dimension in self.dimensions.values())
 
     @property
     def size(self) -> float:
-        """How many different points there are."""
+        """The number of different sets of values."""
         return math.prod(dimension.size for dimension in self.dimensions.values())
 
     def decode(self, point: Sequence[float] | np.ndarray) -> dict[str, Any]:
@@ -168,15 +167,14 @@ class Space:
         return {name: dimension.decode(part) for name, dimension, part in self._parts(np.atleast_2d(point), first=True)}
 
     def rounded(self, points: np.ndarray) -> np.ndarray:
-        """Points (n, width), each moved to where its values are exactly."""
-        # Gradient ascents may leave the cube by a rounding error.
+        """Points (n, width), each replaced by the common point of all points with the same values."""
+        # Points from gradient ascents may lie outside the cube by a rounding error.
         points = np.clip(np.atleast_2d(points), 0.0, 1.0)
         parts = [dimension.rounded(part) for _, dimension, part in self._parts(points)]
         return np.concatenate(parts, axis=1) if parts else points
 
     def _parts(self, points: np.ndarray, first: bool = False) -> list[tuple[str, Dimension, np.ndarray]]:
-        """Each dimension with its own coordinates of the points, of the first point alone if so wanted."""
-        # Coordinates of the dimensions follow each other, in the order in which they were given.
+        """Each dimension with its part of the coordinates of all points, or of the first point if `first`."""
         edges = np.cumsum([0, *(dimension.width for dimension in self.dimensions.values())])
         places = zip(self.dimensions.items(), edges[:-1], edges[1:], strict=True)
         rows = points[0] if first else points
@@ -184,18 +182,18 @@ class Space:
 
 
 def space_of(given: Mapping[str, Any] | Space) -> Space:
-    """The space that a plain dict describes.
+    """The space that a dict describes.
 
     Parameters
     ----------
     given : mapping of str to range or choice
-        ``(low, high)`` a range, of whole numbers where both are; ``(low, high, "log")``, ``(low, high, "int")``,
-        ``(low, high, "log-int")`` say so; a list holds the values to choose from.
+        ``(low, high)`` is a range, of whole numbers if both ends are; ``(low, high, scale)`` is a range with the scale
+        "linear", "log", "int" or "log-int"; a list has the values to choose from.
 
     Raises
     ------
     ValueError
-        For anything else, an empty range or choice, a logarithm of what is not positive; the name is given.
+        For anything else, an empty range or choice, or a logarithmic range that is not positive; with the name.
     """
     if isinstance(given, Space):
         return given
@@ -205,10 +203,10 @@ def space_of(given: Mapping[str, Any] | Space) -> Space:
         )
     dimensions: dict[str, Dimension] = {}
     for name, value in ((str(key), value) for key, value in given.items()):
-        # True and False are whole numbers to Python, and no range to anybody.
+        # bool is a subclass of int, but (False, True) is not a range.
         ends = value[:2] if isinstance(value, tuple) and len(value) in (2, 3) else ()
         if isinstance(value, Interval | Choice):
-            # The classes themselves are an answer too, for programs that build a space.
+            # Programs that build a space may give objects of the classes themselves.
             dimensions[name] = value
         elif isinstance(value, list) and value:
             dimensions[name] = Choice(tuple(value))

@@ -1,4 +1,4 @@
-"""Quantities that need no new pass: beta, rho and the number of features, by held-out alignment on sums of folds."""
+"""dkl.sweep: compares parameters that need no further pass (beta, rho, sizes) by held-out alignment on sums by fold."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from dkl.progress import resolve_progress
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Record, RowSample
 
-# The parameters that act on the values of the pass alone, so that a fit with other ones reads no row.
+# The parameters whose change needs no further pass, because they act on the results of the pass alone.
 FREE = {
     AlignedFeatures: ("rho", "k", "n_features", "estimator"),
     PosteriorFeatures: ("beta", "n_features", "estimator"),
 }
-# Of these the ones that only choose among weighed candidates: weighing, which takes longest, need not be done again.
+# Those of them that only choose among candidates with given weights, so that the weights need not be computed again.
 _CHOOSING = frozenset({"n_features", "estimator"})
 Swept = AlignedFeatures | PosteriorFeatures
 
-# So many pairs of rows say how large a kernel is; so many of them are mapped at a time, which bounds the memory.
+# The size of a kernel is estimated on _PAIRS pairs of rows, of which _MAPPED_PAIRS are mapped at once to bound memory.
 _PAIRS = 512
 _MAPPED_PAIRS = 32
 
@@ -57,11 +57,11 @@ class Sweep:
     best_score_ : float
         The largest mean held-out alignment.
     best_learner_ : fitted learner
-        With these parameters, on all rows.
+        The learner with the best parameters, fitted to all rows.
     table : pandas.DataFrame
-        One row a combination: its alignment, the deviation between folds, the parameters.
+        One row for each combination: its alignment, the standard deviation between folds, the parameters.
     seconds : float
-        That judging all combinations took, the passes left out.
+        The time to evaluate all combinations, without the passes.
     """
 
     best_params_: dict[str, Any]
@@ -91,29 +91,29 @@ def sweep(
     sample_weight: object = None,
     random_state: int | np.random.RandomState | None = None,
 ) -> Sweep:
-    """Compare all combinations of values that act on the sums of one pass alone, by what they promise for other rows.
+    """Compare all combinations of values of parameters that need no further pass, by held-out kernel alignment.
 
-    The pass for the pool's class sums is run by fold. For each combination the candidates are weighed and chosen by
-    the sums of all folds but one; the kernel of the chosen features is then judged by its centred alignment with the
-    targets between that fold and the others, over its own size on pairs of rows. (Alignment alone always prefers the
-    fewest features: its maximum is the single best one.)
+    One pass computes the class sums of the pool by fold. For each combination and fold, candidates are weighed and
+    chosen by the sums of the other folds. The score is the centred alignment of the resulting kernel with the targets,
+    between rows of the fold and rows of the others, divided by the size of the kernel on pairs of rows. (Without this
+    division the alignment is largest for the single best feature.)
 
     Parameters
     ----------
     learner : AlignedFeatures or PosteriorFeatures
-        Left as it is.
+        Not changed; a copy is fitted.
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or (n, t), or None
-        Those of a Dataset are its own.
+        The targets; None if X is a Dataset, which has its own.
     values : mapping of str to sequence
-        To be tried: of rho, k, n_features, estimator for `AlignedFeatures`; of beta, n_features, estimator for
-        `PosteriorFeatures`.
+        The values to compare, of rho, k, n_features, estimator for `AlignedFeatures`, and of beta, n_features,
+        estimator for `PosteriorFeatures`.
     folds : int or float
-        As of `dkl.tune`. Where columns hold categories of many values, the first of the folds alone judges: target
-        means of the others are taken without its rows.
+        As in `dkl.tune`. If columns hold categories of many values, only the first fold is scored, since target means
+        are learned without the rows of that fold alone.
     sample_weight : array of shape (n,) or None
     random_state : int, RandomState or None
-        Of the folds and the pairs, and of the learner where its own is None.
+        Seed of the folds and the pairs, and of the learner if its own is None.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def sweep(
     Raises
     ------
     ValueError
-        For a parameter that needs a pass of its own, no values, a fold without rows.
+        For a parameter that needs another pass, no values, or a fold without rows.
 
     References
     ----------
@@ -150,21 +150,21 @@ def sweep(
     dataset = without_splits(dataset)
     parts = Folds.of(folds, seed)
     parts = parts.along_time() if dataset.schema.held_by == "time" else parts
-    # The views refuse folds without rows; the pass below finds the sums of all folds by itself.
+    # raises ValueError for folds without rows
     fold_views(dataset, parts)
     for combination in combinations:
         candidate = copy.copy(learner).set_params(**combination)
         check_parameters(candidate)
         candidate._check_rest()
     if dataset.schema.has_codes:
-        # What one fit makes of categories serves all values, and leaves out the rows of one fold: no others can judge.
+        # Target means are learned once for all combinations, without the rows of one fold: only it can be scored.
         parts = replace(parts, count=1)
         run = Run(publish=resolve_progress(learner.progress), memory_limit=learner.memory_limit)
         dataset = numbered_rows(learner, dataset, parts.held_out, run)
     fitted = learner.fit(dataset)
     judge = Judge.of(fitted, dataset, parts, seed)
     started = time.perf_counter()
-    # The products are small, so that threads would take longer to start than to compute.
+    # The products are so small that starting threads would take longer than computing them.
     with one_blas_thread():
         scores = np.array([judge.alignments(fitted, combination) for combination in combinations])
     seconds = time.perf_counter() - started
@@ -180,12 +180,12 @@ def sweep(
 
 
 def _combinations(learner_class: type, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the values, those that weigh alike one after the other.
+    """Every combination of the values; combinations with the same weights of candidates follow each other.
 
     Raises
     ------
     ValueError
-        If the class cannot be swept, or a parameter needs a pass of its own.
+        If the class has no such parameters, or a parameter needs another pass.
     """
     free = next((names for kind, names in FREE.items() if issubclass(learner_class, kind)), None)
     if free is None:
@@ -201,32 +201,32 @@ def _combinations(learner_class: type, values: Mapping[str, Sequence[Any]]) -> l
                 f"values names {name!r}, and of {learner_class.__name__} only {', '.join(free)} need no further pass; "
                 "use dkl.tune for others"
             )
-    # The parameters that only choose change fastest, so that combinations which weigh alike follow each other and share
-    # their weights.
+    # The parameters that do not change weights vary fastest, so that weights are computed once for all their values.
     names = sorted(values, key=lambda name: name in _CHOOSING)
     return [dict(zip(names, given, strict=True)) for given in product(*(values[name] for name in names))]
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """The sums of the folds, and how the candidates' kernels look on pairs of rows.
+    """Held-out alignments, from the sums of each fold and the candidates' kernels on pairs of rows.
 
     Parameters
     ----------
     values : list of ndarray of shape (D,)
-        Of the rows outside each fold: alignments or losses, as the learner weighs them.
+        For each fold the alignments or losses of the candidates on the rows outside it, from which weights follow.
     totals : list of float
-        The weight of these rows.
+        For each fold the weight of the rows outside it.
     between : list of ndarray of shape (D,)
-        The centred alignment of each candidate with the targets between a fold's rows and the others, a pair.
+        For each fold the mean centred alignment of the candidates with the targets over pairs of a row in the fold and
+        a row outside it.
     pairs : ndarray of shape (D, P), float32
         The centred kernel of each candidate on pairs of rows.
     size : float
-        Of the targets' own kernel.
+        The root mean square of the centred kernel of the targets over pairs of rows.
     weights : ndarray of shape (F,)
-        Of the folds.
+        The weight of the rows of each fold.
     last : dict
-        The weights of the candidates that were asked for last, by the parameters that they follow from.
+        A cache: the last weights of candidates, by the parameters that determine them.
     """
 
     values: list[np.ndarray]
@@ -239,7 +239,7 @@ class Judge:
 
     @classmethod
     def of(cls, fitted: Swept, dataset: Dataset, folds: Folds, seed: int) -> Judge:
-        """Run the pass by fold.
+        """Run the pass that computes the sums by fold.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class Judge:
         dataset : Dataset
         folds : Folds
         seed : int
-            Of the pairs of rows.
+            Seed of the pairs of rows.
         """
         problem = replace(
             fitted._problem(fitted.pool_, dataset),
@@ -274,12 +274,11 @@ class Judge:
         rows: Block,
         outside_of: Callable[[int], list[int]],
     ) -> Judge:
-        """From the sums of each fold, the last of them of rows that no fold holds."""
+        """From the sums `inside` each fold, of which the last are of rows in no fold."""
         n_folds = len(inside) - 1
         driver, values, totals, between, weights = fitted._driver, [], [], [], []
         for f in range(n_folds):
-            # The sums outside a fold are added, not subtracted from the whole: a difference of large sums would lose
-            # digits.
+            # The sums of the other folds are added; subtracting from the total would lose digits.
             others = [inside[g] for g in outside_of(f)]
             outside = {name: np.sum([sums[name] for sums in others], axis=0) for name in inside[f]}
             state = driver.step(problem, driver.init(problem), [outside])
@@ -288,17 +287,17 @@ class Judge:
             weights.append(_weight(problem, inside[f]))
             alike = _centred(problem, outside)
             if problem.similarity is not None:
-                # the sums hold sqrt(2) each, for S = 2 I of centred labels that are alike or not
+                # each factor has sqrt(2) for the similarity 2 I of centred labels, which S replaces
                 alike = alike @ problem.similarity / 2.0
             between.append(np.sum(_centred(problem, inside[f]) * alike, axis=(0, 2)))
-        # The mean of the features over all rows, (parts, D). For classes the sums are by class; for numbers the last
-        # target is a column of ones.
+        # The mean of the features over all rows, (parts, D): the sum over classes, or in regression the sums for the
+        # last target, a column of ones.
         features = [_features(problem, sums) for sums in inside]
         summed = [of_fold[:, :, -1] if problem.n_classes is None else of_fold.sum(axis=2) for of_fold in features]
         means = np.sum(summed, axis=0) / sum(_weight(problem, sums) for sums in inside)
         pairs = centred_pairs(rows, problem.candidates, means, dtype=problem.dtype)
-        # The root mean square, over pairs of rows, of the targets' centred kernel. Rows were drawn by their weights, so
-        # that in the sample each of them counts once.
+        # The root mean square of the targets' centred kernel over pairs of rows. Rows were drawn by their weights, and
+        # have equal weights in the sample.
         targets = encode_targets(rows, problem.n_classes, problem.class_weight)
         targets = targets if problem.n_classes is not None else targets[:, :-1]
         targets = targets / rows.weights[:, None]
@@ -314,9 +313,9 @@ class Judge:
         return cls(values, totals, between, pairs, size, np.array(weights))
 
     def alignments(self, fitted: Swept, chosen: Mapping[str, Any]) -> np.ndarray:
-        """The held-out alignment of the features that a learner with these parameters would choose, (F,)."""
+        """The held-out alignment, by fold (F,), of the features that a learner with these parameters chooses."""
         learner = copy.copy(fitted)
-        # All names and values have been checked, and `set_params` would take as long as the rest.
+        # Names and values have been checked before; `set_params` would take as long as everything else here.
         learner.__dict__.update(chosen)
         of_folds = []
         for weights, between in zip(self._weighed(learner, chosen), self.between, strict=True):
@@ -331,7 +330,7 @@ class Judge:
         return np.array(of_folds)
 
     def _weighed(self, learner: Swept, chosen: Mapping[str, Any]) -> list[np.ndarray]:
-        """The weights of the candidates without each fold; those of the last call, if they are the same."""
+        """The weights of the candidates learned without each fold; cached for the last parameters."""
         key = tuple((name, value) for name, value in chosen.items() if name not in _CHOOSING)
         if key not in self.last:
             self.last.clear()
@@ -340,7 +339,7 @@ class Judge:
 
 
 def fold_record(problem: PotentialProblem, folds: Folds) -> BlockSum:
-    """The record of the potentials' sums, of each fold apart and of the rows that no fold holds."""
+    """The record of the potentials' sums for each fold and, last, for the rows in no fold."""
     whole = potential_record(problem)
     accumulators = {
         name: Accumulator((folds.count + 1, *of_all.shape), of_all.dtype) for name, of_all in whole.accumulators.items()
@@ -355,11 +354,11 @@ def centred_pairs(rows: Block, candidates: FeatureMap, means: np.ndarray, *, dty
     Parameters
     ----------
     rows : Block
-        2P rows or one more; each is in one pair.
+        2 P or 2 P + 1 rows; rows 2 p and 2 p + 1 are a pair.
     candidates : FeatureMap
         With amplitudes of 1.
     means : ndarray of shape (parts, D)
-        Of the features over all rows.
+        The means of the features over all rows.
     dtype : {"float32", "float64"}
     """
     parts, size = means.shape
@@ -377,15 +376,15 @@ def _features(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.n
 
 
 def _weight(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> float:
-    """The weight of the rows that were summed: of all classes, or the sum of the column of ones."""
+    """The total weight of the summed rows: the sum over classes, or in regression the sum of the column of ones."""
     targets = sums["targets"]
     return float(targets[-1] if problem.n_classes is None else targets.sum())
 
 
 def _centred(problem: PotentialProblem, sums: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Sums of the features times targets without their mean, a unit of weight: (parts, D, K)."""
-    # sum_i phi(x_i) (y_i - mean) = sum_i phi(x_i) y_i - mean sum_i phi(x_i). Indicators of classes in place of -1 and
-    # +1 have half the distance between them, which the factor sqrt(2) makes up for in the product of two such sums.
+    """The mean over rows of the features times centred targets, (parts, D, K)."""
+    # sum_i phi(x_i) (y_i - mean) = sum_i phi(x_i) y_i - mean sum_i phi(x_i). For indicators of classes the factor
+    # sqrt(2) makes the product of two such sums equal to that of targets -1 and +1.
     features, targets, weight = _features(problem, sums), sums["targets"], _weight(problem, sums)
     if problem.n_classes is None:
         return (features[:, :, :-1] - features[:, :, -1:] * (targets[:-1] / weight)) / weight

@@ -1,4 +1,4 @@
-"""The record of a search: its trials, those scores that are known so far, and their place on disk."""
+"""The record of a search: the outcomes of its fits so far, in memory and in a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dkl.passes.checkpoint import Checkpoint
 
 @dataclass
 class Record:
-    """What is known of all trials; kept after every fit where there is a checkpoint.
+    """The outcomes of all fits of a search, saved after every fit if there is a checkpoint.
 
     Parameters
     ----------
     n_folds : int
     weights : ndarray of shape (n_folds,)
-        Of the folds: the score of a trial is the mean over all rows.
+        The weights of the folds; the score of a trial is the mean over all rows.
     checkpoint : Checkpoint or None
     fingerprint : str
-        Of the data, the model, the space and the seed.
+        A digest of the data, the model, the space and the seed.
     outcomes : dict of (int, int) to Outcome
-        By trial and fold.
+        The outcomes by trial and fold.
     """
 
     n_folds: int
@@ -38,7 +38,7 @@ class Record:
 
     @classmethod
     def of(cls, folds: Sequence[ValidationFold], checkpoint: Checkpoint | None, fingerprint: str) -> Self:
-        """The record of trials that are judged on `folds`, with what the checkpoint holds of them.
+        """The record of trials on these folds, with the outcomes in the checkpoint.
 
         Raises
         ------
@@ -50,7 +50,7 @@ class Record:
         return record
 
     def restore(self) -> None:
-        """Take up what a search that was broken off has found.
+        """Load the outcomes of an interrupted search from the checkpoint.
 
         Raises
         ------
@@ -62,60 +62,60 @@ class Record:
             self.outcomes[trial, fold] = Outcome(float("nan") if score is None else score, seconds, error)
 
     def keep(self, trial: int, fold: int, outcome: Outcome) -> None:
-        """Note the outcome of one fit."""
+        """Record the outcome of one fit, and save all outcomes if there is a checkpoint."""
         self.outcomes[trial, fold] = outcome
         if self.checkpoint is None:
             return
         rows = [
-            # JSON has no NaN, so the score of a fit that failed is null on disk.
-            [*place, known.score if np.isfinite(known.score) else None, known.seconds, known.error]
-            for place, known in self.outcomes.items()
+            # JSON has no NaN, so that the score of a failed fit is null on disk.
+            [*place, each.score if np.isfinite(each.score) else None, each.seconds, each.error]
+            for place, each in self.outcomes.items()
         ]
-        # All outcomes are written each time: they are few, and a file that is replaced whole is never half new.
+        # All outcomes, which are few, are written each time, so that the file is replaced atomically.
         self.checkpoint.save({}, rows, fingerprint=self.fingerprint, rounds=len(rows))
 
     @property
     def done(self) -> set[int]:
-        """The trials that have been judged whole, or have failed."""
+        """The trials that have an outcome on all folds, or have failed."""
         return {trial for trial, _ in self.outcomes if not self.missing(trial)}
 
     def missing(self, trial: int) -> list[int]:
-        """The folds on which a trial is still to be judged; none once it has failed on one."""
+        """The folds on which a trial has not been evaluated; none if it has failed on any."""
         folds = range(self.n_folds)
-        # A trial that failed on one fold has no mean, so fitting it to the others would tell nothing.
+        # A trial that failed on one fold has no mean score, so that its other folds are not fitted.
         if any(self.outcomes[trial, fold].error for fold in folds if (trial, fold) in self.outcomes):
             return []
         return [fold for fold in folds if (trial, fold) not in self.outcomes]
 
     def scores(self, trial: int) -> np.ndarray:
-        """By fold, (n_folds,); NaN where there is none, and for a trial that failed on any."""
+        """The scores of a trial by fold, (n_folds,); NaN where there is none, and everywhere if it failed on any."""
         if self.error(trial):
             return np.full(self.n_folds, np.nan)
         unknown = Outcome(float("nan"), 0.0)
         return np.array([self.outcomes.get((trial, fold), unknown).score for fold in range(self.n_folds)])
 
     def score(self, trial: int) -> float:
-        """The mean over the rows of all folds; NaN for a trial that failed."""
+        """The mean score of a trial over the rows of all folds; NaN if it failed."""
         return float(mean_over_rows(self.scores(trial), self.weights))
 
     def seconds(self, trial: int) -> float:
-        """That all fits of a trial took."""
-        return sum(known.seconds for (number, _), known in self.outcomes.items() if number == trial)
+        """The total time of all fits of a trial."""
+        return sum(each.seconds for (number, _), each in self.outcomes.items() if number == trial)
 
     def error(self, trial: int) -> str:
-        """Of the first fold that failed; empty where none did."""
+        """The error of the first fold that failed; empty if none did."""
         failed = (self.outcomes[trial, fold].error for fold in range(self.n_folds) if (trial, fold) in self.outcomes)
         return next((error for error in failed if error), "")
 
 
 def table(record: Record, parameters: Mapping[int, Mapping[str, Any]]) -> Any:
-    """The trials as a data frame: score, deviation between the folds, seconds, error, and a column a parameter.
+    """The trials as a data frame: score, deviation between folds, seconds, error, and a column for each parameter.
 
     Parameters
     ----------
     record : Record
     parameters : mapping of int to mapping
-        Of each trial that was judged, by its number.
+        The parameters of each evaluated trial, by its number.
     """
     import pandas as pd
 
@@ -125,7 +125,7 @@ def table(record: Record, parameters: Mapping[int, Mapping[str, Any]]) -> Any:
             "deviation": float(np.std(record.scores(trial))),
             "seconds": record.seconds(trial),
             "error": record.error(trial),
-            # An object (a family, a whole estimator) stands in the table by its name.
+            # Objects, such as a family or an estimator, appear by their repr.
             **{
                 name: value if isinstance(value, int | float | str | bool | None) else repr(value)
                 for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Trials of TunedRegressor on the sums of one pass: every lam, Lam, gamma and length at fixed frequencies, by fold."""
+"""Evaluates trials of TunedRegressor (lam, Lam, gamma, length scale) on the sums of one pass, at fixed frequencies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.solvers.squared_sums import Squared
 
-# These parameters act on the sums of a pass: they change neither the frequencies nor the rows, so no trial reads rows.
+# The parameters that change neither the frequencies nor the rows, so that trials need only the sums of one pass.
 WITHOUT_PASS = frozenset(
     {"lam", "Lam", "gamma", "length_scale", "meta_kernel", "density_floor", "center", "shared_density"}
 )
@@ -34,13 +34,13 @@ _SCORES = (None, "r2", "neg_mean_squared_error")
 
 
 def needs_no_pass(model: object, names: Iterable[str], scoring: str | None, n_folds: int) -> TypeGuard[TunedRegressor]:
-    """Whether all trials can be judged on sums that one pass finds.
+    """Whether all trials can be evaluated on the sums of one pass.
 
     Parameters
     ----------
     model : estimator
     names : iterable of str
-        Of the parameters that are searched.
+        The names of the searched parameters.
     scoring : str or None
     n_folds : int
     """
@@ -56,22 +56,22 @@ def needs_no_pass(model: object, names: Iterable[str], scoring: str | None, n_fo
 
 @dataclass(frozen=True, eq=False)
 class OnSums:
-    """Judges trials on sums by fold; see `dkl.model_selection.running.Runner`.
+    """Evaluates trials on sums by fold; see `dkl.model_selection.running.Runner`.
 
-    Frequencies, the scaling of the columns and that of the targets are those of all rows; densities and weights are
-    learned without the fold that they are judged on.
+    Frequencies and the scaling of columns and targets are those of all rows; densities and weights are learned without
+    the fold on which they are scored.
 
     Parameters
     ----------
     model : TunedRegressor
-        With `family_`.
+        With the attribute `family_`.
     reference : FeatureMap
     sums : list of SquaredSums or of SquaredRows
-        Of each fold, of standardised targets.
+        The sums of each fold for standardised targets.
     variances : ndarray of shape (F, K)
-        Of the targets of each fold.
+        The variances of the standardised targets in each fold.
     scales : ndarray of shape (K,)
-        What targets were divided by.
+        The scale by which targets were divided.
     scoring : str or None
     """
 
@@ -84,7 +84,7 @@ class OnSums:
 
     @classmethod
     def of(cls, model: TunedRegressor, dataset: Dataset, folds: Folds, scoring: str | None) -> OnSums:
-        """Run the pass.
+        """Run the pass that computes the sums by fold.
 
         Parameters
         ----------
@@ -93,8 +93,7 @@ class OnSums:
         folds : Folds
         scoring : str or None
         """
-        # The steps of `TunedLearner.fit` up to its first pass over the features: check, seed, scale, draw the
-        # frequencies.
+        # As in `TunedLearner.fit` up to its first pass over the features: check, seed, scale, draw frequencies.
         learner = with_parameters(model, {"checkpoint": None})
         check_parameters(learner)
         learner._check_rest()
@@ -102,8 +101,8 @@ class OnSums:
         scaler = learner._prepare(dataset)
         reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
         n_targets = dataset.schema.n_targets or 1
-        scale = target_scale(dataset.source, n_targets, model.device)
-        # Standardised targets make lam mean the same whatever their unit is; scores are scaled back by `_scores`.
+        scale = target_scale(dataset.source, n_targets)
+        # With standardised targets lam does not depend on their unit; `_scores` returns to the original unit.
         targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
         wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
         pass_over_rows = run_pass(
@@ -117,25 +116,25 @@ class OnSums:
         return cls(learner, reference, sums, variances, scale.scale, scoring)
 
     def run(self, jobs: Sequence[TrialFit], deadline: float) -> Outcomes:
-        """See `Runner`: all folds of a trial are judged together."""
+        """See `Runner`; all folds of a trial are evaluated together."""
         spectra: dict[str, MetaSpectrum] = {}
         for _, group in groupby(jobs, key=lambda job: job.trial):
             if time.monotonic() > deadline:
                 return
             of_trial = list(group)
-            # One solve gives the errors on all folds, so the folds of a trial share it and its time.
+            # One call computes the errors on all folds; its time is divided equally among them.
             outcomes = self._judged(of_trial[0].parameters, spectra)
             yield from ((job, outcomes[job.fold]) for job in of_trial)
 
     def _judged(self, parameters: Mapping[str, Any], spectra: dict[str, MetaSpectrum]) -> list[Outcome]:
-        """The outcomes of a trial, one a fold; `spectra` holds the last eigendecomposition."""
+        """The outcomes of a trial by fold; `spectra` caches the last eigendecomposition."""
         started = time.perf_counter()
         try:
             model = with_parameters(self.model, parameters)
             model.family_ = self.model.family_
             check_parameters(model)
-            # Trials that share the meta-kernel and its length share the eigendecomposition of its matrix over all
-            # pairs of frequencies. One of them is kept at a time, since it takes D^2 numbers.
+            # Trials with the same meta-kernel and length scale share the eigendecomposition of its matrix over all
+            # pairs of frequencies. Only the last one is kept, since it takes D^2 numbers.
             key = repr((model.meta_kernel, model.length_scale))
             if key not in spectra:
                 spectra.clear()

@@ -1,4 +1,4 @@
-"""dkl.tune: hyper-parameters of a model by cross-validation, where to look next by a Gaussian process or halving."""
+"""dkl.tune: searches hyper-parameters of a model by cross-validation, with a Gaussian process or successive halving."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dkl.progress import Choice, resolve_progress
 from dkl.protocols.estimators import Estimator
 from dkl.version import __version__
 
-# eta of the paper: two thirds of the trials end with each rung.
+# eta of the paper: one trial in three is promoted to the next rung.
 _FACTOR = 3
 SeedChoice = int | np.random.RandomState | None
 
@@ -63,12 +63,13 @@ def tune(
 ) -> Tuning:
     """Search for the hyper-parameters of a model by Bayesian optimisation of its cross-validated score.
 
-    After `n_initial` trials spread over the space, each next one is where a Gaussian process on the scores so far has
-    the largest upper confidence bound. The same seed gives the same trials, on any number of workers.
+    The first `n_initial` trials are spread over the space. Each further trial is the point where a Gaussian process on
+    the scores so far has the largest upper confidence bound. The same seed gives the same trials, on any number of
+    workers.
 
-    One pass serves all trials of a `TunedRegressor` with ``solver="full"`` whose `space` names no more than lam, Lam,
-    gamma, length_scale, meta_kernel, density_floor, center and shared_density: sums by fold tell what each would
-    predict. Frequencies and scalings are then those of all rows.
+    All trials of a `TunedRegressor` with ``solver="full"`` need only one pass if `space` names no other parameters than
+    lam, Lam, gamma, length_scale, meta_kernel, density_floor, center and shared_density, since their errors follow from
+    sums by fold. Frequencies and scalings are then those of all rows.
 
     Parameters
     ----------
@@ -76,45 +77,48 @@ def tune(
         Any machine of dkl, or any classifier or regressor of scikit-learn (whose rows are then held in memory).
     X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
     y : array of shape (n,) or (n, t), or None
-        Those of a Dataset are its own.
+        The targets; None if X is a Dataset, which has its own.
     groups, times : str, array of shape (n,), or None
-        As of `KernelClassifier.fit`: no group is in two folds; by time each fold is judged by models of older rows.
+        As in `KernelClassifier.fit`: no group is in two folds; with times, each fold is scored by models of older rows.
     space : mapping of str to range or choice
         By the name of a parameter, nested ones included (``"features__n_features"``). A range is ``(low, high)``,
-        ``(low, high, "log")``, ``(low, high, "int")`` or ``(low, high, "log-int")``; a list holds values.
+        ``(low, high, "log")``, ``(low, high, "int")`` or ``(low, high, "log-int")``; a list has the values to choose
+        from.
     n_trials : int or None
-        Sets of parameters that are tried; None leaves the end to `timeout`. With `halving` those that are begun with.
+        The number of sets of parameters; None leaves the end to `timeout`. With `halving` the number in the first rung.
     timeout : float or None
-        Seconds after which no further fit is begun, of this call.
+        Seconds after which this call begins no further fit.
     folds : int or float
-        So many folds, chosen by a hash of the row id, by group or by time; a share such as 0.2 holds out so much
-        of the rows once.
+        The number of folds, chosen by a hash of the row id, by group or by time; a share such as 0.2 holds out this
+        share of the rows once.
     scoring : str, callable or None
-        None is the model's `score`; else the name of a scikit-learn scorer, or ``scoring(model, dataset) -> float``,
-        the larger the better. A trial's score is the mean over its folds, each by the weight of its rows.
+        None is the model's `score`; else the name of a scikit-learn scorer, or a function ``scoring(model, dataset) ->
+        float``; larger is better. A trial's score is the mean over its folds, weighted by the rows of each.
     acquisition : {"ucb", "random"}
-        "random": no process, points drawn at random throughout.
+        "random" draws all trials at random, without a process.
     kappa : float
-        How many standard deviations the upper confidence bound is above the mean; the larger, the more is explored.
+        The number of standard deviations by which the upper confidence bound exceeds the mean; a larger value explores
+        more.
     n_initial : int
+        The number of first trials, a Latin hypercube.
     parallel : int
-        Trials that are proposed together and judged at the same time: whole fits on the workers of the current
-        `distributed` client, else in threads. With 1, fits follow each other and share all workers.
+        The number of trials that are proposed together and evaluated at the same time: each fit on one worker of the
+        current `distributed` client, or in a thread. With 1, fits run one after another, each on all workers.
     halving : tuple (name, least, most) or (name, least, most, factor) or None
-        Successive halving: all trials with parameter `name` (``"epochs"``) at `least`, the best of them, one in
-        `factor` (3), at `factor` times as much, and so on up to `most`. Trials are then a Latin hypercube.
+        Successive halving: all trials run with the parameter `name` (such as ``"epochs"``) at `least`; the best, one in
+        `factor` (3), run again with `factor` times as much, and so on up to `most`. Trials are a Latin hypercube.
     sample_weight : array of shape (n,) or None
         Frequency weights, in fits and in scores.
     refit : bool
-        Fit the best parameters to all rows.
+        Whether to fit the model with the best parameters to all rows.
     random_state : int, RandomState or None
-        Of the trials, the folds, and of the model where its own is None.
+        Seed of the trials and the folds, and of the model if its own is None.
     checkpoint : str or None
-        Folder or URL where every outcome is kept: a search that was broken off goes on with the same trials, and a
-        finished one goes on where `n_trials` is larger.
+        Folder or URL where every outcome is stored: an interrupted search continues with the same trials, and a
+        finished one continues if `n_trials` is larger.
     progress : bool, callable or None
         A function that raises `dkl.StopRequested` ends the search with the trials so far; with a `checkpoint` the next
-        call goes on from there.
+        call continues from there.
 
     Returns
     -------
@@ -124,12 +128,13 @@ def tune(
     Raises
     ------
     ValueError
-        For a budget of zero, a parameter that the model does not have, a range without values, a fold without rows;
-        before anything is fitted.
+        For a budget of zero, a parameter that the model does not have, an empty range, or a fold without rows; before
+        anything is fitted.
     StoreError
         If the checkpoint belongs to another search.
     RuntimeError
-        If the first `n_initial` trials all fail (one that fails is recorded with its error), or none ends in time.
+        If the first `n_initial` trials all fail, or none ends in time. A single failed trial is recorded with its
+        error.
 
     References
     ----------
@@ -163,29 +168,29 @@ def tune(
         checkpoint=checkpoint,
         progress=progress,
     )
-    # All that can be wrong with the arguments is said before a row is read.
+    # Arguments are checked before any row is read.
     settings.check(model)
     started = time.monotonic()
-    # Whole numbers may be classes or amounts: what the model is decides, where the rows do not say.
+    # Whole numbers may be classes or amounts; if the rows do not say, the kind of the model decides.
     task: TaskChoice = "classification" if is_classifier(model) else "regression" if is_regressor(model) else "auto"
-    # Folds are views of these rows, so that a machine's own choice of categories is theirs.
+    # Folds are views of these rows, so that a machine's `categorical` has to apply here.
     categorical = getattr(model, "categorical", None)
-    beside = BesideFeatures(X, groups, times)
+    rows = BesideFeatures(X, groups, times)
     if getattr(model, "drop_missing_target", False):
-        beside, y, sample_weight = beside.with_targets(y, sample_weight)
-    dataset = rows_to_search("tune", beside, y, sample_weight, task, categorical=categorical)
+        rows, y, sample_weight = rows.with_targets(y, sample_weight)
+    dataset = rows_to_search("tune", rows, y, sample_weight, task, categorical=categorical)
     settings = settings.seeded(model, dataset)
     model = quiet(model, settings.seed)
     tuning = settings.run(model, dataset, started)
     if refit:
-        # The scores are of models that saw all rows but a fold; the model that is handed out has seen all.
+        # Scores come from models fitted without a fold; the returned model is fitted to all rows.
         tuning.best_model_ = fitted_to(with_parameters(model, tuning.best_params_), dataset)
     return tuning
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """How a search is done: the parameters of `tune`, and the seed and the fingerprint that `seeded` finds."""
+    """The settings of a search: the parameters of `tune`, and the seed and the fingerprint, which `seeded` sets."""
 
     space: Mapping[str, Any]
     n_trials: int | None
@@ -205,11 +210,11 @@ class Search:
 
     @property
     def ladder(self) -> Ladder | None:
-        """The rungs of a search by halving."""
+        """The rungs of successive halving; None without `halving`."""
         return None if self.halving is None else ladder_of(self.halving)
 
     def check(self, model: Estimator) -> None:
-        """Refuse what has no meaning.
+        """Raise ValueError for settings without a meaning.
 
         Raises
         ------
@@ -235,15 +240,15 @@ class Search:
             raise ValueError(f"kappa is {self.kappa!r}; expected a number of at least 0")
 
     def seeded(self, model: Estimator, dataset: Dataset) -> Self:
-        """The search with its seed, that of the checkpoint where there is one, and with the fingerprint of the run."""
+        """The search with its seed, which a checkpoint stores, and with the fingerprint of the run."""
         fingerprint = "" if self.checkpoint is None else self._fingerprint(model, dataset)
         seed = stored_seed(self.random_state, self.checkpoint, fingerprint)
         return replace(self, seed=seed, fingerprint=fingerprint)
 
     def _fingerprint(self, model: Estimator, dataset: Dataset) -> str:
-        """The digest of all that the trials follow from: what a checkpoint has to agree with."""
-        # The numbers of trials and seconds are left out: a larger budget goes on with the same trials. With halving
-        # the first rung has as many trials as are asked for, so there the number belongs to it.
+        """The digest of everything that the trials depend on, by which a checkpoint is recognised."""
+        # The budgets `n_trials` and `timeout` are left out, since a larger budget continues with the same trials. With
+        # halving `n_trials` is included, since the first rung has that many trials.
         settings = (space_of(self.space), self.folds, self.acquisition, self.kappa, self.n_initial, self.parallel)
         begun = None if self.halving is None else (self.halving, self.n_trials)
         seed = self.random_state if isinstance(self.random_state, Integral) else None
@@ -253,7 +258,7 @@ class Search:
         return digest_of(what_counts(model), settings, begun, scoring, seed, dataset.fingerprint, __version__)
 
     def run(self, model: Estimator, dataset: Dataset, started: float) -> Tuning:
-        """The search itself, from its seed on, until `timeout` seconds after the time `started`."""
+        """Run the search, until `timeout` seconds after the time `started`."""
         ladder, space = self.ladder, space_of(self.space)
         n_initial = self.n_initial if ladder is None else int(self.n_trials or 0)
         proposer = Proposer(space, self.seed, n_initial, self.acquisition, float(self.kappa))
@@ -262,7 +267,7 @@ class Search:
         views = fold_views(dataset, folds)
         record = Record.of(views, stage_checkpoint(self.checkpoint, "trials"), self.fingerprint)
         runner = self._runner(model, dataset, folds, views)
-        # The number of fits of halving is not known beforehand: failed trials shorten the rungs.
+        # With halving the number of trials is not known beforehand, since failed trials shorten the rungs.
         total = (self.n_trials or 0) if ladder is None else 0
         journal = Journal(record, runner, resolve_progress(self.progress), total)
         with journal.under_way():
@@ -277,10 +282,10 @@ class Search:
         )
 
     def _runner(self, model: Estimator, dataset: Dataset, folds: Folds, views: Sequence[ValidationFold]) -> Runner:
-        """Where the fits run: on the sums of one pass where the space allows it, else fit by fit."""
+        """The runner of the fits: on the sums of one pass if the space allows it, else single fits."""
         names, scoring = space_of(self.space).dimensions, self.scoring
-        # Sums by fold serve models of all other folds; by time a fold is judged by models of the older ones alone.
-        # Target means are another fit's in each fold.
+        # `OnSums` fits models to all other folds; with times, models are fitted to older folds alone. Target means
+        # would have to be learned again for each fold.
         searches_alone = self.halving is None and dataset.schema.held_by != "time" and not dataset.schema.has_codes
         if searches_alone and not callable(scoring) and needs_no_pass(model, names, scoring, len(views)):
             return OnSums.of(model, dataset, folds, scoring)
@@ -288,32 +293,34 @@ class Search:
 
 
 def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: Scoring) -> None:
-    """Refuse a space of parameters that the model does not have.
+    """Raise ValueError if the space has parameters that the model does not have.
 
     Raises
     ------
     ValueError
-        With the name, and those that there are.
+        With the name, and the names of the model's parameters.
     """
     if not hasattr(model, "get_params") or not hasattr(model, "fit"):
         raise ValueError(f"model is {model!r}; expected an estimator, such as dkl.KernelClassifier()")
-    # Feature learners have no score: whether features are good is seen by a model on them.
+    # Feature learners have no score; they need a model on their features.
     if not hasattr(model, "score") and not callable(scoring):
         raise ValueError(
             f"{type(model).__name__} has no score to search by: put it into a machine, "
             f"KernelClassifier(features={type(model).__name__}()), and name its parameters 'features__rho'"
         )
-    known = model.get_params(deep=True)
+    parameters = model.get_params(deep=True)
     for name in (*space.dimensions, *(() if ladder is None else (ladder.name,))):
-        # `features__n_features` may belong to an estimator that another part of the space puts in for `features`.
-        if name not in known and name.rpartition("__")[0] not in space.dimensions:
+        # `features__n_features` may be a parameter of an estimator that the space sets for `features`.
+        if name not in parameters and name.rpartition("__")[0] not in space.dimensions:
             hint = ""
-            if "__" in name and isinstance(known.get(name.partition("__")[0]), str):
+            if "__" in name and isinstance(parameters.get(name.partition("__")[0]), str):
                 outer = name.partition("__")[0]
-                hint = f"; {outer} is {known[outer]!r}, a name: give the estimator itself, so that it has parameters"
+                hint = (
+                    f"; {outer} is {parameters[outer]!r}, a name: give the estimator itself, so that it has parameters"
+                )
             raise ValueError(
                 f"space names {name!r}, and {type(model).__name__} has no such parameter{hint}. It has "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted(parameters))}"
             )
     if ladder is not None and ladder.name in space.dimensions:
         raise ValueError(f"{ladder.name!r} is the resource of halving; take it out of the space")
@@ -321,7 +328,7 @@ def check_names(model: Estimator, space: Space, ladder: Ladder | None, scoring: 
 
 def rows_to_search(
     asking: str,
-    beside: BesideFeatures,
+    rows: BesideFeatures,
     y: object,
     sample_weight: object,
     task: TaskChoice,
@@ -329,7 +336,9 @@ def rows_to_search(
     categorical: Sequence[str] | None = None,
     warns: bool = True,
 ) -> Dataset:
-    """The rows as one Dataset with a target, for the function `asking`; `categorical` is a machine's parameter.
+    """The rows as one Dataset with a target; `asking` is the calling function in errors.
+
+    `categorical` is the parameter of machines.
 
     Raises
     ------
@@ -339,44 +348,43 @@ def rows_to_search(
 
     def made() -> Dataset:
         """The rows without what keeps some of them together."""
-        dataset = as_dataset(beside.X, y, sample_weight, task=task, categorical=categorical or (), looks=True)
+        dataset = as_dataset(rows.X, y, sample_weight, task=task, categorical=categorical or (), looks=True)
         check_target(asking, dataset)
         return dataset
 
-    dataset = without_splits(held_rows(beside.noted_of(made, sample_weight)))
+    dataset = without_splits(held_rows(rows.noted_of(made, sample_weight)))
     if warns:
         warn_of_random_folds(dataset, asking)
     return dataset
 
 
 def quiet(model: Estimator, seed: int) -> Estimator:
-    """A copy that tells of no progress, keeps no checkpoint of its own, and draws from the seed of the search."""
+    """A copy without progress and checkpoint, whose random states of None become the seed of the search."""
     given = clone(model).get_params(deep=True)
     changed: dict[str, Any] = {}
     for name, value in given.items():
         kind = name.rpartition("__")[2]
-        # A seed that the user gave stays; all other randomness follows from the seed of the search.
+        # A seed given by the user is kept.
         if kind == "random_state" and value is None:
             changed[name] = seed
         elif kind in ("progress", "checkpoint") and reads_blocks(model):
-            # A checkpoint of the model would be shared by all trials, and their progress bars would hide that of the
-            # search.
+            # All trials would share a checkpoint of the model, and their progress bars would hide that of the search.
             changed[name] = False if kind == "progress" else None
     return clone(model).set_params(**changed)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of a search by halving.
+    """The rungs of successive halving.
 
     Parameters
     ----------
     name : str
-        The parameter that is the resource: ``"epochs"``.
+        The parameter that is the resource, such as ``"epochs"``.
     amounts : tuple of int
-        Of each rung, ascending.
+        The value of the parameter in each rung, ascending.
     factor : float
-        One in so many trials is promoted to the next rung.
+        One trial in `factor` is promoted to the next rung.
     """
 
     name: str
@@ -384,17 +392,17 @@ class Ladder:
     factor: float
 
     def survivors(self, count: int) -> int:
-        """How many of `count` trials are promoted."""
+        """The number of trials, out of `count`, that are promoted."""
         return max(1, int(count / self.factor))
 
 
 def ladder_of(given: object) -> Ladder:
-    """The rungs that ``halving=(name, least, most)`` or ``(name, least, most, factor)`` asks for.
+    """The rungs for ``halving=(name, least, most)`` or ``(name, least, most, factor)``.
 
     Raises
     ------
     ValueError
-        For anything else, or amounts that do not rise.
+        For anything else, or amounts that do not increase.
     """
     if not isinstance(given, tuple) or len(given) not in (3, 4) or not isinstance(given[0], str):
         raise ValueError(
@@ -408,7 +416,7 @@ def ladder_of(given: object) -> Ladder:
     if not (isinstance(factor, Real) and float(factor) > 1.0):
         raise ValueError(f"halving has the factor {factor!r}; expected a number above 1")
     amounts, step = [int(least)], float(factor)
-    # Rounded up, so that each rung has at least one unit more; the last one has exactly what was asked for.
+    # Rounded up, so that each rung has at least one unit more; the last one has exactly `most`.
     while (following := math.ceil(amounts[-1] * step)) < int(most):
         amounts.append(following)
     return Ladder(name, (*amounts, int(most)), step)
@@ -417,17 +425,17 @@ def ladder_of(given: object) -> Ladder:
 def search_by_halving(
     proposer: Proposer, journal: Journal, budget: Budget, ladder: Ladder
 ) -> dict[int, dict[str, Any]]:
-    """Judge the trials rung by rung.
+    """Evaluate the trials rung by rung.
 
-    A rung begins when all of the one below is judged, and ranks it by score, of equals the first: the same trials
-    are promoted however many workers there are, and wherever the search is taken up again. Each rung fits anew with
-    more of the resource, so that a trial's score is that of a plain fit; with a factor of 3 this costs half as much
-    again as going on would.
+    A rung begins when all trials of the one below have been evaluated, and takes the best of them (among equal scores
+    the first). The same trials are therefore promoted for any number of workers, and in a search that is continued.
+    Each rung fits from the start with more of the resource, so that a trial's score is that of an ordinary fit; with a
+    factor of 3 this costs half as much again as continuing the earlier fits.
 
     Parameters
     ----------
     proposer : Proposer
-        Its initial design is the lowest rung.
+        Its initial design is the first rung.
     journal : Journal
     budget : Budget
     ladder : Ladder
@@ -435,22 +443,22 @@ def search_by_halving(
     Returns
     -------
     dict of int to dict
-        The parameters of all trials, by number: those of the lowest rung come first.
+        The parameters of all trials by number; those of the first rung come first.
 
     References
     ----------
     Jamieson & Talwalkar 2016, "Non-stochastic best arm identification and hyperparameter optimization".
     """
     empty = np.empty((0, proposer.space.width))
-    # No score is known yet, so the first rung is the Latin hypercube of the proposer.
+    # Without scores the proposer returns its Latin hypercube.
     points = proposer.propose(empty, np.empty(0), proposer.n_initial)
     running = [proposer.space.decode(point) for point in points]
     trials: dict[int, dict[str, Any]] = {}
     for amount in ladder.amounts:
-        # A promoted trial is a new one with a number of its own, since it is fitted anew: the record keeps both scores.
+        # A promoted trial is fitted again as a new trial with its own number, so that the record has both scores.
         rung = {len(trials) + place: {**values, ladder.name: amount} for place, values in enumerate(running)}
         trials |= rung
-        # A rung that was not judged whole cannot be ranked: who is promoted would depend on the order of the workers.
+        # An incomplete rung is not ranked, since the promoted trials would depend on the order of the workers.
         if not journal.judge(rung, budget.deadline):
             break
         best = ranked([journal.record.score(trial) for trial in rung])[: ladder.survivors(len(rung))]
@@ -471,15 +479,15 @@ class Tuning:
     Attributes
     ----------
     best_params_ : dict
-        Of the trial with the largest score; of equal ones the first.
+        The parameters of the best trial, the one with the largest score (among equal scores the first).
     best_score_ : float
-        Its mean over the rows of all folds.
+        Its mean score over the rows of all folds.
     best_index_ : int
         Its number.
     best_model_ : estimator or None
-        Fitted to all rows with them; None with ``refit=False``.
+        The model with these parameters, fitted to all rows; None with ``refit=False``.
     trials : pandas.DataFrame
-        One row a trial: score, deviation between the folds, seconds, error (empty where none), the parameters.
+        One row for each trial: score, deviation between folds, seconds, error (empty if none), the parameters.
     fold_scores_ : ndarray of shape (n_trials, n_folds)
     space : Space
     message : str
@@ -524,20 +532,20 @@ def tuning_of(
     resource: str | None = None,
     ended: str = "",
 ) -> Tuning:
-    """The result of a search.
+    """The result of a search, from its record.
 
     Parameters
     ----------
     record : Record
     parameters : mapping of int to mapping
-        Of all trials that were begun, by number.
+        The parameters of all trials that have begun, by number.
     space : Space
     split : str
-        By what rows were held out.
+        How rows were held out.
     resource : str or None
-        The parameter that halving gave more and more of: the best trial is one of those with most of it.
+        The resource of halving; only trials with the largest amount of it can be the best.
     ended : str
-        Why the search was ended early; empty where it was not.
+        Why the search ended early; empty if it did not.
 
     Raises
     ------
@@ -547,15 +555,17 @@ def tuning_of(
     done = {trial: dict(values) for trial, values in parameters.items() if not record.missing(trial)}
     scored = {trial: score for trial in done if np.isfinite(score := record.score(trial))}
     if not scored:
-        # The first error is usually that of all of them.
+        # usually all trials have the same error
         errors = [error for trial in done if (error := record.error(trial))]
-        cause = f"all of {len(done)} failed; the first said: {errors[0]}" if errors else "none ended before the timeout"
+        cause = (
+            f"all of {len(done)} failed; the first error: {errors[0]}" if errors else "none ended before the timeout"
+        )
         raise RuntimeError(f"no trial has a score: {cause}")
-    # Scores with different amounts of a resource (epochs) do not compare: the best trial is one of the highest rung
-    # that any trial has reached.
+    # Scores with different amounts of a resource (epochs) cannot be compared: the best trial is one of the highest
+    # rung that has a score.
     most = None if resource is None else max(done[trial][resource] for trial in scored)
     final = [trial for trial in scored if resource is None or done[trial][resource] == most]
-    # Of equal scores the earlier trial is taken, so that the result does not depend on the order of a dict.
+    # Among equal scores the earlier trial is chosen, so that the result does not depend on the order of a dict.
     final.sort()
     best = final[ranked([scored[trial] for trial in final])[0]]
     failed = len(done) - len(scored)

@@ -13,7 +13,7 @@ import dask
 
 from dkl.kernels.device import NO_CUPY, Device, own_gpu, resolve_device, why_no_gpu
 from dkl.passes.backends import ClusterBackend, current_client
-from dkl.passes.hung_workers import hung_workers_restarted
+from dkl.passes.lost_workers import hung_workers_restarted
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -16,10 +16,9 @@ from dkl.passes.chain import run_fold
 from dkl.passes.dispatch import Job
 from dkl.passes.lost_workers import Task
 from dkl.passes.memory import pass_name, result_bytes
-from dkl.passes.reductions import narrowed, reduction
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, Session, open_session
-from dkl.passes.tasks import apply_to_block, merge_partials, sum_blocks
+from dkl.passes.tasks import apply_to_block, merge_partials, narrowed, reduction, sum_blocks
 from dkl.passes.tree_sum import Node, TreeSum, count_nodes, nodes_of_level, root, task_level
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample

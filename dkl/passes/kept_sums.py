@@ -137,6 +137,11 @@ class KeepingDriver(Generic[P, S]):
     def plan(self, problem: P) -> list[tuple[Sequence[BlockSum], int]]:
         return [(self._keeping(records), times) for records, times in self.driver.plan(problem)]
 
+    def memory(self, problem: P, n_rows: int, row_bytes: int) -> dict[str, int]:
+        """Of the driver, if it tells."""
+        held: Any = getattr(self.driver, "memory", None)
+        return {} if held is None else held(problem, n_rows, row_bytes)
+
     def _keeping(self, records: Sequence[Record]) -> tuple[BlockSum, ...]:
         """The records, of which each is a block sum: samples and folds have no sums that could be kept."""
         return tuple(kept_record(record, self.sums) for record in records)  # type: ignore[arg-type]

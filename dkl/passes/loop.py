@@ -1,31 +1,37 @@
-"""The one loop of every learner: ask the driver for records, run a pass, step, save, until it asks for none."""
+"""The one loop of every learner (ask the driver for records, run a pass, step, save, until it asks for none), and what
+fits hand their passes to: `Run` runs them, `PlannedRun` records them."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from dkl.errors import StoreError
 from dkl.events import Event, Kind, StopRequested, Subscriber, ignore
 from dkl.kernels.device import Device
 from dkl.passes.backends import current_client
-from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.cutting import forget_pieces
-from dkl.passes.engine import run_pass
+from dkl.passes.chain import forget_pieces
+from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
+from dkl.passes.engine import PassResult, run_pass
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.session import PassStats, stays_here
-from dkl.passes.states import decode_state, encode_state
+from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import Driver
-from dkl.protocols.source import BlockSource
+from dkl.protocols.records import Record, of_share
+from dkl.protocols.source import BlockSource, row_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 P = TypeVar("P")
 S = TypeVar("S", bound="DataclassInstance")
+T = TypeVar("T")
 # Stands beside the state's own fields in a checkpoint; no field's name has a space.
 _VERSION = "row columns"
 
@@ -214,3 +220,143 @@ class _Heard:
             self._publish(event)
         except StopRequested as request:
             self.request = str(request) or "a subscriber ended the rounds"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How passes are run: what a fit hands its passes to. `PlannedRun` takes its place where they are only planned.
+
+    Parameters
+    ----------
+    publish : callable
+    memory_limit : int, str or None
+    device : {"cpu", "gpu"}
+    checkpoint : Checkpoint or None
+    fingerprint : str
+    estimator : callable or None
+        The estimator that a fit (a `LinearFit`, an `AdamFit`) makes: a look at those under way.
+    """
+
+    publish: Subscriber = ignore
+    memory_limit: int | str | None = None
+    device: Any = "cpu"
+    checkpoint: Checkpoint | None = None
+    fingerprint: str = ""
+    estimator: Callable[[Any], Any] | None = None
+
+    def looked_at(self, fit: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
+        """How subscribers make the estimator so far of a driver's state: `fit` makes the state a fit."""
+        estimator = self.estimator
+        return None if estimator is None else lambda state: estimator(fit(state))
+
+    def drive(
+        self,
+        driver: Driver[Any, Any],
+        problem: object,
+        source: BlockSource,
+        columns: ColumnStore | None = None,
+        model: Callable[[Any], Any] | None = None,
+    ) -> tuple[Any, list[PassStats]]:
+        """The last state of a driver, and what each of its passes took: `run_driver`."""
+        return run_driver(
+            driver,
+            problem,
+            source,
+            publish=self.publish,
+            checkpoint=self.checkpoint,
+            fingerprint=self.fingerprint,
+            memory_limit=self.memory_limit,
+            device=self.device,
+            columns=columns,
+            model=model,
+        )
+
+    def read(
+        self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
+    ) -> T:
+        """What `taken` makes of the result of one pass.
+
+        A plan, which runs no pass, goes on with `planned` in its place, of the same size; with None it ends there.
+        """
+        return taken(
+            run_pass(source, records, publish=self.publish, memory_limit=self.memory_limit, device=self.device)
+        )
+
+
+class PlanEndsError(Exception):
+    """A plan has come to the last pass of a fit, on whose results no other pass depends."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun(Run):
+    """Records the passes that a fit hands to it, in the place of running them: a plan is the fit itself, over this.
+
+    A driver on whose state later passes depend has ``planned(problem)``, a state of the largest size; after one that
+    has none the plan is whole.
+
+    Attributes
+    ----------
+    n_rows : int
+        Of the plan. A pass over a sample of them costs its share.
+    passes : list of (records, int)
+        Each kind of pass, and how often it runs at most.
+    held : list of dict of str to int
+        Bytes that each driver holds at most in addition to its passes, item by item.
+    driving : list of callable
+        ``(few, flops_per_second) -> float``: seconds of the drivers outside the passes, as of their ``driving``.
+    problems : list
+        What the drivers solve.
+    """
+
+    n_rows: int = 0
+    passes: list[tuple[Sequence[Record], int]] = field(default_factory=list)
+    held: list[dict[str, int]] = field(default_factory=list)
+    driving: list[Callable[[Rows, float], float]] = field(default_factory=list)
+    problems: list[Any] = field(default_factory=list)
+
+    def drive(
+        self,
+        driver: Driver[Any, Any],
+        problem: object,
+        source: BlockSource,
+        columns: ColumnStore | None = None,
+        model: Callable[[Any], Any] | None = None,
+    ) -> tuple[Any, list[PassStats]]:
+        """Record the passes of a driver; its planned state, of no pass.
+
+        Raises
+        ------
+        PlanEndsError
+            If it has none.
+        """
+        there: Any = driver
+        self.problems.append(problem)
+        self._note(source, driver.plan(problem))
+        if hasattr(driver, "memory"):
+            self.held.append(there.memory(problem, self.n_rows, row_bytes(source)))
+        if hasattr(driver, "driving"):
+            self.driving.append(partial(there.driving, problem, self.n_rows))
+        if not hasattr(driver, "planned"):
+            raise PlanEndsError
+        return there.planned(problem), []
+
+    def read(
+        self, source: BlockSource, records: Sequence[Record], taken: Callable[[PassResult], T], planned: T | None
+    ) -> T:
+        """Record one pass; `planned` in the place of what would be made of its results.
+
+        Raises
+        ------
+        PlanEndsError
+            If that is None.
+        """
+        self._note(source, [(records, 1)])
+        if planned is None:
+            raise PlanEndsError
+        return planned
+
+    def _note(self, source: BlockSource, passes: Sequence[tuple[Sequence[Record], int]]) -> None:
+        share = float(np.sum(source.block_rows)) / max(self.n_rows, 1)
+        if share < 1.0:
+            passes = [([of_share(record, share) for record in records], calls) for records, calls in passes]
+        self.passes.extend(passes)

@@ -4,7 +4,7 @@ A worker that dies (killed, out of memory, its machine gone) takes along its tas
 
 - It is noticed in `dkl.passes.backends`: `ClusterBackend.result` and `ProcessBackend.result` raise `TaskLost` where a
   result can no longer be had, and `ClusterBackend.look_after` names tasks that wait for workers which have gone. A
-  worker that is there and no longer works is ended by `dkl.passes.hung_workers`, and is a dead one from then on.
+  worker that is there and no longer works is ended by `hung_workers_restarted`, below, and is a dead one from then on.
 - What was lost is started again: sums and samples by `Dispatcher` (`dkl.passes.dispatch`), which submits the job of the
   lost task once more; a fold by `Chain` (`dkl.passes.chain`), which goes back to the last state that the driver holds.
 - `counted_loss`, below, is the one place that decides whether there is a next attempt.
@@ -14,11 +14,18 @@ An error that a block function or a reader raises is not a loss: it would come a
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import dask
 
 from dkl.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 MOST_LOSSES = 5
 POLL_S = 0.2
@@ -89,3 +96,56 @@ def wait_done(
             raise TaskLost("a worker that it needs has gone")
         if held_up():
             raise TaskHeldUp("a worker that it needs is paused")
+
+
+LOG = logging.getLogger("dkl")
+HUNG_WORKER_TIMEOUT_S = 30.0
+LOOKS = 6
+
+
+@contextmanager
+def hung_workers_restarted(client: Client) -> Iterator[None]:
+    """Inside the block, a worker that hangs is restarted by its nanny, or removed from the cluster where it has none.
+
+    A worker hangs when the scheduler has heard nothing from it for `dkl.hung-worker-timeout` seconds (of dask.config;
+    30 by default, 0 for never). Dask itself waits five minutes. One that is paused, for want of memory, still answers:
+    it is no hung one, and goes on once it holds less (`ClusterBackend.held_up`).
+    """
+    timeout = float(dask.config.get("dkl.hung-worker-timeout", HUNG_WORKER_TIMEOUT_S))
+    ended = threading.Event()
+
+    def look_now_and_then() -> None:
+        signs: dict[str, tuple[object, int]] = {}
+        while not ended.wait(timeout / LOOKS):
+            try:
+                signs = _signs_of_life(client.scheduler_info(n_workers=-1)["workers"], signs)
+                hung = [worker for worker, (_, looks) in signs.items() if looks > LOOKS]
+                if hung and not ended.is_set():
+                    names = ", ".join(sorted(hung))
+                    LOG.warning("restarting workers that have not answered for %g s: %s", timeout, names)
+                    client.restart_workers(hung, timeout=timeout, raise_for_error=False)
+            except Exception as error:
+                # A scheduler that is gone is for the pass to tell, a worker that went in the meantime for nobody.
+                LOG.debug("could not look after the workers: %s", error)
+
+    if timeout > 0:
+        threading.Thread(target=look_now_and_then, name="dkl-hung-workers", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _signs_of_life(
+    workers: Mapping[str, Any], before: Mapping[str, tuple[object, int]]
+) -> dict[str, tuple[object, int]]:
+    """The last sign of life of each worker, and how many looks have found it.
+
+    Looks are counted, not seconds: a driver that slept itself has missed signs.
+    """
+    signs: dict[str, tuple[object, int]] = {}
+    for address, worker in workers.items():
+        last_sign, looks = before.get(address, (None, 0))
+        sign = worker["last_seen"]
+        signs[address] = (sign, looks + 1 if last_sign == sign else 1)
+    return signs

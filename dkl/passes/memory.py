@@ -19,8 +19,8 @@ from dask.utils import format_bytes, parse_bytes
 from dkl.errors import MemoryLimitError
 from dkl.kernels.device import Device, gpu_bytes, staging_bytes, why_no_gpu
 from dkl.passes.reading import OBJECT_BYTES, gpu_row_bytes
-from dkl.passes.reductions import narrowed
 from dkl.passes.room import Room
+from dkl.passes.tasks import narrowed
 from dkl.passes.tree_sum import root, task_level
 from dkl.passes.work import Limits
 from dkl.protocols.records import BlockSum, Fold, Record, RowSample

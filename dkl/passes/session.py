@@ -25,7 +25,7 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import Device, why_no_gpu
 from dkl.passes.backends import choose_backend, current_client
 from dkl.passes.dispatch import Backend, Dispatcher
-from dkl.passes.hung_workers import hung_workers_restarted
+from dkl.passes.lost_workers import hung_workers_restarted
 from dkl.passes.memory import (
     MemoryProjection,
     blocks_ahead,

@@ -1,4 +1,7 @@
-"""The functions that run in workers (processes of a cluster, threads of this one): add up blocks, map a block."""
+"""The functions that run in workers (processes of a cluster, threads of this one): add up blocks, map a block.
+
+A reduction says how a record becomes a value of a block, how two values merge, and what the merged value is called.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from scipy import sparse
 
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import in_smaller_tiles, is_on_gpu, refuse_now, wait_for_rows
-from dkl.passes.reading import LOADER, blocks_of
-from dkl.passes.reductions import Reduction, reduction
+from dkl.passes.reading import LOADER, Kept, blocks_of
+from dkl.passes.row_columns import RowColumns
+from dkl.passes.transport import aligned
 from dkl.passes.tree_sum import Node, TreeSum
 from dkl.passes.work import ReadCounts, Ticket, Work
 from dkl.process import after_fork, keep_freed_memory
+from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.protocols.records import BlockSum, Record, RowSample
+from dkl.protocols.sampling import sample_keys, smallest_keys, stays_first, sure_key
+from dkl.protocols.source import BlockSource
 
 Values: TypeAlias = tuple[Any, ...]
 """One value a record of the pass: named arrays of a block sum, a Block of a sample."""
@@ -165,3 +176,144 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
                 output = in_smaller_tiles(record.function)(there, record.operands)
                 refuse_now()
             return output, replace(reading, noted=LEDGER.taken())
+
+
+Sums = dict[str, np.ndarray]
+V = TypeVar("V")
+
+
+class Reduction(Protocol[V]):
+    """One record of a pass: what it makes of a block, how two such values merge, and what the last one is called."""
+
+    # Whether it looks at the block as it was read, rather than on the device that the pass computes on.
+    on_host: bool
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> V: ...
+
+    def merge(self, left: V, right: V) -> V: ...
+
+    def finish(self, value: V | None) -> V: ...
+
+
+def narrowed(record: Record, source: BlockSource) -> Record:
+    """A sample without the rows that come too late to be among the first, as far as the number of all rows can tell.
+
+    With weights it cannot. Each task then hands on its share of the sample instead of as many rows as all of it.
+    """
+    if not isinstance(record, RowSample) or record.n_classes is not None or source.has_weight:
+        return record
+    # The key below which at least k of all rows lie, but for once in 1e15 passes (see `sure_key`).
+    return replace(record, below=sure_key(record.k, int(source.block_rows.sum())))
+
+
+class SumReduction:
+    """Accumulators, added or the larger value kept."""
+
+    def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
+        self.record, self._kept_bytes = record, kept_bytes
+        self.on_host = record.on_host
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        # A block for which the memory of a GPU does not suffice is computed again in smaller tiles.
+        operands = self.record.operands
+        if self.record.kept_as and self._kept_bytes:
+            operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
+        returned = in_smaller_tiles(self.record.function)(block, operands)
+        # what the function has found wrong of the rows, and has not waited for
+        refuse_now()
+        absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
+        if absent:
+            raise ValueError(
+                f"the block function of {self.record.name!r} returned no {absent[0]!r}; it returned {sorted(returned)}"
+            )
+        for name in self.record.writes:
+            if columns is not None:
+                columns.write(name, block.index, np.asarray(returned[name]))
+        sums: Sums = {}
+        for name, accumulator in self.record.accumulators.items():
+            # C order as after a journey between processes: how NumPy sums an axis later depends on it.
+            sums[name] = np.asarray(returned[name], dtype=accumulator.dtype, order="C")
+            if sums[name].shape != tuple(accumulator.shape):
+                raise ValueError(
+                    f"the block function of {self.record.name!r} returned {name!r} of shape {sums[name].shape}; "
+                    f"its accumulator has shape {tuple(accumulator.shape)}"
+                )
+        return sums
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        # Always left with right, in the order of the blocks: floating-point sums depend on it.
+        combine = {"add": np.add, "max": np.maximum}
+        accumulators = self.record.accumulators
+        return {name: combine[accumulators[name].combine](left[name], right[name]) for name in left}
+
+    def finish(self, value: Sums | None) -> Sums:
+        if value is None:
+            return {name: accumulator.zero() for name, accumulator in self.record.accumulators.items()}
+        # A single task's sums may lie in a received message; what the driver computes with must be aligned.
+        return {name: np.array(total) for name, total in value.items()}
+
+
+class SampleReduction:
+    """The k rows that come first by their keys; samples merge by being sampled again and get their order at the end."""
+
+    # The driver looks at samples as they were read, whatever computes.
+    on_host = True
+
+    def __init__(self, record: RowSample) -> None:
+        self.record = record
+
+    def of_block(self, block: Block, columns: RowColumns | None) -> Block:
+        if columns is not None:
+            block = columns.read(self.record.reads, block)
+        kept = {name: block.columns[name] for name in self.record.reads}
+        block = replace(block, index=0, columns=kept)
+        if block.weight is None and self.record.below < np.inf:
+            keys = sample_keys(block.row_id, None, self.record.seed, self.record.round)
+            block = block.rows(np.flatnonzero(keys < self.record.below))
+        # All rows stay, as they are, where there are no more than k; they get their order at the end.
+        return block if self.record.n_classes is None and block.n_rows <= self.record.k else self._ordered(block)
+
+    def merge(self, left: Block, right: Block) -> Block:
+        record = self.record
+        if record.n_classes is not None:
+            return self._ordered(stack_rows(left, right, np.arange(left.n_rows), np.arange(right.n_rows)))
+        # Rows stay in the order in which they came; only the last sample is put in the order of its keys.
+        stays = stays_first(left, right, record.k, record.seed, record.round)
+        return stack_rows(left, right, *map(np.flatnonzero, stays))
+
+    def finish(self, value: Block | None) -> Block:
+        if value is None:
+            raise ValueError(f"{self.record.name!r} asks for a sample of rows, but there are no rows")
+        return aligned(self._ordered(value))
+
+    def _ordered(self, block: Block) -> Block:
+        """The first k rows (of each class), in the order of their keys."""
+        record = self.record
+        return smallest_keys(block, record.k, record.seed, record.round, each_class=record.n_classes is not None)
+
+
+def stack_rows(left: Block, right: Block, above: np.ndarray, below: np.ndarray) -> Block:
+    """The rows of two blocks at the positions `above` and `below`, one below the other, with their row columns."""
+
+    def stacked(first: Rows | None, second: Rows | None) -> Any:
+        if first is None or second is None:
+            return None
+        if sparse.issparse(first):
+            return sparse.vstack([first[above], second[below]], format="csr")
+        # Rows are wide, so each is copied once: into its place in the result, not by way of two selections.
+        out = np.empty((len(above) + len(below), *first.shape[1:]), first.dtype)
+        np.take(first, above, axis=0, out=out[: len(above)], mode="clip")
+        np.take(second, below, axis=0, out=out[len(above) :], mode="clip")
+        return out
+
+    columns = {name: stacked(left.columns[name], right.columns[name]) for name in left.columns}
+    parts = ((getattr(left, name), getattr(right, name)) for name in ("X", "y", "weight", "row_id", "held"))
+    X, y, weight, row_id, held = (stacked(*part) for part in parts)
+    return Block(left.index, X, y, weight, row_id, columns, held)
+
+
+def reduction(record: BlockSum | RowSample, kept_bytes: int = 0) -> Reduction:
+    """How the results of a record on single blocks become one, in a process that may keep so many bytes of them."""
+    return SumReduction(record, kept_bytes) if isinstance(record, BlockSum) else SampleReduction(record)

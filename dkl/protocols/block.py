@@ -31,7 +31,8 @@ class Block:
     columns : mapping of str to ndarray of shape (n_b, ...)
         Named row columns that a pass asked for.
     held : ndarray of shape (n_b,), int64, or None
-        What rows are held out with (`dkl.protocols.held_together`) where groups or times keep them together.
+        The value by which a row is held out, where groups or times decide it (`dkl.protocols.held_together`); None
+        where each row is held out by its own `row_id`.
     """
 
     index: int
@@ -49,7 +50,7 @@ class Block:
     @property
     def weights(self) -> np.ndarray:
         """The weights of the rows, written out: float64 of shape (n_b,), where the targets are."""
-        # Block functions that need a weight a row ask for this; those that can do without look at `weight`.
+        # For block functions that need one weight for each row; those that treat None apart read `weight`.
         if self.weight is not None:
             return self.weight
         # targets on a GPU are there when CuPy is
@@ -59,16 +60,16 @@ class Block:
 
     @property
     def held_with(self) -> np.ndarray:
-        """What decides whether a row is held out, (n_b,) int64: rows of one value are held out together."""
+        """The value by which a row is held out, (n_b,) int64: rows with equal values are held out together."""
         return self.row_id if self.held is None else self.held
 
     def without_x(self, index: np.ndarray | slice) -> Block:
-        """The chosen rows with an X of no columns: what is made of targets, weights and ids alone copies no X."""
+        """The chosen rows with an X of no columns, for callers that need no X: it is not copied."""
         return replace(self, X=np.empty((self.n_rows, 0))).rows(index)
 
     def rows(self, index: np.ndarray | slice) -> Block:
         """The chosen rows alone (a boolean mask, positions, or a slice)."""
-        # Row columns go along: a column that stayed behind would belong to other rows.
+        # Row columns are cut in the same way, or they would no longer match the rows.
         return Block(
             self.index,
             self.X[index],

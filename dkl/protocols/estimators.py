@@ -1,4 +1,4 @@
-"""What functions that receive an estimator may rely on, as protocols: no layer below needs the classes themselves."""
+"""Protocols of estimators, for functions that receive one: lower layers need not import the classes themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one read of the blocks computes, as data: a pass is a tuple of these frozen records and nothing else.
+"""The records of a pass: a pass is a tuple of these frozen descriptions of what one read of the blocks computes.
 
 The three kinds are enough for every method of the library. `dkl.passes` knows only them: it adds up their bytes before
 the first task, reads every block once for all of them, and reduces in a fixed order.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,10 +22,10 @@ SINCOS_FLOPS = 25
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call on a block costs: floating-point operations, bytes of temporaries alive at once.
+    """The cost of one call on a block: floating-point operations, and bytes of temporaries alive at the same time.
 
-    Operations that take longer than those of a matrix product count for as many of these as they take the time of;
-    `serial_flops` are the ones of a fold's steps, which no second thread can share.
+    The unit is an operation of a matrix product; a slower operation counts as the number of them that take as long.
+    `serial_flops` is the part of them in the steps of a fold, which threads cannot share.
     """
 
     flops: float = 0.0
@@ -34,7 +35,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A result that combines over blocks, by adding or by the larger value; shape and dtype are known beforehand."""
+    """A result that is combined over blocks, as a sum or a maximum; its shape and dtype are fixed before the pass."""
 
     shape: tuple[int, ...]
     dtype: str = "float64"
@@ -50,37 +51,37 @@ class Accumulator:
 
 
 def no_cost(rows: int, columns: int) -> Cost:
-    """The cost of a call that a plan may neglect."""
+    """No cost, for calls that a plan may neglect."""
     return Cost()
 
 
 class Keeper(Protocol):
-    """What a block function keeps of its block between passes that share a name, as far as there is room."""
+    """A cache of values computed from one block, for the later passes of the same name, as far as memory allows."""
 
     def at(self, key: bytes) -> Keeper:
-        """The same for some rows of the block, which the key tells apart from others."""
+        """The cache for some rows of the block; `key` identifies them."""
 
     def get(self) -> Any:
-        """What an earlier pass has kept; None where it kept nothing."""
+        """The value that an earlier pass has put; None where there is none."""
 
     def claim(self, nbytes: int) -> bool:
-        """Whether so many bytes may be kept: they are this block's then."""
+        """Reserve `nbytes` bytes for this block: True if there is room for them."""
 
     def put(self, value: Any) -> None:
-        """Keep a value for which there was room, once it is whole."""
+        """Store a complete value, for which `claim` has reserved the bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class BlockSum:
-    """Sums over all rows of a block function.
+    """The sums of a block function over all blocks.
 
     Parameters
     ----------
     name : str
-        What a person sees on the dashboard: ``"potentials"``.
+        Shown on Dask's dashboard: ``"potentials"``.
     function : callable
-        ``function(block, operands) -> {name: array}`` with one array an accumulator (summed over blocks) and one of
-        n_b rows a written column. A module-level function, pure: a retry is harmless.
+        ``function(block, operands) -> {name: array}``: one array for each accumulator (combined over blocks) and one
+        of n_b rows for each written column. A pure function at module level, so that a retry is harmless.
     accumulators : mapping of str to Accumulator
     operands : mapping
         Arrays and small frozen objects, the same for every block; sent once a pass.
@@ -89,20 +90,21 @@ class BlockSum:
     reads : tuple of str
         Row columns (length n, e.g. the game's alpha) handed to the function in ``block.columns``.
     writes : mapping of str to dtype name
-        Row columns that the function returns beside the accumulators.
+        Row columns that the function returns in addition to the accumulators.
     needs_x : bool
         False where the function looks at targets, weights, row ids and row columns alone: a pass whose records are all
         of that kind reads no X.
     on_host : bool
         Whether the function works on the host whatever the pass computes on: its blocks are not moved.
     kept_as : str
-        A name that passes share whose function makes something costly of each block alike, such as mapped rows: a
-        process keeps as many bytes of it as it has room for, by the `Keeper` that the function finds as the operand
-        "kept". Empty where nothing is worth keeping; no bit depends on it.
+        The name under which passes share a costly intermediate result of each block, such as mapped rows. The function
+        finds a `Keeper` for it as the operand "kept", and a process keeps as much as its memory allows. Empty where
+        nothing is kept; results have the same bits either way.
     kept_row_bytes : int
-        Bytes of it, a row.
+        Bytes of that intermediate result for each row.
     usual_calls : int or None
-        How often passes of this record run as a rule, which stop when they have settled; None for as often as they may.
+        The usual number of passes of this record, where rounds end by convergence before the plan's upper bound; None
+        means the upper bound itself.
     """
 
     name: str
@@ -120,19 +122,19 @@ class BlockSum:
 
     @property
     def result_bytes(self) -> int:
-        # What one task returns, and each node of the tree holds.
+        # the size of the result of one task, and of each node in the tree of sums
         return sum(accumulator.nbytes for accumulator in self.accumulators.values())
 
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """The k rows with the smallest hash of (seed, round, row id): the same rows however the work was divided.
+    """The k rows with the smallest hash of (seed, round, row id), which do not depend on how the work is divided.
 
     A row of weight w comes with the key of an exponential race, -log(u)/w, so that weights act as repetitions in
     expectation. The result is a `Block` of at most k rows in ascending order of the key, with the row columns that
-    `reads` names. With `n_classes` it is k rows of each of so many classes, of a smaller class all.
+    `reads` names. With `n_classes` it is k rows of each of the classes 0 .. n_classes - 1, or all of a smaller class.
 
-    `below` is the engine's: rows of blocks without weights whose key is not below it do not leave their block.
+    `below` is set by `dkl.passes`: rows of blocks without weights whose key is not below it are left out at once.
     """
 
     name: str
@@ -145,7 +147,7 @@ class RowSample:
 
     @property
     def most_rows(self) -> int:
-        """Rows of the result at most."""
+        """The largest number of rows in the result."""
         return self.k * (self.n_classes or 1)
 
 
@@ -166,22 +168,22 @@ class Fold:
         pieces. The block is on the host; "device" among the operands says where the pass computes, so that a piece
         moves its own rows alone.
     pieces : callable
-        ``pieces(rows) -> int``: the most pieces that a block of so many rows has.
+        ``pieces(rows) -> int``: the largest number of pieces of a block of `rows` rows.
     operands : mapping
     order : ndarray of int or None
         Absolute block numbers in the order of the fold; None is ascending.
     piece_bytes : int
-        The largest piece (at most 64 MiB).
+        Bytes of the largest piece (at most 64 MiB).
     kept_as : str
-        A name that folds share whose pieces are alike, such as the epochs of a fit: a process keeps as many of them as
-        it has room for, which are then made, and their blocks read, but once. Empty where no piece is worth keeping.
+        The name under which folds share equal pieces, such as the epochs of a fit. A process keeps as many pieces as
+        its memory allows; these are prepared, and their blocks read, only once. Empty where no piece is kept.
     arrange : callable or None
-        ``arrange(piece, operands, block, number) -> piece``: what differs between folds that share pieces, done to
-        each piece after it was made or kept; cheap, and pure.
+        ``arrange(piece, operands, block, number) -> piece``: applied to each piece, kept or new, before its step, for
+        what differs between folds that share pieces, such as the order of rows. Cheap and pure.
     cost : callable
-        Of preparing and stepping through one block.
+        ``cost(rows, columns) -> Cost`` of preparing the pieces of one block and stepping through them.
     usual_calls : int or None
-        As of `BlockSum`.
+        As in `BlockSum`.
     """
 
     name: str
@@ -200,3 +202,19 @@ class Fold:
 
 
 Record = BlockSum | RowSample | Fold
+
+
+def of_share(record: Record, share: float) -> Record:
+    """The record, for plans, of passes whose blocks come with this share of their rows."""
+    if not isinstance(record, BlockSum):
+        return record
+    return replace(
+        record,
+        function=partial(_of_some_rows, record.function, share),
+        cost=lambda rows, columns: record.cost(math.ceil(share * rows), columns),
+    )
+
+
+def _of_some_rows(function: Callable, share: float, block: Block, operands: Mapping[str, Any]) -> Any:
+    """What a block function returns for the first rows of a block."""
+    return function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)

@@ -1,4 +1,4 @@
-"""Which rows belong to a sample: a hash of the row's identity decides, so every machine chooses the same rows."""
+"""Draws samples and shuffled orders of rows by hashes of their identities, the same rows on every machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 from dkl.protocols.block import Block
 
-# to take fewer rows than this share out of a block is cheaper than to hand on all of them
+# The share of a block's rows below which a copy of these rows is cheaper than passing on the whole block.
 _WORTHWHILE = 0.5
 _GOLDEN_GAMMA = np.uint64(0x9E37_79B9_7F4A_7C15)
-# keeps the keys of a shuffled order apart from other hashes of row numbers (splits, samples) under the same seed
+# Changes the seed of a shuffled order, so that its keys are independent of the hashes of splits and samples.
 _SHUFFLE_SALT = 0x5348_5546_464C_4531
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 
@@ -27,15 +27,15 @@ def hash_rows(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
 
 
 def row_fractions(row_id: np.ndarray, seed: int, round: int = 0) -> np.ndarray:
-    """Where each row lies in [0, 1) by its hash, float64: the rows below s are a share s of all."""
+    """The hash of each row as a number in [0, 1), float64: about a share s of all rows lies below s."""
     # The 53 highest bits are a whole number that float64 holds; times 2^-53 it lies in [0, 1), without rounding.
     return (hash_rows(row_id, seed, round) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def shuffle_keys(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Where each row stands in a shuffled order: a uniform 64-bit hash of the seed and the row's number.
+    """The sort key of each row in a shuffled order: a uniform 64-bit hash of the seed and the row's number.
 
-    Sorting by it is a uniform permutation that depends on nothing else: not on files, batches, buckets or memory.
+    Sorting by it is a uniform permutation that does not depend on files, batches or memory.
     """
     # The seed is mixed before the row number is added, and the sum again: neighbouring rows and seeds have nothing in
     # common.
@@ -86,7 +86,9 @@ def smallest_keys(block: Block, k: int, seed: int, round: int = 0, *, each_class
 
 
 def sure_key(k: int, n_rows: int) -> float:
-    """A key that at least k of n rows without weights stay below, but for one sample in 1e15; infinite for large k.
+    """A key below which at least k of n unweighted rows lie, except in one sample of 1e15; infinite for large k.
+
+    Blocks then pass on only the rows below it, since no other row can be among the first k.
 
     The number of rows below it is binomial with mean m = k + 12 sqrt(k) + 72, and Chernoff's bound on fewer than k is
     exp(-(m - k)^2 / 2m).
@@ -97,10 +99,10 @@ def sure_key(k: int, n_rows: int) -> float:
 
 
 def stays_first(left: Block, right: Block, k: int, seed: int, round: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the rows of two blocks that are among the first k of both together."""
+    """Boolean masks, one for each block, of the rows among the k of smallest key in the union of both blocks."""
     sides = (left, right)
     keys = np.concatenate([sample_keys(block.row_id, block.weight, seed, round) for block in sides])
-    # the k-th key in linear time: rows are put in order once, where the sample is whole
+    # the k-th key in linear time; rows are sorted only once, when the sample is complete
     last = np.partition(keys, k - 1)[k - 1] if k < len(keys) else np.inf
     stays, tied = keys < last, np.flatnonzero(keys == last)
     row_id = np.concatenate([block.row_id for block in sides])[tied]

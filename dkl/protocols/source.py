@@ -1,4 +1,4 @@
-"""BlockSource: what a pass needs to know of the rows, wherever they are (a zarr store, memory, a Dask array)."""
+"""BlockSource: the contract between passes and rows, wherever these are (a zarr store, memory, a Dask array)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS_WITHOUT_X = PARTS[1:]
 class BlockReader(Protocol):
     """Turns a ticket into a block. Small and picklable: it is broadcast once a pass and opens its store lazily."""
 
-    # A ticket is whatever the source of the same reader makes, so its type is known to that pair alone.
+    # The source and the reader agree on the type of a ticket; nobody else looks into it.
     def load(self, ticket: Any, parts: tuple[str, ...] = PARTS) -> Block:
         """The rows behind `ticket`: verified, filtered (split, weight 0), in the dtype of the store.
 
@@ -53,19 +53,20 @@ class BlockSource(Protocol):
     fingerprint : str
         Changes whenever a value, the order of the rows or the cut into blocks changes.
     place : str
-        How messages call it: ``"'rows.zarr'"``, ``"an array in memory"``.
+        The name of the source in messages: ``"'rows.zarr'"``, ``"an array in memory"``.
     blocks_together : int
-        Blocks that are cut from the same stored chunks, a power of two: a task reads all of them, and each of the
-        chunks once. 1 where every block has chunks of its own.
+        The number of consecutive blocks that are cut from the same stored chunks, a power of two. One task reads all
+        of them, so that each chunk is read once. 1 where every block has chunks of its own.
     base : BlockSource
-        The source that reads the rows: of a view (`dkl.data.view`) the one beneath it, else the source itself.
+        The source that reads the rows: for a view (`dkl.data.view`) the one that it is built on, else the source
+        itself.
     steps : tuple
-        The steps by which a view makes its blocks of those of `base`, in order; empty for a source that reads.
+        The steps by which a view computes its blocks from those of `base`, in order; empty for a source that reads.
     columns_along : tuple of str
-        Names of the row columns that come with every block whose X is read, whether or not they are asked for.
+        Names of the row columns that every block contains whose X is read, requested or not.
     most_folds : int or None
-        Folds that held-out rows can make: 1 where the newest rows are held out, of few groups as many; None is any
-        number.
+        The largest number of folds of held-out rows: 1 where the newest rows are held out, the number of groups where
+        there are few; None if there is no limit.
     """
 
     @property
@@ -119,13 +120,13 @@ class BlockSource(Protocol):
     def reader(self) -> BlockReader: ...
 
     def ticket(self, index: int) -> Any:
-        """What `BlockReader.load` needs for block `index`: its number for a store, the rows themselves for arrays in
-        memory, a `dask.delayed.Delayed` of the rows for Dask arrays (the pass has it computed where the task runs)."""
+        """The argument of `BlockReader.load` for block `index`: its number for a store, the rows themselves for arrays
+        in memory, a `dask.delayed.Delayed` of the rows for Dask arrays (computed on the worker that runs the task)."""
         ...
 
 
 class BaseSource:
-    """What a source that reads rows says of itself where it has nothing else to say; see `BlockSource`."""
+    """The defaults of a source that reads rows: no steps, no extra columns, any number of folds; see `BlockSource`."""
 
     steps: tuple[Any, ...] = ()
     columns_along: tuple[str, ...] = ()
@@ -135,3 +136,14 @@ class BaseSource:
     @property
     def base(self) -> Any:
         return self
+
+
+def rows_within(nbytes: int, source: BlockSource) -> int:
+    """The number of rows of a source that fit into `nbytes`."""
+    return nbytes // row_bytes(source)
+
+
+def row_bytes(source: BlockSource) -> int:
+    """Bytes of one row of a source at most."""
+    longest = max(1, int(np.max(source.block_rows, initial=1)))
+    return max(1, source.block_nbytes // longest)

@@ -1,4 +1,4 @@
-"""The minimum of a convex quadratic over numbers that may not fall below a floor, or some of which have a sign."""
+"""Minimises a convex quadratic whose variables have a common lower bound, or of which some have a prescribed sign."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from dkl.solvers.systems import solve_positive
 
 __all__ = ["bounded_minimum", "signed_minimum"]
 
-# How often a whole exchange may leave as many numbers on the wrong side as before, until another method takes over.
+# The number of consecutive exchanges without fewer violations after which the interior-point method takes over.
 _PATIENCE = 3
-# A gradient below this share of the largest one is rounding, and its sign means nothing.
+# Gradients below this share of the largest one are treated as rounding errors.
 _ROUNDING = 1e-14
 
 
 def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray | None = None) -> np.ndarray:
     """The x >= floor that minimises ``x'Qx/2 + q'x``, exact up to rounding.
 
-    Block principal pivoting: numbers at the floor with a negative gradient and free ones below the floor change sides,
-    all at once while that helps. Where it does not, as for a Q that is nearly singular, an interior-point method ends.
+    Block principal pivoting: in each step all variables at the floor with a negative gradient become free, and all free
+    ones below the floor are set to it. If this stops making progress, as for a nearly singular Q, an interior-point
+    method computes the minimum.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
     q : ndarray of shape (D,)
     floor : float
     free : ndarray of shape (D,), bool, or None
-        A guess of the numbers above the floor, such as those of a problem nearby.
+        The variables above the floor at the start, such as those in the solution of a similar problem; None is all.
 
     Returns
     -------
@@ -54,20 +55,19 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
     free = np.ones(len(q), bool) if free is None else free.copy()
     fewest, patience = len(q) + 1, _PATIENCE
     while True:
-        # The stationary point among the free numbers; the others stand at 0.
+        # The stationary point in the free variables, with the others at 0.
         z = np.zeros(len(q))
         if free.any():
             index = np.flatnonzero(free)
             z[index] = -solve_positive(partial(_part_of, Q, index), shifted[index])
-        # A free number must not be negative, and at a number that stands at 0 the gradient must not be.
+        # The optimality conditions: free variables are not negative, nor is the gradient at variables that are 0.
         wrong = np.where(free, z < 0.0, Q @ z + shifted < -noise)
         count = int(wrong.sum())
         if count == 0:
             return floor + z
         if count < fewest:
             fewest, patience = count, _PATIENCE
-        # An exchange that does not help may be the way to one that does, but whole exchanges may also go round in a
-        # circle.
+        # Exchanges without progress may lead to one with progress, but they may also cycle.
         elif patience > 0:
             patience -= 1
         else:
@@ -76,10 +76,10 @@ def bounded_minimum(Q: np.ndarray, q: np.ndarray, floor: float, free: np.ndarray
 
 
 def signed_minimum(Q: np.ndarray, q: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """The x that minimises ``x'Qx/2 + q'x`` with ``signs_j x_j >= 0``; where a sign is 0 the number is free.
+    """The x that minimises ``x'Qx/2 + q'x`` with ``signs_j x_j >= 0``; where a sign is 0 the variable is free.
 
-    For given numbers x_s with a sign the free ones are ``x_f = -Q_ff^-1 (q_f + Q_fs x_s)``. Put in, what is left is a
-    problem of the numbers with a sign alone, of the Schur complement ``Q_ss - Q_sf Q_ff^-1 Q_fs``.
+    Given the variables x_s with a sign, the free ones are ``x_f = -Q_ff^-1 (q_f + Q_fs x_s)``. Eliminating
+    them leaves a problem in x_s with the Schur complement ``Q_ss - Q_sf Q_ff^-1 Q_fs``.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def signed_minimum(Q: np.ndarray, q: np.ndarray, signs: np.ndarray) -> np.ndarra
     """
     free, bound, x = np.flatnonzero(signs == 0), np.flatnonzero(signs), np.zeros(len(q))
     Q_fs = Q[np.ix_(free, bound)]
-    # One system for both: what the free numbers are at x_s = 0, and how they follow each of the others.
+    # The free variables at x_s = 0, and their dependence on x_s, by one factorisation.
     solved = np.zeros((len(free), 1 + len(bound)))
     if len(free):
         solved = solve_positive(partial(_part_of, Q, free), np.asfortranarray(np.column_stack([q[free], Q_fs])))
@@ -110,7 +110,7 @@ def signed_minimum(Q: np.ndarray, q: np.ndarray, signs: np.ndarray) -> np.ndarra
         s = signs[bound].astype(np.float64)
         left = Q[np.ix_(bound, bound)] - Q_fs.T @ solved[:, 1:]
         slope = q[bound] - Q_fs.T @ solved[:, 0]
-        # In s x, which is not negative, every sign is one.
+        # In the variables s x, with s the signs, the constraint is s x >= 0.
         x[bound] = s * bounded_minimum((left + left.T) / 2.0 * np.outer(s, s), s * slope, 0.0)
     x[free] = -solved[:, 0] - solved[:, 1:] @ x[bound]
     return x

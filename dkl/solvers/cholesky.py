@@ -1,4 +1,4 @@
-"""Cholesky factors on all cores of the driver, with the bits of one."""
+"""Cholesky factorisation on all cores of the driver, with the same bits as on one core."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.threads import Crew, usable_cores
 from dkl.kernels.tiles import spans
 
-# Rows and columns of a tile: BLAS has its full rate on one, and there are enough of them for many cores.
+# Rows and columns of a tile: large enough for the full rate of BLAS, and small enough to occupy many cores.
 _TILE = 384
-# Up to so many rows one tile is faster than several of them on two cores.
+# Up to this many rows a matrix is one tile, which was faster than several tiles on two cores.
 _ALONE = 1_536
-# Columns of an inverse that each core holds at a time.
+# The number of columns of an inverse that a core computes at once.
 _COLUMNS = 128
-# Columns of R^-1 that rows are multiplied by at once: wide enough for the full rate of BLAS, narrow enough that few
-# products with 0 are left.
+# The number of columns of R^-1 in a panel: wide enough for the full rate of BLAS, narrow enough for few products with
+# the zeros below the diagonal.
 _PANEL = 256
 
 
 def factorise(matrix: np.ndarray) -> bool:
     """Overwrite a symmetric positive definite matrix by the factor R of R^T R, which is upper triangular.
 
-    LAPACK rounds otherwise on several threads than on one. Here the tiles are cut by the size alone, and each is the
-    work of one thread.
+    LAPACK's own rounding depends on the number of threads. Here the tiles depend on the size of the matrix alone, and
+    each is computed by one thread.
 
     Parameters
     ----------
     matrix : ndarray of shape (m, m), float64, Fortran order
-        The upper triangle is read; the lower one is left with anything.
+        The upper triangle is read; the lower one is undefined afterwards.
 
     Returns
     -------
     bool
-        False if the matrix, now spoilt, is not positive definite to rounding.
+        False if the matrix is not positive definite within rounding; it is overwritten all the same.
 
     References
     ----------
@@ -57,12 +57,12 @@ def factorise(matrix: np.ndarray) -> bool:
 
 
 def solve_factor(R: np.ndarray, B: np.ndarray) -> None:
-    """Overwrite B by R^-T B; the interpreter's lock is released meanwhile.
+    """Overwrite B by R^-T B, without Python's global interpreter lock.
 
     Parameters
     ----------
     R : ndarray of shape (m, m), float64, Fortran order
-        Upper triangular; what is below the diagonal is not read.
+        Upper triangular; entries below the diagonal are not read.
     B : ndarray of shape (m, r), float64, Fortran order
     """
     _lapack("dtrtrs", b"U", b"T", b"N", *B.shape, R, _leading(R), B, _leading(B))
@@ -82,7 +82,7 @@ def inverse_diagonal(R: np.ndarray) -> np.ndarray:
     """
 
     def lengths(columns: slice) -> np.ndarray:
-        # The columns of R^-T are 0 above the diagonal, so that only the rows from there on are solved for.
+        # The columns of R^-T are 0 above the diagonal, so that only the rows from the diagonal on are computed.
         inverse = np.eye(len(R) - columns.start, columns.stop - columns.start, order="F")
         solve_factor(R[columns.start :, columns.start :], inverse)
         return np.einsum("ij,ij->j", inverse, inverse)
@@ -91,16 +91,16 @@ def inverse_diagonal(R: np.ndarray) -> np.ndarray:
 
 
 def inverse_panels(R: np.ndarray, dtype: DTypeLike) -> tuple[np.ndarray, ...]:
-    """R^-1, panel by panel: the columns of each, without the rows below them, which are 0.
+    """R^-1 as panels of neighbouring columns, without the rows below the diagonal block, which are 0.
 
-    A product with the panels one after the other takes little more than half the operations of one with all of R^-1.
+    Products with the panels take little more than half the operations of a product with the whole of R^-1.
 
     Parameters
     ----------
     R : ndarray of shape (m, m), float64, Fortran order
         As `solve_factor`.
     dtype : dtype
-        Of what is kept; it is solved for in float64.
+        The dtype of the panels, which are computed in float64.
 
     Returns
     -------
@@ -118,12 +118,12 @@ def inverse_panels(R: np.ndarray, dtype: DTypeLike) -> tuple[np.ndarray, ...]:
 
 
 def inverse_bytes(size: int) -> int:
-    """What `inverse_diagonal` of a factor of that size holds, at most."""
+    """An upper bound of the bytes that `inverse_diagonal` of a factor of `size` rows needs."""
     return 8 * size * min(size, _COLUMNS * usable_cores())
 
 
 def _eliminate(matrix: np.ndarray, tile: slice, later: list[slice]) -> None:
-    """The rows of R beside a tile that has its factor, and what they take from the tiles to come."""
+    """Compute the rows of R right of a factorised diagonal tile, and subtract their products from `later` tiles."""
 
     def solve(right: slice) -> None:
         solve_factor(matrix[tile, tile], matrix[tile, right])
@@ -132,18 +132,18 @@ def _eliminate(matrix: np.ndarray, tile: slice, later: list[slice]) -> None:
         above, right = pair
         matrix[above, right] -= matrix[tile, above].T @ matrix[tile, right]
 
-    # First the row of R beside the tile, R12 = R11^-T A12; then A22 - R12^T R12 for what is left, tile by tile.
+    # First R12 = R11^-T A12 to the right of the tile, then A22 - R12^T R12 for the remaining tiles.
     Crew().map(solve, later)
     Crew().map(subtract, combinations_with_replacement(later, 2))
 
 
 def _leading(A: np.ndarray) -> int:
-    """Numbers from one column to the next in memory."""
+    """The leading dimension: the number of entries from one column to the next in memory."""
     return A.strides[1] // A.itemsize
 
 
 def _lapack(name: str, *arguments: bytes | int | np.ndarray) -> int:
-    """Call a routine of SciPy's LAPACK without the interpreter's lock, which `scipy.linalg` would hold; its info."""
+    """Call a LAPACK routine of SciPy without the global interpreter lock, which `scipy.linalg` holds; its `info`."""
     info = ctypes.c_int()
     _routine(name)(*map(_reference, arguments), ctypes.byref(info))
     return info.value
@@ -151,12 +151,12 @@ def _lapack(name: str, *arguments: bytes | int | np.ndarray) -> int:
 
 @cache
 def _routine(name: str) -> Any:
-    """A routine of LAPACK, of which SciPy hands out the address for Cython; ctypes calls it without the lock."""
+    """A LAPACK routine for ctypes, by the address that SciPy exports for Cython; ctypes releases the lock in calls."""
     return ctypes.CFUNCTYPE(None)(get_cython_function_address("scipy.linalg.cython_lapack", name))
 
 
 def _reference(argument: bytes | int | np.ndarray) -> object:
-    """An argument as Fortran takes it: by its address."""
+    """An argument in the form that Fortran expects: by reference."""
     if isinstance(argument, np.ndarray):
         return ctypes.c_void_p(argument.ctypes.data)
     return argument if isinstance(argument, bytes) else ctypes.byref(ctypes.c_int(argument))

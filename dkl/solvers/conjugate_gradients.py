@@ -1,4 +1,4 @@
-"""The method of conjugate gradients for several positive definite systems at once, a product with each at a time."""
+"""One step of conjugate gradients for several positive definite systems at the same time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def conjugate_step(
     -------
     solutions, residuals, searches : ndarray of shape (g, m)
     moved : ndarray of shape (g,), bool
-        Whether the step had a length: no system without curvature along p does.
+        False where the step has length 0, because the curvature along p is not positive.
 
     References
     ----------

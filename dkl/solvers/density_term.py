@@ -1,4 +1,4 @@
-"""What an objective has of a density of frequencies alone: a penalty, or a set that it must lie in."""
+"""The part of an objective that depends on the density of frequencies alone: a penalty, or a set that contains it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-# No density falls lower, even where it may be 0: the curvatures there would be quotients of rounding errors.
+# A lower bound of all densities, even where 0 is allowed: curvatures below it would be quotients of rounding errors.
 LEAST_DENSITY = 1e-10
 
 
 class Conjugate(NamedTuple):
-    """The least penalty less a linear function, as `DensityTerm.conjugate` finds it.
+    """The minimum of a density term minus a linear function u.p; the result of `DensityTerm.conjugate`.
 
     Parameters
     ----------
     value : float
-        A lower bound of the minimum, `gap` below the value at `density`; added over the rows of p.
+        A lower bound of the minimum, `gap` below the value at `density`; summed over the rows of p.
     density : ndarray of shape (D,) or (K, D)
-        Where it is attained.
+        The minimiser.
     gap : float
-        Some 1e-15 of the terms that make up the value.
+        The error of the bound, about 1e-15 of the sizes of the terms in the value.
     """
 
     value: float
@@ -29,56 +29,56 @@ class Conjugate(NamedTuple):
 
 
 class DensityTerm(Protocol):
-    """What an objective has of the density alone, a convex function on a convex set of u >= floor."""
+    """A convex function of the density u on a convex set of densities u >= floor."""
 
     @property
     def n_frequencies(self) -> int:
-        """D."""
+        """The number of frequencies D."""
         ...
 
     @property
     def floor(self) -> float:
-        """The least density."""
+        """The lower bound of the density at each frequency."""
         ...
 
     @property
     def fixed(self) -> bool:
-        """Whether one density alone is allowed."""
+        """Whether the set contains a single density."""
         ...
 
     def start(self) -> np.ndarray:
-        """The natural first density, (D,)."""
+        """The density at which a descent starts, (D,)."""
         ...
 
     def inside(self, u: np.ndarray) -> np.ndarray:
-        """A density near u (D,) that is allowed, and positive."""
+        """A positive density of the set near u (D,)."""
         ...
 
     def value(self, u: np.ndarray) -> float:
-        """The term itself."""
+        """The value of the function at u."""
         ...
 
     def gradient(self, u: np.ndarray) -> np.ndarray:
-        """Its derivative, of the shape of u."""
+        """The gradient of the function at u, of the shape of u."""
         ...
 
     def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
-        """How far u is from being optimal where `gradient` is that of the whole objective; 0 at the optimum."""
+        """A measure of how far u is from the optimum, given the gradient of the whole objective; 0 at the optimum."""
         ...
 
     def conjugate(self, p: np.ndarray) -> Conjugate:
-        """The least of the term less u.p, from below."""
+        """The minimum of the function minus u.p over the set, with a lower bound."""
         ...
 
     def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """Where the term and the second-order model about u of the rest of the objective are least together.
+        """The density that minimises the term plus a second-order model, about u, of the rest of the objective.
 
         Parameters
         ----------
         curvature : ndarray of shape (D, D)
-            Of the rest.
+            The Hessian of the rest of the objective.
         gradient : ndarray of shape (D,)
-            Of the whole.
+            The gradient of the whole objective.
         u : ndarray of shape (D,)
         """
         ...

@@ -1,4 +1,4 @@
-"""Densities in a divergence ball about the uniform one: the best for a linear and for a quadratic function."""
+"""Minimises linear and quadratic functions over the densities in a divergence ball about the uniform density."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from dkl.solvers.density_term import Conjugate
 from dkl.solvers.interior_point import scaled_factor, share_to_bound
 from dkl.solvers.kernel_alignment import divergence, maximise_alignment
 
+# The most steps of the interior-point method.
 _MOST_STEPS = 60
-# The mean product of multipliers and what they bound at which the method ends, relative to the largest gradient.
+# The interior-point method ends when the mean product of multipliers and bounded variables, with gradients scaled to at
+# most 1, falls below this.
 _TOL = 1e-12
-# A density of exactly 0 is raised by this share of the mean before its neighbourhood is looked at.
+# The share by which a density with zeros is moved towards the uniform one, so that it becomes positive.
 _RAISED = 0.1
-# The radius of a ball is never 0, so that the room inside it has a multiplier.
+# The smallest radius of a ball: with a radius of 0 the slack of its constraint would have no multiplier.
 _LEAST_RADIUS = 1e-300
-# What stands for a density of 0, as a share of the mean.
+# The positive value that replaces a density of 0, as a share of the mean.
 _FLOOR = 1e-8
 
 
 @dataclass(frozen=True)
 class DivergenceBall:
-    """u >= 0 with mean(u) = `mean` and mean((u / mean)^k) - 1 <= rho: without penalty inside, forbidden outside.
+    """The densities u >= 0 with mean(u) = `mean` and mean((u / mean)^k) - 1 <= rho, as a `DensityTerm`.
 
-    It stands where `dkl.methods.density.penalty.DensityPenalty` does in the problem of tuned random features, which is
-    then that of Sinha & Duchi 2016, (9).
+    In place of `dkl.methods.density.penalty.DensityPenalty` it turns the problem of tuned random features into that of
+    Sinha & Duchi 2016, (9).
 
     Parameters
     ----------
@@ -57,31 +59,31 @@ class DivergenceBall:
 
     @property
     def floor(self) -> float:
-        """What stands for 0, where curvatures would be quotients of rounding."""
+        """The positive value that replaces 0, where curvatures would be quotients of rounding errors."""
         return _FLOOR * self.mean
 
     @property
     def fixed(self) -> bool:
-        """Whether it holds a single point."""
+        """Whether the ball contains a single density."""
         return self.rho <= 0.0 or self.n_frequencies == 1
 
     @property
     def least(self) -> int:
-        """The fewest frequencies that a density of the ball can be positive on."""
+        """The smallest number of frequencies on which a density of the ball can be positive."""
         return max(1, int(np.ceil(self.n_frequencies * (1.0 + self.rho) ** (-1.0 / (self.k - 1.0)) - 1e-9)))
 
     def within(self, size: int) -> DivergenceBall:
-        """The densities of the ball that are 0 but for `size` of the frequencies."""
+        """The ball of the densities that are 0 outside `size` given frequencies, on these frequencies."""
         share = size / self.n_frequencies
         rho = (1.0 + self.rho) * share ** (self.k - 1.0) - 1.0
         return DivergenceBall(size, max(0.0, rho), self.k, self.mean / share)
 
     def start(self) -> np.ndarray:
-        """The centre."""
+        """The centre of the ball, the uniform density."""
         return np.full(self.n_frequencies, self.mean)
 
     def inside(self, u: np.ndarray) -> np.ndarray:
-        """A density (D,) near u that is in the ball, and positive."""
+        """A positive density (D,) of the ball near u."""
         if self.fixed:
             return self.start()
         x = self._feasible(u / u.mean())
@@ -96,16 +98,16 @@ class DivergenceBall:
         return np.zeros_like(u)
 
     def residual(self, u: np.ndarray, gradient: np.ndarray) -> float:
-        """How far a linear function with this gradient falls within the ball."""
+        """How far the linear function with this gradient falls from u to its minimum over the ball."""
         return max(0.0, float(np.sum(gradient * u)) - self.conjugate(-gradient).value)
 
     def conjugate(self, p: np.ndarray) -> Conjugate:
-        """min of -u.p over the ball, for p of shape (D,) or (1, D): what `maximise_alignment` finds."""
+        """The minimum of -u.p over the ball, for p of shape (D,) or (1, D), by `maximise_alignment`."""
         u = self.mean * len(p.ravel()) * maximise_alignment(p.ravel(), self.rho, self.k).reshape(p.shape)
         return Conjugate(-float(np.sum(u * p)), u, 0.0)
 
     def quadratic_minimum(self, curvature: np.ndarray, gradient: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """The density of the ball where the second-order model of a convex function about u is least.
+        """The density of the ball that minimises the second-order model, about u, of a convex function.
 
         Parameters
         ----------
@@ -114,17 +116,17 @@ class DivergenceBall:
         gradient, u : ndarray of shape (D,)
         """
         Q, q = self.mean**2 * curvature, self.mean * (gradient - curvature @ u)
-        # No density has a larger divergence than one that is positive on a single frequency, D^(k-1) - 1.
+        # The largest divergence is that of a density on a single frequency, D^(k-1) - 1.
         with np.errstate(over="ignore"):
             rho = min(self.rho, float(np.float64(self.n_frequencies) ** (self.k - 1.0)))
         try:
             return self.mean * self._feasible(minimise_in_ball(Q, q, max(rho, _LEAST_RADIUS), self.k))
         except FloatingPointError:
-            # Nothing but rounding is left of the curvature: the density that is known is as good as any.
+            # The curvature is smaller than rounding errors: keep the present density.
             return u
 
     def _feasible(self, x: np.ndarray) -> np.ndarray:
-        """x of mean 1, drawn towards 1 until its divergence is at most rho: that is convex, and 0 there."""
+        """x scaled to mean 1 and moved towards the uniform density until its divergence is at most rho."""
         x = np.maximum(x, 0.0)
         x = x / x.mean()
         distance = divergence(x / len(x), self.k)
@@ -133,7 +135,7 @@ class DivergenceBall:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """x >= 0 and the room that is left in the ball, with their multipliers z and mu, and that of the mean."""
+    """A primal-dual point: x >= 0 and the slack `room` of the ball, with multipliers z and mu, and eta of the mean."""
 
     x: np.ndarray
     z: np.ndarray
@@ -142,7 +144,7 @@ class _Point:
     eta: float
 
     def moved(self, length: float, by: _Point) -> _Point:
-        """This point with a share of a move."""
+        """This point plus `length` times the step `by`."""
         return _Point(
             self.x + length * by.x,
             self.z + length * by.z,
@@ -153,25 +155,24 @@ class _Point:
 
     @property
     def product(self) -> float:
-        """The mean of the products that are 0 at the optimum."""
+        """The mean of the products of variables and multipliers, which are 0 at the optimum."""
         return (float(self.x @ self.z) + self.room * self.mu) / (len(self.x) + 1)
 
 
 def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.ndarray:
-    """The least x'Qx/2 + q.x over x >= 0 of mean 1 with mean(x^k) - 1 <= rho: Mehrotra's predictor and corrector."""
+    """The x >= 0 of mean 1 with mean(x^k) - 1 <= rho that minimises x'Qx/2 + q.x, by Mehrotra's method."""
     n, slopes = len(q), Q.sum(axis=1) + q
-    # Where the gradient at the centre is constant, the centre is the minimum; otherwise problems are brought to one
-    # scale.
+    # If the gradient at the centre is constant, the centre is the minimum; otherwise gradients are scaled to at most 1.
     scale = float(np.abs(slopes - slopes.mean()).max())
     if scale == 0.0:
         return np.ones(n)
     Q, q = Q / scale, q / scale
-    # The centre of the ball is the start: every density 1, all room left, and multipliers that make each product 1.
+    # Start at the centre of the ball, with multipliers that make each product 1.
     at = _Point(np.ones(n), np.ones(n), n * rho, 1.0 / (n * rho), -float(slopes.mean()) / scale)
     for _ in range(_MOST_STEPS):
         system = _System(Q, q, n * rho, k, at)
-        # The predictor aims at products of 0. How much of the way it goes says how far the corrector has to stay from
-        # the bounds (Mehrotra's cubic rule), and what its own products are says by how much the linear model misses.
+        # The predictor aims at products of 0. The products that it reaches set the target of the corrector (Mehrotra's
+        # cubic rule), and the products of its changes correct the linearisation.
         ahead = system.direction(-at.x * at.z, -at.room * at.mu)
         centring = at.product * min(1.0, max(0.0, at.moved(_length(at, ahead), ahead).product) / at.product) ** 3
         products = centring - at.x * at.z - ahead.x * ahead.z
@@ -186,7 +187,7 @@ def minimise_in_ball(Q: np.ndarray, q: np.ndarray, rho: float, k: float) -> np.n
 
 
 def _length(at: _Point, move: _Point) -> float:
-    """The step that keeps everything positive, at most 1."""
+    """The longest share of `move`, at most 1, that keeps all variables and multipliers positive."""
     values, change = (np.concatenate([point.x, point.z, [point.room, point.mu]]) for point in (at, move))
     return share_to_bound(values, change)
 
@@ -196,24 +197,22 @@ class _System:
 
     def __init__(self, Q: np.ndarray, q: np.ndarray, radius: float, k: float, at: _Point) -> None:
         x = at.x
-        # The gradient of sum(x^k - 1 - k (x - 1)), the form in which `divergence` sums: nothing cancels near the
+        # The gradient of sum(x^k - 1 - k (x - 1)), the form that `divergence` sums, without cancellation near the
         # centre.
         self.normal = k * (x ** (k - 1.0) - 1.0)
         self.at = at
         self.slope = Q @ x + q + at.eta + at.mu * self.normal - at.z
         self.off_mean = float(np.sum(x - 1.0))
         self.outside = len(x) * divergence(x / len(x), k) + at.room - radius
-        # Q plus the diagonal mu k (k - 1) x^(k-2) + z / x is the matrix of the equations once z and room are
-        # eliminated.
+        # Eliminating z and room leaves the matrix Q plus the diagonal mu k (k - 1) x^(k-2) + z / x.
         self.root = 1.0 / np.sqrt(at.mu * k * (k - 1.0) * x ** (k - 2.0) + at.z / x)
         self.factor = scaled_factor(Q, self.root)
         self.borders = self._solved(np.stack([np.ones(len(x)), self.normal], axis=1))
 
     def direction(self, products: np.ndarray, product: float) -> _Point:
-        """The move that changes x z by `products` and room mu by `product`, to first order."""
+        """The Newton step that changes x z by `products` and room mu by `product`, to first order."""
         at, normal = self.at, self.normal
-        # The two constraints, mean and divergence, border the matrix: their multipliers come from a system of two
-        # numbers.
+        # The constraints on mean and divergence border the matrix; their multipliers solve a 2 x 2 system.
         inner = self._solved(products / at.x - self.slope)
         border = np.stack([np.ones(len(normal)), normal])
         matrix = border @ self.borders
@@ -224,6 +223,6 @@ class _System:
         return _Point(x, (products - at.z * x) / at.x, (product - at.room * mu) / at.mu, float(mu), float(eta))
 
     def _solved(self, right: np.ndarray) -> np.ndarray:
-        """The inverse of the inner matrix times some vectors."""
+        """The inverse of the matrix without borders times the columns of `right`."""
         root = self.root if right.ndim == 1 else self.root[:, None]
         return root * cho_solve(self.factor, root * right, check_finite=False)

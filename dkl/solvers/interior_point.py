@@ -1,4 +1,4 @@
-"""The minimum of a convex quadratic over x >= 0 by a primal-dual interior-point method, with a lower bound of it."""
+"""Minimises a convex quadratic over x >= 0 by a primal-dual interior-point method, with a bound of the error."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from scipy.linalg import cho_solve
 
 from dkl.solvers.cholesky import factorise
 
+# The most steps of the method, which usually takes about 15.
 _MOST_STEPS = 60
-# The share of the way to the nearest bound that a step goes.
+# A step goes at most this share of the way to the nearest bound, so that variables stay positive.
 _TO_BOUND = 0.995
-# The gap that is lost in rounding, as a share of the terms that make up the value.
+# The gap at which the method ends, relative to the sizes of the terms in the value: smaller gaps are rounding errors.
 _TOL = 1e-15
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class BoundedMinimum:
-    """Where the quadratic is least, and how far below its value there the minimum can be.
+    """The point at which the method ended, and a bound of how far its value is above the minimum.
 
     Parameters
     ----------
     point : ndarray of shape (m,)
         x >= 0.
     multipliers : ndarray of shape (m,)
-        s >= 0; the gradient at x but for rounding.
+        s >= 0, equal to the gradient at x up to rounding.
     value : float
-        At `point`.
+        The quadratic at `point`.
     gap : float
-        x.(s + |gradient - s|): the least value is not below ``value - gap``.
+        x.(s + |gradient - s|): the minimum is not below ``value - gap``.
     steps : int
+        The number of steps of the method.
     """
 
     point: np.ndarray
@@ -42,9 +44,10 @@ class BoundedMinimum:
 
 
 def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
-    """The least ``x'A x / 2 - b.x`` over x >= 0, A positive semidefinite; some 15 steps whatever the condition of A.
+    """Minimise ``x'A x / 2 - b.x`` over x >= 0 for a positive semidefinite A, in about 15 steps for any condition of A.
 
-    Mehrotra's predictor and corrector, one Cholesky factor of m x m a step; it ends when the gap is lost in rounding.
+    Mehrotra's predictor-corrector method with one Cholesky factorisation (m x m) in each step; it ends when the gap is
+    as small as rounding errors.
 
     Parameters
     ----------
@@ -68,7 +71,7 @@ def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
     """
     if np.all(b <= 0.0):
         return BoundedMinimum(np.zeros(len(b)), -b, 0.0, 0.0, 0)
-    # The start: all x equal, near the best such point, and multipliers as large as the gradient there.
+    # The start: all x equal and of about the best size, and multipliers of the size of the gradient there.
     curvature = float(A.sum())
     x = np.full(len(b), float(np.abs(b).sum()) / curvature if curvature > 0.0 else 1.0)
     gradient = A @ x - b
@@ -76,10 +79,10 @@ def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
     best = _measured(A, b, x, s)
     for step in range(1, _MOST_STEPS + 1):
         if best.point @ best.multipliers == 0.0:
-            # The numbers are so small that their products are 0: there is nothing left to centre.
+            # All products have underflowed to 0, so that no further step is possible.
             break
         better = replace(_stepped(A, b, best), steps=step)
-        # A gap that is made of rounding alone does not shrink any more.
+        # The gap consists of rounding errors and no longer shrinks.
         stands = best.point @ best.multipliers <= _tolerance(A, b, best) and better.gap > 0.5 * best.gap
         if stands or not np.isfinite(better.gap):
             break
@@ -90,34 +93,34 @@ def minimise_quadratic(A: np.ndarray, b: np.ndarray) -> BoundedMinimum:
 
 
 def _tolerance(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> float:
-    """The rounding of the value at a point, of which the gap cannot fall much below."""
+    """The rounding error of the value at a point; gaps cannot fall much below it."""
     return _TOL * float(0.5 * at.point @ (A @ at.point) + np.abs(b) @ at.point)
 
 
 def _stepped(A: np.ndarray, b: np.ndarray, at: BoundedMinimum) -> BoundedMinimum:
-    """One step of Mehrotra's method: a predictor with products of 0, and a corrector on one factor of the matrix."""
+    """One step of Mehrotra's method: a predictor that aims at products of 0, and a corrector with the same factor."""
     x, s = at.point, at.multipliers
     root = np.sqrt(x / s)
     factor = scaled_factor(A, root)
     residual = A @ x - b - s
     dx, ds = _direction(factor, root, residual, -x * s, at)
-    # The mean product that the corrector aims at, by how far the predictor gets.
+    # The mean product that the corrector aims at follows from the products that the predictor reaches.
     now, ahead = float(x @ s), float((x + share_to_bound(x, dx) * dx) @ (s + share_to_bound(s, ds) * ds))
     centring = now / len(x) * min(1.0, ahead / now) ** 3
     dx, ds = _direction(factor, root, residual, centring - x * s - dx * ds, at)
-    # One length for both: the residual is linear in (x, s), so that it shrinks by the share of the step that is taken.
+    # The same length for x and s: the residual is linear in (x, s), and shrinks by that share.
     length = min(share_to_bound(x, dx), share_to_bound(s, ds))
     return _measured(A, b, x + length * dx, s + length * ds)
 
 
 def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Cholesky of I + R A R, R = diag(root): no eigenvalue is below 1 but by rounding, which is outweighed."""
+    """The Cholesky factor of I + R A R, R = diag(root); the diagonal is raised where rounding makes it indefinite."""
     for added in (0.0, *(_EPS * len(root) * 100.0**k for k in range(7))):
         scaled = root[:, None] * A
         scaled *= root
         diagonal = np.einsum("ii->i", scaled)
         diagonal += 1.0 + added * diagonal.max()
-        # The transpose of a symmetric matrix in C order is the same matrix in LAPACK's order.
+        # The transpose of a symmetric matrix in C order is the matrix in Fortran order, which LAPACK needs.
         if factorise(scaled.T):
             return scaled.T, False
     raise FloatingPointError("the quadratic is not convex: its matrix has eigenvalues far below zero")
@@ -126,18 +129,18 @@ def scaled_factor(A: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
 def _direction(
     factor: tuple[np.ndarray, bool], root: np.ndarray, residual: np.ndarray, products: np.ndarray, at: BoundedMinimum
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The Newton direction of A x - b = s and of x s, which is to change by `products`."""
+    """The Newton direction (dx, ds) that solves A x - b = s and changes x s by `products`."""
     dx = root * cho_solve(factor, root * (products / at.point - residual), check_finite=False)
     return dx, (products - at.multipliers * dx) / at.point
 
 
 def share_to_bound(values: np.ndarray, change: np.ndarray) -> float:
-    """The step that keeps positive values positive, at most 1."""
+    """The longest share of `change`, at most 1, that keeps positive values positive."""
     falls = change < 0.0
     return min(1.0, _TO_BOUND * float(np.min(-values[falls] / change[falls], initial=np.inf)))
 
 
 def _measured(A: np.ndarray, b: np.ndarray, x: np.ndarray, s: np.ndarray) -> BoundedMinimum:
-    """A point with its value and its gap: any s >= 0 makes a lower bound, whatever residual it leaves."""
+    """The point (x, s) with its value and gap; any s >= 0 gives a valid lower bound."""
     Ax = A @ x
     return BoundedMinimum(x, s, float(0.5 * x @ Ax - b @ x), float(x @ (s + np.abs(Ax - b - s))), 0)

@@ -1,4 +1,4 @@
-"""Kernel alignment: how well each candidate agrees with the targets, and the best weights in a divergence ball."""
+"""Kernel alignment of candidate features with the targets, and the weights in a divergence ball that maximise it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def class_alignments(
 
     With F_k the sum of the feature over the rows of class k, v = 2 sum_k |F_k|^2 - |sum_k F_k|^2: for two classes this
     is (sum_i y_i phi(x_i))^2 with y in {-1, 1}, for more the similarity of two rows is 1 in one class and -1 across
-    (Letarte, Morvant & Germain 2019, proposition 8). Of any similarity S of two labels, v = sum_kl S_kl F_k.F_l.
+    (Letarte, Morvant & Germain 2019, proposition 8). For any similarity S of two labels, v = sum_kl S_kl F_k.F_l.
 
     Parameters
     ----------
@@ -24,8 +24,8 @@ def class_alignments(
     totals : ndarray of shape (K,)
         The weight of each class.
     center : bool
-        Take the mean off the indicators first: F_k - p_k F stands for F_k, with p the shares of the classes, and v is
-        2 sum_k |F_k - p_k F|^2.
+        Centre the indicators of the classes first: F_k becomes F_k - p_k F, with p the shares of the classes and F the
+        sum over all classes, and v is 2 sum_k |F_k - p_k F|^2.
     similarity : ndarray of shape (K, K) or None
         S, symmetric; None is 1 within a class and -1 across.
 
@@ -44,14 +44,14 @@ def class_alignments(
             sums = sums - whole[:, :, None] * (totals / totals.sum())
         return ((sums @ similarity) * sums).sum(axis=(0, 2))
     if center:
-        # The features of the rows of class k, less what they would be if classes had nothing to do with features.
+        # The sum over the rows of class k minus its expectation if classes and features were independent.
         deviations = sums - whole[:, :, None] * (totals / totals.sum())
         return 2.0 * np.square(deviations).sum(axis=(0, 2))
     return 2.0 * np.square(sums).sum(axis=(0, 2)) - np.square(whole).sum(axis=0)
 
 
 def regression_alignments(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """The alignment of each candidate with centred targets: |sum_i (y_i - mean(y)) phi(x_i)|^2, added over targets.
+    """The alignment of each candidate with centred targets: |sum_i (y_i - mean(y)) phi(x_i)|^2, summed over targets.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def regression_alignments(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
 def class_diagonal(
     squares: np.ndarray, totals: np.ndarray, *, center: bool = False, similarity: np.ndarray | None = None
 ) -> np.ndarray:
-    """The terms i = j of `class_alignments`, which (4) has and the unbiased estimate leaves out.
+    """The terms i = j of `class_alignments`, which equation (4) includes and an unbiased estimate leaves out.
 
     Parameters
     ----------
@@ -88,13 +88,13 @@ def class_diagonal(
     ndarray of shape (m,)
     """
     if similarity is not None:
-        # (e_k - p)'S(e_k - p) for indicators e_k, less the shares p where they are centred.
+        # (e_k - p)'S(e_k - p) for centred indicators e_k - p; without centring e_k'S e_k.
         marks = np.eye(len(totals)) - (totals / totals.sum() if center else 0.0)
         return (squares * ((marks @ similarity) * marks).sum(axis=1)).sum(axis=(0, 2))
     if not center:
         return squares.sum(axis=(0, 2))
     shares = totals / totals.sum()
-    # The similarity of a row with itself, 2 |e_k - p|^2, for indicators e_k less the shares p.
+    # The similarity of a row with itself, 2 |e_k - p|^2, for centred indicators e_k - p.
     similarity = 2.0 * (1.0 - 2.0 * shares + np.square(shares).sum())
     return (squares * similarity).sum(axis=(0, 2))
 
@@ -120,20 +120,19 @@ def regression_diagonal(squares: np.ndarray, totals: np.ndarray) -> np.ndarray:
 def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     """The weights q on the simplex with D_f(q || 1/D) <= rho that maximise q.v.
 
-    The divergence has f(t) = t^k - 1. The solution is proportional to [v - eta]_+^(1/(k-1)), and the divergence falls
-    as eta does, so one scalar is enough for every k: at k = 2 in closed form for a support that shrinks to the right
-    one in a few looks at the values; by a bracketed root otherwise. The paper bisects on a multiplier instead.
+    The divergence has f(t) = t^k - 1. The solution is proportional to [v - eta]_+^(1/(k-1)), and its divergence falls
+    with eta, so that only the number eta has to be found. For k = 2 it has a closed form on a given support, and a few
+    reductions of the support find the right one; for other k it is a bracketed root. The paper bisects on a multiplier.
 
     Parameters
     ----------
     v : ndarray of shape (D,)
         Alignments, of any sign and scale.
     rho : float
-        Radius of the ball, >= 0: 0 gives uniform weights. From (D/t)^(k-1) - 1 on, with t exact ties at the largest
-        alignment, the bound no longer matters and q is uniform on the ties.
+        Radius of the ball, >= 0: 0 gives uniform weights. With t exact ties at the largest alignment, the bound has no
+        effect from (D/t)^(k-1) - 1 on, and q is uniform on the ties.
     k : float
-        Order of the divergence, > 1. Below 2 no weights have a divergence above D^(k-1) - 1, which is small where k is
-        near 1.
+        Order of the divergence, > 1. No weights have a divergence above D^(k-1) - 1, which is small for k near 1.
 
     Returns
     -------
@@ -166,43 +165,43 @@ def maximise_alignment(v: np.ndarray, rho: float, k: float = 2.0) -> np.ndarray:
     spread = top - v.min()
     if rho == 0.0 or spread == 0.0:
         return np.full(size, 1.0 / size)
-    # The solution does not change when alignments are shifted or scaled: they are brought to [-1, 0].
+    # The solution does not change when alignments are shifted or scaled; here they are scaled to [-1, 0].
     heights = (v - top) / spread
     ties = heights == 0.0
     if math.log1p(rho) >= (k - 1.0) * math.log(size / ties.sum()):
-        # Uniform weights on the candidates that are best lie in the ball, and nothing is better than they are.
+        # If uniform weights on the best candidates lie in the ball, they are the maximum.
         return ties / ties.sum()
     weights = _weights_by_elimination(heights, rho) if k == 2.0 else _weights_by_root(heights, rho, k)
     return weights / weights.sum()
 
 
 def _weights_by_elimination(heights: np.ndarray, rho: float) -> np.ndarray:
-    """k = 2: eta in closed form for a support; what lies below it is no part of the support, and so on until none does.
+    """The weights for k = 2: eta in closed form for a support, from which candidates below eta are removed repeatedly.
 
-    The eta of a set that has too many candidates is too low: each of them adds to the sum of squares and takes from the
-    square of the sum. So none is lost that belongs, and a few looks at ever fewer heights are enough.
+    The eta of a support with too many candidates is too low, so that no candidate of the solution is ever removed. A
+    few repetitions are enough.
     """
     size, support = len(heights), heights
     while True:
-        # With weights proportional to v - eta on the support, D_f = rho is a quadratic equation in eta: this is its
-        # root.
+        # With weights proportional to v - eta on the support, D_f = rho is a quadratic equation in eta; eta is
+        # mean - gap.
         mean = support.mean()
         gap = math.sqrt(size * support.var() / (len(support) * rho + (len(support) - size)))
         kept = support[support > mean - gap]
-        # The true support is larger than size / (1 + rho), so that only rounding can leave less.
+        # The true support is larger than size / (1 + rho); a smaller one is due to rounding.
         if len(kept) == len(support) or len(kept) * (1.0 + rho) <= size:
             return np.maximum((heights - mean) + gap, 0.0)
         support = kept
 
 
 def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
-    """Any k: the root of log D_f - log rho in the logarithm of -eta, the feasible end of the bracket."""
+    """The weights for any k, by the root of log D_f - log rho as a function of log(-eta); they stay in the ball."""
 
     def excess(log_gap: float) -> float:
         distance = divergence(_powers(heights, math.exp(log_gap), k), k)
         return min(math.log(max(distance, 1e-300)), 700.0) - math.log(rho)
 
-    # The larger the gap below the best alignment, the more candidates have weight and the smaller the divergence is.
+    # The larger -eta is, the more candidates have weight, and the smaller is the divergence.
     low, high = 0.0, 0.0
     while excess(high) > 0.0:
         high += 2.0
@@ -210,8 +209,7 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
         low -= 2.0
     if excess(low) <= 0.0:
         return _powers(heights, math.exp(low), k)
-    # The root itself may lie on either side of the ball: from there, growing steps find a feasible and an infeasible
-    # gap.
+    # The computed root may lie inside or outside the ball: growing steps from it find a value on each side.
     root = _root(excess, low, high, xtol=1e-14, rtol=1e-15)
     inside, outside, step = root, root, 1e-14
     while excess(inside) > 0.0 or excess(outside) <= 0.0:
@@ -221,9 +219,9 @@ def _weights_by_root(heights: np.ndarray, rho: float, k: float) -> np.ndarray:
 
 
 def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.ndarray:
-    """The mixture of two neighbouring weights that lies on the ball.
+    """The mixture of the weights on both sides of the ball's surface that lies on it.
 
-    Where eta comes close to one of the values, the next float of eta is far away on the ball.
+    Where eta is close to one of the alignments, neighbouring floats of eta give very different weights.
     """
 
     def excess(share: float) -> float:
@@ -238,8 +236,8 @@ def _mixed(inside: np.ndarray, outside: np.ndarray, rho: float, k: float) -> np.
 def _powers(heights: np.ndarray, gap: float, k: float) -> np.ndarray:
     """The weights proportional to [v - eta]_+^(1/(k-1)) for eta = -gap."""
     raised = np.maximum(heights + gap, 0.0)
-    # Below k = 2 the power is above 1 and may be large: relative to the best candidate it neither overflows nor is 0
-    # for all of them.
+    # For k < 2 the exponent is above 1 and may be large; dividing by the best candidate avoids overflow, and weights
+    # that are all 0.
     weights = (raised / gap if k < 2.0 else raised) ** (1.0 / (k - 1.0))
     return weights / weights.sum()
 
@@ -247,7 +245,8 @@ def _powers(heights: np.ndarray, gap: float, k: float) -> np.ndarray:
 def divergence(q: np.ndarray, k: float = 2.0) -> float:
     """D_f(q || 1/D) = mean((D q)^k) - 1 of weights that sum to 1.
 
-    Summed as (D q)^k - 1 - k (D q - 1), which has no negative term, so that small divergences keep their digits.
+    It is computed as the mean of (D q)^k - 1 - k (D q - 1), whose terms are not negative, so that small divergences are
+    accurate.
 
     References
     ----------
@@ -261,13 +260,13 @@ def divergence(q: np.ndarray, k: float = 2.0) -> float:
 
 
 def effective_features(q: np.ndarray) -> float:
-    """1 / sum(q^2): how many features the weights amount to; D/(1 + rho) where the bound is active and k = 2."""
+    """The effective number of features, 1 / sum(q^2); D / (1 + rho) where the bound is active and k = 2."""
     return float(1.0 / np.square(q).sum())
 
 
 def _root(function: Callable[[float], float], low: float, high: float, **tolerances: float) -> float:
-    """Where a function of one number is 0, by Brent's method."""
-    # workers load this module with the drivers that they serve, and need none of the 15 MB of SciPy's solvers
+    """The root of a function between `low` and `high`, by Brent's method."""
+    # imported here, since workers load this module and never need SciPy's solvers, which take 15 MB
     from scipy.optimize import brentq
 
     return brentq(function, low, high, **tolerances)

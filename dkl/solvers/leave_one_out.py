@@ -1,4 +1,4 @@
-"""Kernel ridge regression with each row left out once, for many penalties, from one eigendecomposition."""
+"""Leave-one-out predictions of kernel ridge regression for many penalties, from one eigendecomposition."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """What the other rows say of each row.
+    """The leave-one-out predictions of `left_out_ridge`.
 
     Parameters
     ----------
     predictions : ndarray of shape (P, m, K)
-        Of a row by the machine that is fitted to all others, for each penalty.
+        For each penalty the prediction for each row by the model fitted to all other rows.
     degrees_of_freedom : ndarray of shape (P,)
         Effective degrees of freedom, the trace of K (K + penalty I)^-1.
     """
@@ -26,7 +26,7 @@ class LeftOut:
 def left_out_ridge(kernel: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> LeftOut:
     """The predictions of kernel ridge regression for each row, fitted without it.
 
-    With G = K + penalty I the residual of row i, left out, is (G^-1 Y)_i / (G^-1)_ii: no machine is fitted again.
+    With G = K + penalty I the residual of row i in the fit without it is (G^-1 Y)_i / (G^-1)_ii; no fit is repeated.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def left_out_ridge(kernel: np.ndarray, Y: np.ndarray, penalties: np.ndarray) -> 
     Rasmussen & Williams 2006, "Gaussian processes for machine learning", (5.12).
     """
     values, vectors = np.linalg.eigh(kernel)
-    # Rounding may leave eigenvalues a little below 0, which a small penalty would not outweigh.
+    # Rounding may make eigenvalues slightly negative; with a small penalty the sums would be negative, too.
     values = np.maximum(values, 0.0)
     rotated, squares = vectors.T @ Y, vectors**2
     inverse = 1.0 / (values + penalties[:, None])
-    # For each penalty, G^-1 Y over the diagonal of G^-1, both from the eigenvectors: no matrix is formed again.
+    # For each penalty, G^-1 Y divided by the diagonal of G^-1, both from the eigenvectors.
     residuals = [
         (vectors @ (reciprocals[:, None] * rotated)) / (squares @ reciprocals)[:, None] for reciprocals in inverse
     ]

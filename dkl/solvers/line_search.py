@@ -1,4 +1,4 @@
-"""Backtracking line searches by Armijo's rule, for several descents at once; a pass over the rows judges many steps."""
+"""Backtracking line searches by Armijo's rule, for several descents at once; one pass evaluates many step lengths."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Share of the decrease promised by the slope that a step must bring about (Nocedal & Wright 2006, section 3.1).
+# The share of the decrease predicted by the slope that a step must achieve (Nocedal & Wright 2006, section 3.1).
 _SUFFICIENT = 1e-4
-# Length, as a share of the whole step, below which a search has failed: rounding hides what shorter steps change.
+# The step length below which a search has failed, since rounding errors exceed the change by shorter steps.
 SHORTEST = 1e-10
 
 
 def trial_lengths(longest: ArrayLike, count: int = 9) -> np.ndarray:
-    """The step lengths that one pass judges, of shape (..., count): the longest of each search, its half, its quarter.
+    """The step lengths that one pass evaluates, of shape (..., count): the longest of each search, its half, and so on.
 
     Parameters
     ----------
@@ -31,18 +31,18 @@ def trial_lengths(longest: ArrayLike, count: int = 9) -> np.ndarray:
 
 
 def falls_enough(objective: Any, start: Any, promised: Any, rounding: float = 0.0) -> Any:
-    """Whether steps lower their objectives by a share of what the slope promises, or up to rounding (Armijo's rule).
+    """Whether steps lower their objectives by a share of the decrease that the slope predicts (Armijo's rule).
 
     Parameters
     ----------
     objective : float or array
-        After the step, NumPy's or CuPy's. One that is not finite is never low enough.
+        The objective after the step (of NumPy or CuPy). One that is not finite is never low enough.
     start : float or array
-        The objective before.
+        The objective before the step.
     promised : float or array
-        The step's length times the slope along its direction, which is negative.
+        The predicted change: the step length times the slope along the direction, which is negative.
     rounding : float
-        Differences of the objective that are rounding, relative to `start`.
+        An increase up to this share of `start` is accepted as a rounding error.
     """
     return (objective < np.inf) & (objective <= start + _SUFFICIENT * promised + rounding * abs(start))
 
@@ -50,22 +50,22 @@ def falls_enough(objective: Any, start: Any, promised: Any, rounding: float = 0.
 def backtracked(
     lengths: np.ndarray, objectives: np.ndarray, start: ArrayLike, slope: ArrayLike, rounding: float = 0.0
 ) -> np.ndarray:
-    """The longest of each search's trial steps that lowers the objective enough; half the shortest where none does.
+    """The longest trial step of each search that lowers the objective enough, or half the shortest if none does.
 
     Parameters
     ----------
     lengths, objectives : ndarray of shape (..., T)
-        The trial steps, the longest first, and the objectives after them.
+        The trial lengths, the longest first, and the objectives at them.
     start, slope : float or ndarray of shape (...)
-        The objective at length 0, infinite where it is not known yet, and its derivative along the direction there.
+        The objective at length 0, infinite if it has not been computed, and its derivative along the direction there.
     rounding : float
-        As of `falls_enough`.
+        As for `falls_enough`.
 
     Returns
     -------
     ndarray of shape (...)
-        The lengths. One that equals the first trial step is taken at once, since a pass has its gradients there; the
-        next pass tries any other first, unless it is below `SHORTEST`.
+        The lengths. One that equals the first trial length is accepted at once, since the pass also computed gradients
+        there; any other is the first trial length of the next pass, unless it is below `SHORTEST`.
     """
     start, promised = np.asarray(start)[..., None], lengths * np.asarray(slope)[..., None]
     enough = falls_enough(objectives, start, promised, rounding)

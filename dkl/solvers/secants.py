@@ -1,4 +1,4 @@
-"""Directions of limited-memory BFGS: a metric, and what the last steps have told of the Hessian."""
+"""Directions of limited-memory BFGS: a metric, corrected by the curvatures that the last steps have shown."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 def known_secants(
     moves: np.ndarray, changes: np.ndarray, move: np.ndarray, change: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The last steps, at most so many, and the changes of the gradient along them, with one step more.
+    """The last `most` steps and the changes of the gradient along them, after adding one step.
 
-    A convex objective curves upwards along each step; one that seems not to, by rounding, is left out.
+    A step along which the curvature is not positive is left out; for a convex objective this is a rounding error.
 
     Parameters
     ----------
@@ -33,17 +33,18 @@ def secant_direction(
     *,
     scales: bool = True,
 ) -> np.ndarray:
-    """The inverse Hessian, as p secants correct a metric, times a gradient (Nocedal & Wright 2006, algorithm 7.4).
+    """The approximate inverse Hessian of p secants times a gradient (Nocedal & Wright 2006, algorithm 7.4).
 
     Parameters
     ----------
     gradient : ndarray of shape (w,)
     moves, changes : ndarray of shape (p, w)
-        Steps and how the gradient has changed along each, the oldest first.
+        Steps and the changes of the gradient along them, the oldest first.
     solve : callable
-        The inverse of the metric times a vector (w,); Nocedal & Wright have a multiple of the identity here.
+        Multiplies a vector (w,) by the inverse of the metric, the Hessian before corrections (in Nocedal & Wright a
+        multiple of the identity).
     scales : bool
-        The metric is known up to a factor, which the last step tells.
+        Whether to rescale the metric by the curvature along the last step.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""A summary of rows from which the squared error of any linear model follows: sums of them, or the rows if few.
+"""Summaries of rows from which the squared error of any linear model follows: sums of products, or few rows themselves.
 
-Penalties that folds judge, evidence, variances and tuned densities follow from these sums by algebra alone, whether
-they are of the blocks of one store, of blocks that were added or dropped since, or of the rows of several sites.
+Cross-validated penalties, evidence, variances and tuned densities follow from these sums by algebra, whether the sums
+are over the blocks of one store, over blocks added or dropped later, or over the rows of several sites.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def squared_losses(gram: np.ndarray, cross: np.ndarray, squares: np.ndarray, mod
     squares : ndarray of shape (K,)
         sum_i s_i y_ik^2.
     models : ndarray of shape (K, ..., m)
-        Of each target.
+        Coefficients of any number of models for each target.
     """
     squares = squares.reshape(-1, *(1,) * (models.ndim - 2))
     linear = np.einsum("k...j,kj->k...", models, cross)
@@ -37,7 +37,7 @@ def squared_losses(gram: np.ndarray, cross: np.ndarray, squares: np.ndarray, mod
 
 @dataclass(frozen=True, eq=False)
 class SquaredSums:
-    """Sums of rows; the sums of disjoint sets of rows add up.
+    """Sums of products over rows; sums of disjoint sets of rows are added with ``+``.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ class SquaredSums:
     def standardised(
         self, deviations: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> tuple[SquaredSums, np.ndarray, np.ndarray]:
-        """The same of targets less their mean and over their deviation, with both (K,).
+        """The sums for standardised targets (y - mean) / scale, and mean and scale, (K,) each.
 
         Parameters
         ----------
         deviations : callable
-            From means and variances (K,) what targets are divided by.
+            Returns scale (K,), given the means and variances (K,) of the targets.
         """
         # the last column of the packed triangle holds sum_i s_i (phi_i, 1), the products with the constant feature
         columns = self.gram[-self.cross.shape[1] :]
@@ -93,8 +93,8 @@ class SquaredSums:
             If there is no row, or the sums are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.cross).all() and np.isfinite(self.gram).all())
-        # The best intercept for given weights is mean(y) - w.mean(phi). With it put in, the mean squared error is
-        # w'Aw - 2 C'w + var(y), A and C the covariances of the features and with the targets.
+        # With the best intercept, mean(y) - w.mean(phi), the mean squared error is w'Aw - 2 C'w + var(y): A is the
+        # covariance matrix of the features, C their covariances with the targets.
         whole = self.whole
         mean, center = whole[:-1, -1] / self.weight, self.cross[:, -1] / self.weight
         A = whole[:-1, :-1] / self.weight
@@ -111,8 +111,8 @@ class SquaredSums:
     def losses(self, models: np.ndarray, dtype: str) -> np.ndarray | None:
         """The summed squared errors of models (K, ..., m + 1) on these rows, (K, ...).
 
-        None where one is no larger than ten times the rounding of its terms, which are sums of products in `dtype`: its
-        digits tell nothing.
+        None if one is at most ten times the rounding error of its terms, which are sums of products in `dtype`, so that
+        it has no accurate digit.
         """
         whole, sizes = self.whole, np.abs(models)
         losses = squared_losses(whole, self.cross, self.squares, models)
@@ -122,7 +122,7 @@ class SquaredSums:
     @property
     def variances(self) -> np.ndarray:
         """The variance of each target, E[y^2] - E[y]^2, (K,)."""
-        # The last column of the cross products belongs to the ones: it holds the sums of y.
+        # The last column of the cross products belongs to the constant feature, and holds the sums of y.
         return np.maximum(self.squares / self.weight - (self.cross[:, -1] / self.weight) ** 2, 0.0)
 
     @property
@@ -136,15 +136,15 @@ class SquaredSums:
 
     @property
     def whole(self) -> np.ndarray:
-        """sum_i s_i (phi_i, 1)(phi_i, 1)' written out, (m + 1, m + 1), in Fortran order: LAPACK makes no copy of it."""
-        # what LAPACK leaves below the diagonal is undefined
+        """sum_i s_i (phi_i, 1)(phi_i, 1)' as a full matrix (m + 1, m + 1) in Fortran order, as LAPACK needs it."""
+        # below the diagonal the result of LAPACK is undefined
         upper = np.triu(lapack.dtpttr(self.cross.shape[1], self.gram)[0])
         return np.asfortranarray(upper + np.triu(upper, 1).T)
 
 
 @dataclass(frozen=True, eq=False)
 class SquaredRows:
-    """Rows themselves, which take less memory than their sums if they are fewer than half the columns.
+    """Mapped rows, in place of their sums: they take less memory if there are fewer than m / 2 of them.
 
     Parameters
     ----------
@@ -178,10 +178,10 @@ class SquaredRows:
         Raises
         ------
         ValueError
-            If there is no row, or they are not finite.
+            If there is no row, or rows or targets are not finite.
         """
         _check_rows(self.weight, np.isfinite(self.phi).all() and np.isfinite(self.targets).all())
-        # rows less their means, times the roots of their shares: then A = BB' and C = Bt of the covariances
+        # centred rows times the square roots of their shares of the weight, so that A = BB' and C = Bt are covariances
         share = self.weights / self.weight
         mean, center = share @ self.phi, share @ self.targets
         root = np.sqrt(share)[:, None]
@@ -205,14 +205,14 @@ S = TypeVar("S", bound=Squared)
 
 
 def without_each(folds: Sequence[S]) -> Iterator[S]:
-    """What is left of all rows without each fold in turn: the others added up, never a difference."""
+    """The sums without each fold in turn, computed by adding the other folds, never by subtraction."""
     for number in range(len(folds)):
         yield reduce(operator.add, [*folds[:number], *folds[number + 1 :]])
 
 
 @dataclass(frozen=True, eq=False)
 class CentredSums:
-    """Weighted means, and covariances of the columns (A), with the targets (C), of the targets."""
+    """Weighted means of features and targets, and covariances: A of the features, C of features with targets."""
 
     A: np.ndarray
     C: np.ndarray
@@ -232,7 +232,7 @@ class CentredSums:
 
 @dataclass(frozen=True, eq=False)
 class CentredRows:
-    """Weighted means, and rows (B transposed) and targets (t) less these, times the root of their share."""
+    """Weighted means, and centred rows (B transposed) and targets (t) times the roots of their shares of the weight."""
 
     B: np.ndarray
     t: np.ndarray
@@ -250,12 +250,12 @@ class CentredRows:
         return replace(self, t=self.t[:, output], center=self.center[output], variance=self.variance[output])
 
 
-# Rows less their means, on which the intercept needs no equation.
+# Centred summaries, for which the best intercept follows from the coefficients.
 Centred = CentredSums | CentredRows
 
 
 def _check_rows(weight: float, finite: bool) -> None:
-    """Raise ValueError where there is no row to fit on, or the features have overflowed."""
+    """Raise ValueError if there is no row to fit on, or if features have overflowed."""
     if not finite:
         raise ValueError("the mapped rows or their sums are not finite; scale the rows (scaling='standard')")
     if not weight > 0.0:
@@ -263,12 +263,12 @@ def _check_rows(weight: float, finite: bool) -> None:
 
 
 def n_columns(packed: np.ndarray) -> int:
-    """The columns of a triangle of so many numbers."""
+    """The number of columns of a symmetric matrix whose packed triangle is given."""
     return int(np.sqrt(2.0 * len(packed)))
 
 
 def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Products of centred features by the sums of those that are not: a Newton head's.
+    """The products of centred features from those of the features themselves, for Newton steps.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def centred_gram(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     weight : float
         N, the sum of the weights.
     """
-    # the last column holds the sums of the features, and last the sum of the weights
+    # the last column of the matrix: the sums of the features, then the sum of the weights
     m = n_columns(packed) - 1
     border, weight = packed[-m - 1 : -1], float(packed[-1])
     center = border / weight

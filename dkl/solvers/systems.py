@@ -1,4 +1,4 @@
-"""Symmetric positive systems from sums of float32 products, which rounding may leave a little indefinite."""
+"""Solves symmetric positive definite systems of sums of float32 products, which rounding may make indefinite."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from dkl.solvers.cholesky import factorise
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Bytes of all systems that are written out at once: larger ones are solved one after another, each on all cores.
+# The most bytes (64 MiB) of the matrices of systems that are solved at the same time, one on each core; larger systems
+# are solved one after another, each on all cores.
 _AT_ONCE_BYTES = 1 << 26
 
 
 def systems_at_once(count: int, width: int) -> int:
-    """How many of `count` systems `map_systems` has written out at the same time."""
+    """The number of systems, out of `count`, whose matrices `map_systems` has in memory at the same time."""
     return min(count, usable_cores(), max(_AT_ONCE_BYTES // (8 * width**2), 1))
 
 
 def map_systems(function: Callable[[T], R], items: Iterable[T], width: int) -> list[R]:
-    """`function`, which solves one system of `width` unknowns, of each item: on all cores where systems are small."""
+    """The results of `function`, which solves a system of `width` unknowns, for all items; small ones in parallel."""
     items = list(items)
     at_once = systems_at_once(len(items), width)
     if at_once < 2:
@@ -36,12 +37,12 @@ def map_systems(function: Callable[[T], R], items: Iterable[T], width: int) -> l
 
 
 def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndarray:
-    """The solution of a symmetric positive definite system by Cholesky; one that is not quite gets a growing diagonal.
+    """The solution of a symmetric positive definite system; its diagonal is raised if rounding makes it indefinite.
 
     Parameters
     ----------
     form : callable
-        As of `factor_positive`.
+        See `factor_positive`.
     right : ndarray of shape (m,) or (m, r)
 
     Returns
@@ -59,9 +60,9 @@ def solve_positive(form: Callable[[], np.ndarray], right: np.ndarray) -> np.ndar
 class PenalisedSystems:
     """Solutions x of ``(G / N + penalty I) x = b`` for sums G of mapped rows, with no penalty on the intercept.
 
-    Each pair of a matrix and a penalty is factored once a call. A later call with the same matrices starts from what
-    the last one has learned: the factor itself where there was a single system, else what the diagonal of each had to
-    be raised by before its factorisation succeeded. The bits are those of systems that are solved for the first time.
+    Each pair of a matrix and a penalty is factorised once in a call. A later call with the same matrices reuses the
+    factor if there was a single system, else the amounts by which diagonals had to be raised before their
+    factorisation succeeded. The results have the bits of a first call.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class PenalisedSystems:
     def solve(
         self, grams: np.ndarray, weight: float, which: ArrayLike, penalties: ArrayLike, right: np.ndarray
     ) -> np.ndarray:
-        """The solutions for g right sides.
+        """The solutions for g right-hand sides.
 
         Parameters
         ----------
@@ -81,7 +82,7 @@ class PenalisedSystems:
         weight : float
             N.
         which : int or ndarray of shape (g,)
-            The matrix of each right side.
+            The number of the matrix of each right-hand side.
         penalties : float or ndarray of shape (g,)
         right : ndarray of shape (g, w)
 
@@ -96,20 +97,20 @@ class PenalisedSystems:
         """
         if grams is not self._grams:
             self._grams, self._raised, self._factor = grams, {}, None
-        # the systems are multiplied by N, which saves a copy of the sums
+        # both sides are multiplied by N, so that the sums need not be copied
         penalties, right = weight * np.asarray(penalties), weight * right
         which, penalties = np.broadcast_to(which, len(right)), np.broadcast_to(penalties, len(right))
         systems = sorted(set(zip(which.tolist(), penalties.tolist(), strict=True)))
         if self._factor is not None and self._factor[0] not in systems:
-            # another factor takes its place in memory
+            # release the old factor before another is computed
             self._factor = None
-        solutions, width, known = np.empty(right.shape), right.shape[1], self._factor
+        solutions, width, previous = np.empty(right.shape), right.shape[1], self._factor
 
         def solve_system(system: tuple[int, float]) -> None:
             number, penalty = system
             its_own = np.flatnonzero((which == number) & (penalties == penalty))
-            if known is not None and known[0] == system:
-                factor = known[1]
+            if previous is not None and previous[0] == system:
+                factor = previous[1]
             else:
                 form = partial(penalised_system, grams[number], width, penalty)
                 factor, self._raised[system] = _factored(form, self._raised.get(system, 0.0))
@@ -121,28 +122,28 @@ class PenalisedSystems:
 
 
 def penalised_system(gram: np.ndarray, width: int, penalty: float) -> np.ndarray:
-    """G + penalty I but for the intercept, of a packed G: (width, width) in Fortran order, its upper triangle alone."""
+    """G + penalty I, without penalty on the intercept: the upper triangle of (width, width), in Fortran order."""
     matrix, _ = lapack.dtpttr(width, gram)
     diagonal = np.einsum("ii->i", matrix)
     diagonal[:-1] += penalty
-    # the intercept has no penalty: a little keeps the system positive definite where features add up to a constant
+    # a tiny penalty on the intercept keeps the system positive definite where features add up to a constant
     diagonal[-1] += 1e-12 * diagonal.mean()
     return matrix
 
 
 def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
-    """The factor R of R^T R = A, for a symmetric positive definite A; one that is not quite gets a growing diagonal.
+    """The factor R with R^T R = A, symmetric positive definite; the diagonal is raised if rounding makes A indefinite.
 
     Parameters
     ----------
     form : callable
-        Makes the matrix (m, m), in Fortran order, of which the upper triangle counts and which is overwritten: again
-        for each try, so that no copy is kept.
+        Returns the matrix (m, m), in Fortran order; its upper triangle is read, and it is overwritten. It is called
+        again for each attempt, so that no copy is needed.
 
     Returns
     -------
     ndarray of shape (m, m), Fortran order
-        Its upper triangle; below it lies anything.
+        R in the upper triangle; entries below it are undefined.
 
     Raises
     ------
@@ -153,7 +154,7 @@ def factor_positive(form: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray, float]:
-    """The factor, and what the diagonal got in the end, which is at least `extra`."""
+    """The factor, and the amount (at least `extra`) that was added to the diagonal."""
     while True:
         system = np.asfortranarray(form(), dtype=np.float64)
         diagonal = np.einsum("ii->i", system)
@@ -164,11 +165,11 @@ def _factored(form: Callable[[], np.ndarray], extra: float) -> tuple[np.ndarray,
                 "large. Scale rows (scaling='standard' of the feature learner), multiply all weights by one factor, or "
                 "use dtype='float64'"
             )
-        # Sums of float32 products are off by rounding, and where eigenvalues are smaller than that the factorisation
-        # fails: a little more on the diagonal outweighs it, ten times as much each time until it succeeds.
+        # The factorisation fails where eigenvalues are smaller than the rounding errors of float32 products: the
+        # diagonal is raised, by ten times as much in each attempt, until it succeeds.
         diagonal += extra
         if factorise(system):
             return system, extra
-        # it is spoilt, and gives way to the next one
+        # the failed matrix is overwritten; release it before the next one is computed
         del system, diagonal
         extra = 10.0 * extra if extra else 1e-9 * scale

@@ -1,4 +1,4 @@
-"""What families, dictionaries, learners and sources must satisfy: checks for our tests and for extensions."""
+"""Checks that families, dictionaries, learners and sources of rows, ours or an extension's, keep their contracts."""
 
 from dkl.testing.dictionaries import check_dictionary
 from dkl.testing.family_checks import check_family

@@ -1,4 +1,4 @@
-"""What a dictionary of rounds must satisfy: what it proposes is worth more than chance, and stays where it may look."""
+"""Checks a dictionary of rounds: its proposals explain more than chance does, and use only the columns they may use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
     Parameters
     ----------
     dictionary : ListedDictionary
-        A bandwidth to be found is set to 2.
+        A bandwidth of "median" is replaced by 2.
     n_rows : int
-        Rows of four columns that it is searched on.
+        The number of rows, of four columns, on which it is searched.
 
     Raises
     ------
@@ -71,6 +71,6 @@ def check_dictionary(dictionary: ListedDictionary, *, n_rows: int = 400) -> None
 
 
 def _explained(phi: np.ndarray, slopes: np.ndarray) -> float:
-    """The square of the slopes that columns explain."""
+    """The sum of squares of the least-squares prediction of the slopes from the centred columns."""
     centred = phi - phi.mean(axis=0)
     return float(np.sum((centred @ np.linalg.lstsq(centred, slopes, rcond=None)[0]) ** 2))

@@ -1,4 +1,4 @@
-"""What a family must satisfy: its draw, its features and its closed-form kernel belong together."""
+"""Checks a family: the frequencies that it draws, their features and its closed-form kernel agree."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     Parameters
     ----------
     family : Family
-        With a bandwidth, or without need of one; a bandwidth to be found is set to 1.5.
+        A bandwidth of "median" is replaced by 1.5.
     n_columns : int
-        d of the rows that it is tried on.
+        The number of columns d of the rows in the check.
     n_frequencies : int
-        Draws behind the estimate of the kernel.
+        The number of draws in the estimate of the kernel.
     seed : int
 
     Raises
@@ -43,11 +43,11 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     if family.needs_bandwidth:
         family = family.with_bandwidth(1.5)
         require(not family.needs_bandwidth, "with_bandwidth(sigma) returns a family that needs no bandwidth")
-    # Rows of a few bandwidths, so that kernels take all values between 0 and 1.
+    # Distances of a few bandwidths, so that kernels take all values between 0 and 1.
     rows = np.random.default_rng(seed).normal(size=(40, n_columns))
     if isinstance(family, SphericalHarmonics):
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    # A draw is a plain map of the shape asked for, and the seed alone decides its bits.
+    # A draw is a plain map of the requested shape, and depends on the seed alone.
     name = type(family).__name__
     small = family.draw(7, n_columns, seed)
     require(isinstance(small, FeatureMap), f"{name}.draw returns a FeatureMap, not {type(small).__name__}")
@@ -86,7 +86,7 @@ def check_family(family: Family, *, n_columns: int = 3, n_frequencies: int = 20_
     require(
         smallest > -1e-9 * np.trace(kernel), f"{name}.kernel is positive; its smallest eigenvalue is {smallest:.1e}"
     )
-    # Where all products are alike, as of a row with itself, the standard error is 0 and rounding is all that is left.
+    # Where all products are equal, as those of a row with itself, the standard error is 0 and only rounding is allowed.
     excess = np.abs(estimate - kernel) / (error + 1e-9 * (1.0 + np.abs(kernel)))
     require(
         bool(np.max(excess) < _STANDARD_ERRORS),

@@ -1,4 +1,4 @@
-"""What a feature learner must satisfy, beside scikit-learn's own checks."""
+"""Checks a feature learner: the promises that scikit-learn's own checks do not cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dkl.testing.require import require, same_bits
 
 
 class CheckedLearner(FittedFeatures, Protocol):
-    """A feature learner with what only its checks ask of it."""
+    """A feature learner with the attributes that only its checks need."""
 
     dtype: str
 
@@ -34,9 +34,9 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
     Parameters
     ----------
     learner : FeatureLearner
-        Unfitted; `random_state` is set here.
+        Unfitted; its clones have `random_state=0`.
     n_rows : int
-        Rows that it is fitted on.
+        The number of rows of the fits.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
     require(repr(learner.get_params()) == before, "fit does not change parameters")
     name = type(fitted).__name__
     size = "n_landmarks" if "n_landmarks" in fitted.get_params(deep=False) else "n_features"
-    # transform applies the feature map, with no more columns than were asked for, each with a name.
+    # transform applies the feature map, which has at most the requested number of columns, each with a name.
     require(isinstance(fitted.feature_map_, FeatureMap), f"{name}.fit leaves feature_map_, a FeatureMap")
     mapped = fitted.transform(X)
     require(mapped.shape == (len(X), fitted.feature_map_.n_features), f"{name}.transform has shape {mapped.shape}")
@@ -88,7 +88,7 @@ def check_learner(learner: CheckedLearner, *, n_rows: int = 400) -> None:
     dataset = as_dataset(X, y)
     of_dataset = clone(fitted).fit(dataset)
     require(same_bits(of_dataset.transform(X), mapped), f"{name}: a Dataset of the same rows gives the same bits")
-    # Rows of a Dataset may not fit in memory, so that what comes back is computed when it is asked for.
+    # Rows of a Dataset may not fit in memory, so that their features are lazy.
     lazy = of_dataset.transform(dataset)
     require(hasattr(lazy, "dask"), f"{name}.transform(dataset) is a lazy Dask array, not {type(lazy).__name__}")
     require(same_bits(np.asarray(lazy.compute()), mapped), f"{name}: lazy features equal those of arrays")

@@ -1,4 +1,4 @@
-"""How a check says that something does not hold."""
+"""Helpers of the checks: raise an error that names the broken promise, and compare arrays bit by bit."""
 
 from __future__ import annotations
 

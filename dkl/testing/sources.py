@@ -1,4 +1,4 @@
-"""What a source of rows must satisfy: what it says of its blocks is what its reader returns."""
+"""Checks a source of rows: the blocks that its reader returns are as the source describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of known geometry: the toy sets of the papers, labelled or with numbers."""
+"""Synthetic rows of known geometry: the toy sets of the papers, for classification or regression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def windmill(
     sails : int
         Even; half of them belong to each class.
     twist : float
-        By how many radians of the sails' period a sail turns from the centre to the rim.
+        Radians of phase by which a sail is ahead at the rim of its phase at the centre.
     seed : int
 
     Returns
@@ -64,9 +64,9 @@ def sphere_checkerboard(
     ----------
     n_rows : int
     bands : int
-        Of equal height in latitude.
+        The number of bands, of equal height in latitude.
     sectors : int
-        Even, of equal width in longitude.
+        The number of sectors, even, of equal width in longitude.
     seed : int
 
     Returns
@@ -149,13 +149,13 @@ def disc_and_annulus(
     directions = generator.standard_normal((n_rows, n_columns))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     radii = np.where(outside, generator.uniform(1.1, 2.0, n_rows), generator.uniform(0.0, 0.9, n_rows))
-    # A flipped label is the wrong one whatever a machine does, so that the best accuracy is known.
+    # No model can predict which labels are flipped, so that the best accuracy is 1 - noise.
     flipped = generator.random(n_rows) < noise
     return radii[:, None] * directions, _signs(np.where(outside != flipped, 1.0, -1.0))
 
 
 def additive(n_rows: int = 2_000, *, n_columns: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers that depend on two columns alone and on two together; the other columns are noise.
+    """A regression target of two columns with separate effects and a product of two others; further columns are noise.
 
     ``y = sin(2 x_0) + x_1^2 / 2 + 1.5 sin(x_2) sin(x_3) + noise`` of deviation 0.1.
 

@@ -1,1 +1,1 @@
-"""What a prediction is worth: deviation, evidence, intervals with a promise; and whether rows have drifted."""
+"""The uncertainty of predictions (deviations, evidence, conformal intervals and sets), and drift between samples."""

@@ -1,4 +1,4 @@
-"""Split conformal prediction: intervals and sets of classes that cover by what held-out rows have shown."""
+"""Split conformal prediction: intervals and sets of classes whose coverage follows from scores of held-out rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.scores import scoring_cost
 from dkl.methods.offered import offered_unless
-from dkl.methods.prediction import blockwise, score_rows, with_row_id
+from dkl.methods.predicting import blockwise, score_rows, with_row_id
 from dkl.methods.scoring import check_log_rows
 from dkl.passes.engine import map_blocks
 from dkl.protocols.block import Block
@@ -50,10 +50,11 @@ from dkl.uncertainty.interval_scores import (
 from dkl.uncertainty.order_statistics import HeldOutScores, least_rows
 from dkl.uncertainty.posterior import CoefficientPosterior
 
-# So many scores are kept; a larger sample moves the coverage by less than .0006 on average.
+# The most scores that are kept: with more, the coverage would change by less than .0006 on average.
 _MOST_SCORES = 1 << 18
 _PASS = "conformal scores"
-# Keeps the rows that are held out of a whole fit apart from those that its penalty and temperature are found on.
+# Changes the seed of the rows held out for scores, so that they are independent of those held out for the penalty and
+# the temperature.
 _SALT = 0x434F_4E46
 
 
@@ -64,7 +65,7 @@ class ClassScore:
     Parameters
     ----------
     multiplier : float or None
-        Of decision values, as in `dkl.linear.answers.probabilities`.
+        The factor on decision values, as in `dkl.linear.answers.probabilities`.
     """
 
     multiplier: float | None
@@ -80,12 +81,12 @@ class ClassScore:
 
 
 def members_of(score: ClassScore, answers: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """Which classes are in the set of each row: (n, K) bool."""
+    """The classes whose score is at most the radius, by row: (n, K) bool."""
     return score.parts(answers) <= radii
 
 
 class ConformalMixin:
-    """What machines have that keep scores of held-out rows: `conformalize`, and rows held out by `fit` itself."""
+    """The part of machines that computes and stores scores of held-out rows: `conformalize`, `conformal_fraction`."""
 
     conformal_fraction: float | None
     seed_: int
@@ -96,7 +97,7 @@ class ConformalMixin:
     _run: Callable[[str], Run]
 
     def _check_exposure(self) -> None:
-        """Raise ValueError where the loss has no exposure."""
+        """Raise ValueError if the loss has no exposure."""
         loss = self._settings.loss
         if loss not in LOG_LINK:
             raise ValueError(
@@ -113,23 +114,24 @@ class ConformalMixin:
         groups: object = None,
         exposure: object = None,
     ) -> Self:
-        """Keep how far the model is off on rows that `fit` has not seen; intervals and sets of classes come from it.
+        """Store the scores of the model on rows that `fit` has not seen, from which intervals and sets follow.
 
-        Rows of another origin than those to be predicted void the promise, and so do rows of the fit. Of more than
-        262,144 rows a sample by a hash is scored.
+        The coverage holds only if these rows have the distribution of the rows to be predicted, and were not used in
+        the fit. Of more than 262,144 rows a sample by a hash is scored.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         y : array of shape (n,) or (n, t), or None
-            Labels or targets; those of a Dataset are its own.
+            Labels or targets; None if X is a Dataset, which has its own.
         sample_weight : array of shape (n,) or None
-            Weight 2 is the row twice; with `sample_weight` of the rows to be predicted, ratios of densities.
+            Frequency weights: weight 2 is the row twice. If predictions get `sample_weight`, too, both are ratios of
+            densities.
         groups : str, array of shape (n,), or None
-            Rows of each group promise the coverage for their own group. A name is a column of a data frame or of a
-            Dataset, where it stays a feature, or the group column of a Dataset.
+            With groups the coverage holds for each group by itself. A name is a column of a data frame or of a Dataset,
+            where it stays a feature, or the group column of a Dataset.
         exposure : str, array of shape (n,), or None
-            Of ``loss="poisson"`` and "gamma": what targets were counted over, as of `fit`; None is the fit's column.
+            For ``loss="poisson"`` and "gamma" the exposure of the targets, as in `fit`; None is the column of the fit.
 
         Returns
         -------
@@ -158,14 +160,14 @@ class ConformalMixin:
         return self._conformalized(dataset, column, exposed=exposure is not None)
 
     def conformalize_held_out(self, rows: Dataset, *, groups: str | None = None) -> Self:
-        """Keep the scores of the rows that `fit` has held out by `conformal_fraction` anew: for each group by itself.
+        """Store the scores of the rows that `fit` has held out by `conformal_fraction` again, now by group.
 
         Parameters
         ----------
         rows : Dataset
-            That of the fit; which of its rows were held out follows from their identities and `seed_`.
+            The Dataset of the fit; its held-out rows follow from their identities and `seed_`.
         groups : str or None
-            As of `conformalize`.
+            As in `conformalize`.
 
         Returns
         -------
@@ -176,7 +178,7 @@ class ConformalMixin:
         NotFittedError
             Before `fit`.
         ValueError
-            If `fit` has held out no rows, the rows are no Dataset, or a group has fewer than two of them.
+            If `fit` has held out no rows, `rows` is no Dataset, or a group has fewer than two rows.
         """
         check_is_fitted(self, self._fitted_by)
         if self.conformal_fraction is None or not isinstance(rows, Dataset):
@@ -187,7 +189,7 @@ class ConformalMixin:
         column = ""
         if groups is not None:
             rows, column = with_stored_groups(rows, groups)
-        # a machine that is not fitted reads the rows as the fit did, and leaves this one as it is
+        # an unfitted clone reads the rows as the fit did, without changing this machine
         model: Any = clone(self)  # type: ignore[type-var]
         model.seed_ = self.seed_
         exposure = exposure_of_fit(self)
@@ -195,15 +197,15 @@ class ConformalMixin:
         return self._conformalized(self._rows(held_out, None, None), column, exposed=exposure is not None)
 
     def _conformalized(self, dataset: Dataset, column: str, *, exposed: bool) -> Self:
-        """Keep the scores of encoded rows.
+        """Compute and store the scores of encoded rows.
 
         Parameters
         ----------
         dataset : Dataset
         column : str
-            The row column of codes of groups; empty for none.
+            The row column with the codes of groups; empty without groups.
         exposed : bool
-            Whether there is a row column of exposures, which the targets were counted over.
+            Whether there is a row column of exposures.
         """
         scorer, score = self._answering()
         if isinstance(score, DevianceScore):
@@ -226,26 +228,26 @@ class ConformalMixin:
         return self
 
     def _answering(self) -> tuple[Scorer, IntervalScore | ClassScore]:
-        """What answers rows, and how the answers are scored; a regressor and a classifier know."""
+        """The scorer that predicts, and the conformal score of its predictions; subclasses define them."""
         raise TypeError(f"{type(self).__name__} predicts neither numbers nor classes")
 
     def _scored(self, scorer: Scorer, X: object, strict: bool) -> Any:
-        """What a scorer answers of rows of any form, lazy for Dask collections and Datasets."""
+        """The predictions of a scorer for rows of any kind; lazy for Dask collections and Datasets."""
         model: Any = self
         return score_rows(model, scorer, X, strict=strict)
 
     def _hold_out(self, dataset: Dataset) -> tuple[Dataset, Dataset | None]:
-        """The rows to fit on, and those that are held out of the whole fit for their scores; None where none are.
+        """The rows of the fit, and the rows held out for scores (None without `conformal_fraction`).
 
         Raises
         ------
         ValueError
-            If the share holds out no row, or all.
+            If fewer than two rows would be held out, or left to fit on.
         """
         if self.conformal_fraction is None:
             return dataset, None
         held_out = HeldOut(self.conformal_fraction, self.seed_ ^ _SALT)
-        # of each block the rows that stay and those that are held out; X is not read
+        # for each block the numbers of kept and of held-out rows, without reading X
         masks = (held_out.mask(block.held_with) for block in dataset.source.blocks_without_x())
         counts = np.array([(np.sum(~mask), np.sum(mask)) for mask in masks])
         n_out, n_rows = int(counts[:, 1].sum()), dataset.n_rows
@@ -259,17 +261,17 @@ class ConformalMixin:
             rows, n_classes = counts[:, int(out)], dataset.schema.n_classes
             source = View(dataset.source, RowsChosen(_Side(held_out, out), rows), n_classes=n_classes)
             sides.append(Dataset(source, dataset.schema, store=dataset.store, name=dataset.name))
-        # by time the newest rows of those that are left are newer than others; by group fewer groups are left
+        # the places of the remaining rows are computed again: with times, the newest of them; with groups, fewer groups
         return held_rows(sides[0]), sides[1]
 
     def _score_held_out(self, held_out: Dataset | None) -> None:
-        """Keep the scores of the rows that `_hold_out` has kept from the fit."""
+        """Compute and store the scores of the rows that `_hold_out` has kept out of the fit."""
         if held_out is not None:
             exposed = hasattr(self, "exposure_")
             self._conformalized(self._rows(held_out, None, None), "", exposed=exposed)
 
     def _planned_scores(self, problem: LinearProblem) -> list[tuple[list[Record], int]]:
-        """The pass over the rows that are held out of the whole fit, as a plan counts it."""
+        """The pass over the rows held out for scores, for a plan."""
         if self.conformal_fraction is None:
             return []
         cost = partial(
@@ -282,12 +284,12 @@ class ConformalMixin:
         return [([BlockSum(_PASS, conformal_scores, {}, cost=cost)], 1)]
 
     def _forget_scores(self) -> None:
-        """Scores of another model say nothing of this one."""
+        """Delete stored scores, which are not valid after another fit."""
         if hasattr(self, "conformal_"):
             del self.conformal_
 
     def _kept_scores(self, coverage: float) -> HeldOutScores:
-        """The held-out scores, once the coverage is known to have a meaning."""
+        """The stored scores, after checking the coverage; ValueError if there are none."""
         check_is_fitted(self, self._fitted_by)
         if isinstance(coverage, bool) or not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
             raise ValueError(f"coverage is {coverage!r}; expected a share between 0 and 1, both excluded, such as 0.9")
@@ -300,7 +302,7 @@ class ConformalMixin:
         return kept
 
     def _radii(self, X: object, coverage: float, groups: object, sample_weight: object) -> np.ndarray:
-        """The score that covers: (t,) of all rows, or (n, t) of each."""
+        """The score at which intervals have the coverage: (t,) for all rows, or (n, t) for each row."""
         kept = self._kept_scores(coverage)
         if (kept.groups is None) != (groups is None):
             given = "were given, and conformalize had none" if kept.groups is None else "are missing: one value a row"
@@ -321,11 +323,11 @@ class ConformalMixin:
         if np.isinf(radii).any():
             needed = f"a group takes at least {least_rows(coverage)} rows"
             if sample_weight is not None:
-                needed = "the weights of some rows are large beside those of all held-out rows"
+                needed = "the weights of some rows are large compared with those of all held-out rows"
             warnings.warn(
                 f"so few held-out rows, {np.diff(kept.starts).min()} in the smallest group, cannot promise a coverage "
-                f"of {coverage:g}: what is predicted is everything there, since {needed}; conformalize with more, or "
-                "ask for less",
+                f"of {coverage:g}: intervals are infinite and sets have all classes there, since {needed}; "
+                "conformalize with more rows, or choose a smaller coverage",
                 UserWarning,
                 stacklevel=3,
             )
@@ -333,7 +335,7 @@ class ConformalMixin:
 
 
 class ConformalIntervals(ConformalMixin):
-    """`predict_interval` of a regressor."""
+    """The method `predict_interval` of regressors."""
 
     posterior_: CoefficientPosterior
     _has_one_target: Callable[[], bool]
@@ -349,15 +351,15 @@ class ConformalIntervals(ConformalMixin):
         exposure: object = None,
         strict: bool = False,
     ) -> Any:
-        """Intervals that hold at least this share of new targets, whatever the model is: split conformal.
+        """Intervals that contain at least this share of new targets, for any model: split conformal prediction.
 
-        Held-out rows say how far off the model is (`conformalize`, or ``conformal_fraction=0.1`` at fit): the interval
-        is the prediction, more and less the ceil((n + 1) coverage)-th smallest of n held-out errors, in units of the
-        deviation where an exact fit has one. For ``loss="pinball"`` the lowest and the highest quantile are moved apart
-        (or together) by that order statistic of how far targets are outside of them; for "poisson" and "gamma" it is
-        one of deviance residuals, and the interval holds all targets of no larger one. The promise is for rows that are
-        drawn as the held-out ones were, on average over all of them: not for each kind of row by itself, unless it is a
-        group.
+        The errors on held-out rows (`conformalize`, or ``conformal_fraction=0.1`` in the fit) set the width: the
+        interval is the prediction plus and minus the ceil((n + 1) coverage)-th smallest of n held-out errors, in units
+        of the predicted deviation if an exact fit has one. For ``loss="pinball"`` the lowest and the highest quantile
+        are moved apart (or together) by this order statistic of how far targets lie outside of them. For "poisson" and
+        "gamma" it is the order statistic of deviance residuals, and the interval contains all targets with no larger
+        residual. The coverage holds for rows with the distribution of the held-out ones, on average over all of them;
+        it does not hold for every kind of row, unless the rows of that kind are a group.
 
         Parameters
         ----------
@@ -365,14 +367,14 @@ class ConformalIntervals(ConformalMixin):
         coverage : float
             Above 0 and below 1.
         groups : str, array of shape (n,), or None
-            The group of each row, where `conformalize` had groups.
+            The group of each row, if `conformalize` had groups.
         sample_weight : array of shape (n,) or None
-            Ratios of densities where rows are drawn otherwise than the held-out ones: of the rows, in the units of the
-            weights that `conformalize` had.
+            For rows of another distribution than the held-out ones: the ratio of the two densities at each row, in the
+            units of the weights of `conformalize`.
         exposure : str, array of shape (n,), or None
-            As of `predict`, for ``loss="poisson"`` and "gamma": intervals are of what is counted over it.
+            As in `predict`, for ``loss="poisson"`` and "gamma": intervals are for the count over this exposure.
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that are unlike those of `fit`, instead of a warning.
 
         Returns
         -------
@@ -383,13 +385,13 @@ class ConformalIntervals(ConformalMixin):
         Raises
         ------
         ValueError
-            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen, a loss without
-            exposure.
+            For a coverage outside (0, 1), no stored scores, a group that `conformalize` has not seen, or an exposure
+            for another loss.
 
         Warns
         -----
         UserWarning
-            The held-out rows are too few for this coverage, and intervals are infinite.
+            If there are too few held-out rows for this coverage, so that intervals are infinite.
 
         References
         ----------
@@ -412,7 +414,7 @@ class ConformalIntervals(ConformalMixin):
         answers = self._scored(scorer, X, strict)
         if exposure is not None:
             self._check_exposure()
-            # the logarithm of the mean count has that of the exposure added
+            # the logarithm of the mean count is the score plus the logarithm of the exposure
             answers = (
                 answers
                 + (da if isinstance(answers, da.Array) else np).log(exposure_beside(answers, X, exposure))[:, None]
@@ -431,12 +433,12 @@ class ConformalIntervals(ConformalMixin):
         )
 
     def _answering(self) -> tuple[Scorer, IntervalScore]:
-        """What answers rows, and how the answers are scored."""
+        """The scorer that predicts, and the conformal score of its predictions."""
         score = self._interval_score()
         return replace(self._scorer, posterior=score.posterior if isinstance(score, ErrorScore) else None), score
 
     def _interval_score(self) -> IntervalScore:
-        """How far the model is off on a row, by its loss.
+        """The conformal score of the model's loss.
 
         Raises
         ------
@@ -455,14 +457,14 @@ class ConformalIntervals(ConformalMixin):
                 )
             return QuantileScore(len(model.quantiles))
         posterior = getattr(self, "posterior_", None)
-        # a fit without noise has no deviations to scale errors by
+        # a fit without noise has deviations of 0, by which errors cannot be divided
         return ErrorScore(None if posterior is None or not np.all(posterior.noise > 0.0) else posterior)
 
 
 def no_probabilities(model: Any) -> str | None:
-    """Why a classifier has no probabilities, with the remedy; None where it has."""
+    """Why a classifier has no probabilities, with the remedy; None if it has."""
     settings = model._settings
-    # of a fit it counts what its held-out rows have found: a model of an older version may have no temperature
+    # once fitted, its temperature decides: a model of an older version may have none
     by_penalty = hasattr(model, "temperature_") if hasattr(model, "linear_") else model._calibrates_while_judging()
     if settings.calibrate or settings.loss in PROBABLE or by_penalty:
         return None
@@ -473,7 +475,7 @@ def no_probabilities(model: Any) -> str | None:
 
 
 class ConformalSets(ConformalMixin):
-    """`predict_set` of a classifier."""
+    """The method `predict_set` of classifiers."""
 
     classes_: np.ndarray
     temperature_: float
@@ -482,10 +484,10 @@ class ConformalSets(ConformalMixin):
 
     @property
     def _multiplier(self) -> float | None:
-        """What scores are multiplied with for probabilities; None for the log loss, whose scores are log odds."""
+        """The factor on scores in the softmax of probabilities; None for the log loss, whose scores are log odds."""
         if hasattr(self, "temperature_"):
             return 1.0 / self.temperature_
-        # Newton steps of the log loss fit the classes together: the probabilities are a softmax of the scores.
+        # Newton steps on the log loss fit all classes jointly: probabilities are the softmax of the scores.
         solver, loss = self._settings.solver, self._settings.loss
         is_joint = (solver == "newton" and loss == "log_loss") or loss == "softmax"
         return 1.0 if is_joint and len(self.classes_) > 2 else None
@@ -500,11 +502,12 @@ class ConformalSets(ConformalMixin):
         sample_weight: object = None,
         strict: bool = False,
     ) -> Any:
-        """Sets of classes that hold at least this share of new labels, whatever the model is: split conformal.
+        """Sets of classes that contain at least this share of new labels, for any model: split conformal prediction.
 
-        A class is in the set of a row where one minus its probability is at most the ceil((n + 1) coverage)-th smallest
-        of the n held-out rows' own. Sets may be empty: then no class is as likely as those of most rows. There is none
-        where there is no `predict_proba`. What the promise is for: `KernelRegressor.predict_interval`.
+        A class is in the set of a row if one minus its probability is at most the ceil((n + 1) coverage)-th smallest
+        of one minus the probability of the true class on n held-out rows. A set is empty if no class of the row is
+        likely enough. The method needs `predict_proba`. For the conditions of the coverage see
+        `KernelRegressor.predict_interval`.
 
         Parameters
         ----------
@@ -512,11 +515,11 @@ class ConformalSets(ConformalMixin):
         coverage : float
             Above 0 and below 1.
         groups : str, array of shape (n,), or None
-            The group of each row, where `conformalize` had groups.
+            The group of each row, if `conformalize` had groups.
         sample_weight : array of shape (n,) or None
-            Ratios of densities, as of `KernelRegressor.predict_interval`.
+            Ratios of densities, as in `KernelRegressor.predict_interval`.
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that are unlike those of `fit`, instead of a warning.
 
         Returns
         -------
@@ -526,7 +529,7 @@ class ConformalSets(ConformalMixin):
         Raises
         ------
         ValueError
-            A coverage outside (0, 1), no held-out scores, a group that `conformalize` has not seen.
+            For a coverage outside (0, 1), no stored scores, or a group that `conformalize` has not seen.
 
         References
         ----------
@@ -548,7 +551,7 @@ class ConformalSets(ConformalMixin):
         return with_row_id(sets, X, self.classes_)
 
     def _answering(self) -> tuple[Scorer, ClassScore]:
-        """What answers rows, and how the answers are scored."""
+        """The scorer that predicts, and the conformal score of its predictions."""
         if not hasattr(self, "predict_proba"):
             raise ValueError(
                 f"sets of classes come from probabilities, and {type(self).__name__}(loss={self._settings.loss!r}) has "
@@ -559,7 +562,7 @@ class ConformalSets(ConformalMixin):
 
 @dataclass(frozen=True)
 class _Side(RowChoice):
-    """The rows of a block that are held out, or those that are not."""
+    """The choice of the held-out rows (`out`), or of all others."""
 
     held_out: HeldOut
     out: bool
@@ -570,7 +573,7 @@ class _Side(RowChoice):
         return f"conformal {self.held_out.share} {self.held_out.seed} {self.out}"
 
     def choose(self, block: Block, chosen: np.ndarray) -> np.ndarray:
-        """Those of the positions that are on this side."""
+        """The positions among `chosen` that are held out, or that are not."""
         return chosen[self.held_out.mask(block.held_with[chosen]) == self.out]
 
 
@@ -587,15 +590,15 @@ def _with_radii(
     Raises
     ------
     ValueError
-        The radii are of another number of rows, or nobody knows how many rows the chunks have.
+        If there are radii for another number of rows, or the chunks have unknown numbers of rows.
     """
     n_rows = answers.shape[0]
     if radii.ndim == 1:
         return blockwise(partial(function, radii=radii), answers, dtype=dtype, columns=columns)
     if np.isnan(n_rows):
         raise ValueError(
-            "groups and weights are one value a row, and nobody knows how many rows the partitions of this Dask frame "
-            "have; give a data frame at a time, or a Dataset"
+            "groups and weights need one value for each row, and the partitions of this Dask frame have unknown "
+            "numbers of rows; give single data frames, or a Dataset"
         )
     if len(radii) != n_rows:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Groups that intervals are promised for: values or the name of a column, and their places among those of scores."""
+"""The groups of conformal intervals: as values or the name of a column, and their positions among groups of scores."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dkl.data.together.choosing import column_at, with_values
 from dkl.data.together.codes import group_codes
 from dkl.data.view import ColumnAlong, View
 
-# The row column of groups that are read from a feature.
+# The name of the row column of groups that are read from a feature.
 _STORED = "interval group"
 
 
 def column_of(X: Any, groups: Any) -> Any:
-    """Groups as values, where they name a column of a data frame."""
+    """The values of a column of a data frame, if `groups` is its name; else `groups`."""
     X = as_known_rows(X)
     if not isinstance(groups, str) or isinstance(X, Dataset):
         return groups
@@ -35,35 +35,35 @@ def column_of(X: Any, groups: Any) -> Any:
 def with_groups(
     source: RowSource, schema: Schema, groups: Any, kept: np.ndarray | None = None
 ) -> tuple[RowSource, Schema, str]:
-    """The rows with a row column of the codes of groups that are given as values, and its name."""
+    """The rows with a row column of the codes of groups given as values, and the name of this column."""
     source, schema = with_values(source, schema, "group", groups, None, kept)
     return source, schema, schema.row_columns["group"].column
 
 
 def with_stored_groups(dataset: Dataset, name: str) -> tuple[Dataset, str]:
-    """The dataset whose blocks come with the codes of the groups that one of its columns holds, and their row column.
+    """The dataset with a row column of the codes of groups in one of its columns, and the name of this row column.
 
     Parameters
     ----------
     dataset : Dataset
     name : str
-        Its group column, which is no feature, or a feature of names or whole numbers, which stays one.
+        Its group column, which is no feature, or a feature of names or whole numbers, which remains a feature.
 
     Raises
     ------
     ValueError
-        If no column has the name, or it holds dates.
+        If there is no such column, or if it holds dates.
     """
-    known = dataset.schema.row_columns.get("group")
-    if known is not None and known.name == name:
-        column, read = known.column, None
+    own = dataset.schema.row_columns.get("group")
+    if own is not None and own.name == name:
+        column, read = own.column, None
     else:
         column, read = _STORED, _stored_groups(dataset, name)
     return dataset.with_rows(View(dataset.source, ColumnAlong(column, read)), dataset.schema), column
 
 
 def _stored_groups(dataset: Dataset, name: str) -> _StoredGroups:
-    """How the groups are read from the encoded columns of a feature."""
+    """The reader of the groups in the encoded columns of a feature."""
     names, encoding = list(dataset.column_names or ()), dataset.encoding
     rules = {} if encoding is None else {rule.name: rule for rule in encoding.rules}
     if name not in rules and name not in names:
@@ -85,17 +85,18 @@ def _stored_groups(dataset: Dataset, name: str) -> _StoredGroups:
 
 @dataclass(frozen=True)
 class _StoredGroups:
-    """The codes of the groups of rows, from the encoded columns of a feature.
+    """Computes the codes of the groups of rows from the encoded columns of a feature.
 
     Parameters
     ----------
     name : str
+        The name of the feature.
     kind : {"category", "code", "number", "boolean"}
-        Of its rule.
+        The kind of its rule.
     first : int
         Its first encoded column.
     codes : tuple of int
-        That of each category.
+        The group code of each category; empty for numbers.
     """
 
     name: str
@@ -110,7 +111,7 @@ class _StoredGroups:
             place = np.where(own.any(axis=1), own.argmax(axis=1), -1)
         else:
             values = column_at(X, self.first)
-            # of codes 0 is a value that is missing or unknown
+            # the code 0 is a missing or unknown value
             place = values.astype(np.int64) - 1 if self.kind == "code" else np.where(values == np.trunc(values), 0, -1)
         if (place < 0).any():
             row = int(row_id[np.argmax(place < 0)])
@@ -121,13 +122,13 @@ class _StoredGroups:
 
 @dataclass(frozen=True, eq=False)
 class GroupCodes:
-    """Groups of rows of a block as their codes, (n,) int64."""
+    """Groups of the rows of a block, given as codes (n,) int64."""
 
     codes: np.ndarray
 
 
 def check_groups(codes: np.ndarray, dataset: Dataset) -> None:
-    """Raise ValueError where a group has one row alone, which promises nothing of its next."""
+    """Raise ValueError if a group has a single row, from which no coverage follows."""
     _, first, sizes = np.unique(codes, return_index=True, return_counts=True)
     if sizes.min() < 2:
         row = int(first[np.argmin(sizes)])
@@ -138,24 +139,24 @@ def check_groups(codes: np.ndarray, dataset: Dataset) -> None:
 
 
 def places_of(X: Any, groups: Any, known: np.ndarray) -> np.ndarray:
-    """The place of each row's group among those of the held-out rows: (n,) int64.
+    """The position of each row's group in the sorted group codes `known` of the held-out rows: (n,) int64.
 
     Raises
     ------
     ValueError
-        A group that held-out rows did not have.
+        For a group that held-out rows did not have.
     """
     if isinstance(X, Dataset) and isinstance(groups, str):
-        noted, column = with_stored_groups(X, groups)
-        codes = np.concatenate([block.columns[column] for block in noted.source.blocks_without_x((column,))])
+        grouped, column = with_stored_groups(X, groups)
+        codes = np.concatenate([block.columns[column] for block in grouped.source.blocks_without_x((column,))])
     elif isinstance(groups, GroupCodes):
         codes = groups.codes
     else:
         codes = group_codes(groups, len(groups), "groups")
     place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    strange = np.flatnonzero(known[place] != codes)
-    if len(strange):
-        row = int(strange[0])
+    unseen = np.flatnonzero(known[place] != codes)
+    if len(unseen):
+        row = int(unseen[0])
         value = "" if isinstance(groups, str | GroupCodes) else f", {shown_value(np.asarray(groups).ravel()[row])},"
         raise ValueError(
             f"the group{value} of row {row} is none of those of conformalize, so that nothing is promised of it; "

@@ -1,4 +1,4 @@
-"""What exact regressors answer beside a number: its deviation, the noise of a new target included."""
+"""Predicted standard deviations of exact regressors, including the noise of a new target."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from sklearn.utils.validation import check_is_fitted
 
 from dkl.linear.answers import deviations_of, means_of, shaped
 from dkl.linear.fitting import LinearFit
-from dkl.methods.predicting import NumberPredictions
-from dkl.methods.prediction import blockwise, score_rows, with_row_id
+from dkl.methods.predicting import NumberPredictions, blockwise, score_rows, with_row_id
 from dkl.uncertainty.posterior import CoefficientPosterior
 
 
 class DeviatingPredictions(NumberPredictions):
-    """`predict` of a machine whose exact fit of the squared error leaves `posterior_`: how far off it may be."""
+    """The method `predict` of machines with `return_std`, which needs `posterior_` of an exact least-squares fit."""
 
     loss_: str
     solver_: str
     posterior_: CoefficientPosterior
 
     def predict(self, X: object, return_std: bool = False, *, strict: bool = False) -> Any:
-        """The target of each row, in its own units, and how far a new one may be off.
+        """The predicted target of each row in its own units, and with `return_std` its standard deviation.
 
         Parameters
         ----------
         X : array, scipy sparse matrix, data frame, Dask collection or Dataset of shape (n, d)
         return_std : bool
-            The standard deviation of a new target too, its noise included: ``noise_ * sqrt(1 + h)``, where h of a row
-            is ``phi^T (G + lam I)^-1 phi`` of its centred features. It trusts the features and Gaussian noise that is
-            the same everywhere; `predict_interval` does not. Of exact fits of the squared error alone.
+            Also return the standard deviation of a new target, noise included: ``noise_ * sqrt(1 + h)``, with h =
+            ``phi^T (G + lam I)^-1 phi`` for the centred features phi of a row. It assumes that the features are right
+            and the noise is Gaussian and the same everywhere; `predict_interval` does not. For exact fits of the
+            squared error only.
         strict : bool
-            Refuse raw rows that are unlike those of `fit`, in place of answering them with a warning.
+            Raise an error for raw rows that are unlike those of `fit`, instead of a warning.
 
         Returns
         -------
         prediction : ndarray of shape (n,), or (n, t) for several targets
             For a Dask collection a lazy dask.array.Array; for a Dataset a lazy Dask Series or DataFrame indexed by row
             id.
-        std : the same
-            With `return_std`; the two are a tuple.
+        std : as `prediction`
+            With `return_std`; the result is then the tuple (prediction, std).
 
         Raises
         ------
         ValueError
-            With `return_std`, for a fit that leaves no Gram matrix: stochastic steps, another loss.
+            With `return_std`, after a fit without a Gram matrix (stochastic steps, or another loss).
 
         References
         ----------
@@ -85,7 +85,7 @@ class DeviatingPredictions(NumberPredictions):
         Raises
         ------
         AttributeError
-            The fit left no Gram matrix. Notebooks and `dir` ask for every attribute, and take no other error.
+            If the fit had no Gram matrix. (Notebooks and `dir` read every attribute, and expect this error.)
         """
         try:
             noise = self._checked_posterior().noise
@@ -94,16 +94,16 @@ class DeviatingPredictions(NumberPredictions):
         return float(noise[0]) if self._has_one_target() else noise
 
     def _with_lengths(self, X: object, strict: bool = False) -> np.ndarray | da.Array:
-        """(n, t + 1) predictions, and last the variance of each row's mean in units of the noise's."""
+        """Predictions and, last, the variance of each row's mean in units of the noise variance: (n, t + 1)."""
         return score_rows(self, replace(self._scorer, posterior=self._checked_posterior()), X, strict=strict)
 
     def _checked_posterior(self) -> CoefficientPosterior:
-        """What the fit knows of its coefficients.
+        """The posterior of the coefficients.
 
         Raises
         ------
         ValueError
-            It knows nothing.
+            If the fit has none.
         """
         posterior: CoefficientPosterior | None = getattr(self, "posterior_", None)
         if posterior is None:
@@ -117,9 +117,9 @@ class DeviatingPredictions(NumberPredictions):
         return posterior
 
     def _keep(self, fit: LinearFit) -> None:
-        """Leave a linear fit in the machine's fitted attributes, with its posterior where it has one."""
+        """Set the fitted attributes of the machine from a linear fit, with its posterior if it has one."""
         super()._keep(fit)  # type: ignore[misc]
-        # what a fit before this one knew does not belong to these coefficients
+        # the posterior of an earlier fit is not valid for these coefficients
         if fit.posterior is not None:
             self.posterior_ = fit.posterior
         elif hasattr(self, "posterior_"):

@@ -1,27 +1,38 @@
-"""Two samples of rows as Datasets of the same columns, which are learned from both alike."""
+"""Turns two samples of rows into Datasets with the same columns; the encoding of raw rows is learned from both."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pyarrow as pa
 
-from dkl.data.checks import as_rows, check_rows, checked_weight, no_rows, spoken_names
+from dkl.data.checks import as_rows, check_rows, no_rows, spoken_names
 from dkl.data.coerce import as_dataset
 from dkl.data.dataset import Dataset
-from dkl.data.frames import check_names, encoded_by, in_words_of_frames, is_frame, is_raw, lacks_values
+from dkl.data.fewer_columns import without_columns
+from dkl.data.frames import (
+    RawParts,
+    check_names,
+    encoded_by,
+    in_words_of_frames,
+    is_frame,
+    is_raw,
+    lacks_values,
+    may_lack_values,
+)
 from dkl.data.given import GivenRows, GivenValues
 from dkl.data.ingest.column_rules import ColumnRule, decide_rule
 from dkl.data.ingest.columns import array_table, as_table
 from dkl.data.ingest.encoding import TableEncoding, decide_encoding
 from dkl.data.ingest.statistics import TableStatistics, merged, table_statistics
-from dkl.data.missing_targets import rows_of
 from dkl.data.other_frames import as_known_rows
+from dkl.data.sources.versions import VersionSource
 from dkl.data.view import View
 from dkl.encodings.fitted import Made, code_places
 from dkl.encodings.keys import CategoryKey, CategoryPart, category_parts
@@ -29,7 +40,7 @@ from dkl.encodings.row_matrices import RowsInMemory
 from dkl.encodings.source import CategoryNumbers
 from dkl.encodings.sums import CategorySum, category_sums
 from dkl.encodings.target_means import CategoryFolds
-from dkl.errors import Problems, located
+from dkl.errors import Problems, located, users_level
 from dkl.linear.fitting import Run
 from dkl.linear.minibatches import HeldOut
 from dkl.passes.engine import run_pass
@@ -44,13 +55,13 @@ def compared_samples(
 ) -> tuple[Dataset, Dataset]:
     """Both samples as Datasets with the same columns.
 
-    The rules of raw rows are learned from both samples: those of one sample know all of its names and not all of the
-    other's, so that samples of one law would be told apart by them.
+    The encoding of raw rows is learned from both samples. With that of one sample, only the other could have unknown
+    categories, so that samples of the same distribution would seem to differ.
 
     Raises
     ------
     ValueError
-        If the columns differ, or one of them has fewer than two rows.
+        If the columns differ, or a sample has fewer than two rows.
     """
     if len(weights) != 2:
         raise ValueError(f"sample_weights holds {len(weights)} arrays; expected two, of a and of b: (weights_a, None)")
@@ -59,12 +70,12 @@ def compared_samples(
             raise ValueError(
                 f"sample_weights were given for {name}, which is a Dataset and has its own; pass None for it"
             )
-    counted = [_counted(as_known_rows(rows), weight) for rows, weight in zip((a, b), weights, strict=True)]
-    given, weights = [rows for rows, _ in counted], [weight for _, weight in counted]
-    stored, raw = ([rows for rows in given if isinstance(rows, Dataset) is is_stored] for is_stored in (True, False))
+    given = [as_rows(rows) if isinstance(rows, list | tuple) else as_known_rows(rows) for rows in (a, b)]
+    stored = [rows for rows in given if isinstance(rows, Dataset)]
+    raw = [(rows, weight) for rows, weight in zip(given, weights, strict=True) if not isinstance(rows, Dataset)]
     rules: TableEncoding | None = None
     if raw:
-        rules = _rules_beside(stored[0], raw[0]) if stored else _rules_of_both(given)
+        rules = _rules_beside(stored[0], *raw[0]) if stored else _rules_of_both(given, weights)
     datasets: list[Dataset] = []
     for rows, weight, name in zip(given, weights, _NAMES, strict=True):
         with located(_place(name)):
@@ -76,33 +87,72 @@ def compared_samples(
                 "how much their rows vary, which takes at least two rows in each"
             )
     _check_same_columns(*datasets)
+    if raw or not all(map(_holds_known_rows, stored)):
+        datasets = [_without_texts(dataset) for dataset in datasets] if stored else datasets
+        _say_texts(stored)
     # the rules of a store do not change when rows are appended, whose names they may lack
     has_grown = any(dataset.version > 0 for dataset in stored)
     return _without_rare_names(datasets, run) if has_grown else (datasets[0], datasets[1])
-
-
-def _counted(rows: Any, weight: GivenValues) -> tuple[Any, GivenValues]:
-    """Raw rows in memory without those of weight 0, which would have a say in the rules else."""
-    if weight is None or isinstance(rows, Dataset) or dask.is_dask_collection(rows) or dask.is_dask_collection(weight):
-        return rows, weight
-    counts = np.asarray(checked_weight(weight, np.shape(rows)[0])) > 0.0
-    return (rows, weight) if counts.all() or not counts.any() else (rows_of(rows, counts), rows_of(weight, counts))
 
 
 def _place(name: str) -> str:
     return f"{name}, a sample of rows given to drift"
 
 
-def _rules_beside(dataset: Dataset, raw: Any) -> TableEncoding | None:
+def _holds_known_rows(dataset: Dataset) -> bool:
+    """Whether the rules of a store were learned from all rows of the dataset, none of them appended later."""
+    base = dataset.source.base
+    if not isinstance(base, VersionSource):
+        return True
+    return bool((np.flatnonzero(dataset.source.block_rows) < base.parts[0].n_blocks).all())
+
+
+def _text_columns(dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """The encoded columns of each column of free text."""
+    encoding = dataset.encoding
+    rules = encoding.rules if isinstance(encoding, TableEncoding) else ()
+    return {rule.name: tuple(rule.output_names) for rule in rules if rule.kind == "text"}
+
+
+def _without_texts(dataset: Dataset) -> Dataset:
+    """The rows without free text, whose directions fit the texts that they were learned from better than any others.
+
+    Raises
+    ------
+    ValueError
+        There is no other column.
+    """
+    texts = [name for names in _text_columns(dataset).values() for name in names]
+    if texts and len(texts) == dataset.n_columns:
+        raise ValueError(
+            f"a and b hold free text alone, {spoken_names(list(_text_columns(dataset)))}, whose directions a store has "
+            "learned from some of the rows that are compared and not from the others; give both as data frames"
+        )
+    return without_columns(dataset, texts)
+
+
+def _say_texts(stored: Sequence[Dataset]) -> None:
+    """Warn of columns that are not compared."""
+    texts = list(_text_columns(stored[0])) if stored else []
+    if texts:
+        warnings.warn(
+            f"the free text of {spoken_names(texts)} is not compared: its directions were learned from the rows of a "
+            "store, and fit them better than rows that came later; to compare texts, give both samples as data frames",
+            UserWarning,
+            stacklevel=users_level(),
+        )
+
+
+def _rules_beside(dataset: Dataset, raw: Any, weight: GivenValues) -> TableEncoding | None:
     """The rules of a Dataset for raw rows beside it; columns of codes get the names that these rows hold, too."""
     rules: TableEncoding | None = dataset.encoding
     if rules is None or not rules.has_codes or not is_frame(raw):
         return rules
     codes = [rule.name for rule in rules.rules if rule.kind == "code"]
     further: dict[str, tuple[str, ...]] = {}
-    for column in _statistics(raw, codes).columns:
+    for column in _statistics(raw, weight, codes).columns:
         if column.kind == "category":
-            # more values than can be told apart are refused here
+            # raises ValueError for too many different values
             further[column.name] = tuple(column.categories or decide_rule(column, "auto").categories)
 
     def extended(rule: ColumnRule) -> ColumnRule:
@@ -111,21 +161,21 @@ def _rules_beside(dataset: Dataset, raw: Any) -> TableEncoding | None:
     return replace(rules, rules=tuple(extended(rule) if rule.kind == "code" else rule for rule in rules.rules))
 
 
-def _rules_of_both(given: Sequence[Any]) -> TableEncoding | None:
+def _rules_of_both(given: Sequence[Any], weights: Sequence[GivenValues]) -> TableEncoding | None:
     """The rules of two samples of raw rows, learned from both; None where columns are numbers as they are.
 
-    A column of one kind in `a` and of another in `b` has the rule of `a`, and so have all where `b` lacks one: what is
-    wrong is said when `b` is encoded.
+    A column whose kind differs between the samples gets the rule of `a`, and so do all if `b` lacks a column; the error
+    is then raised when `b` is encoded.
     """
     are_frames = all(map(is_frame, given))
     are_arrays = all(isinstance(rows, np.ndarray | da.Array) and rows.ndim == 2 for rows in given)
-    if not are_frames and not (are_arrays and any(map(lacks_values, given))):
+    if not are_frames and not (are_arrays and any(map(_lacks_values, given, weights))):
         return None
     found: list[TableStatistics] = []
     problems = Problems(in_words_of_frames)
-    for rows, name in zip(given, _NAMES, strict=True):
+    for rows, weight, name in zip(given, weights, _NAMES, strict=True):
         with problems.collected(), located(_place(name)):
-            found.append(_statistics(rows, [column.name for column in found[0].columns] if found else None))
+            found.append(_statistics(rows, weight, [column.name for column in found[0].columns] if found else None))
     problems.raise_all()
     first, second = found
     both = first
@@ -141,62 +191,68 @@ def _rules_of_both(given: Sequence[Any]) -> TableEncoding | None:
     return rules if are_frames else replace(rules, array_dtype=np.result_type(*(rows.dtype for rows in given)).str)
 
 
-def _statistics(rows: Any, only: Collection[str] | None = None) -> TableStatistics:
-    """The statistics of the columns of raw rows, or of some of them, in the order of `only`.
+def _lacks_values(rows: Any, weight: GivenValues) -> bool:
+    """Whether values are missing in an array of rows, those of weight 0 left aside; a Dask array is read for it."""
+    if not lacks_values(rows) and not may_lack_values(rows):
+        return False
+    return RawParts.of(rows, weight).learned(lambda parts: any(map(lacks_values, parts)))
+
+
+def _statistics(rows: Any, weight: GivenValues, only: Collection[str] | None = None) -> TableStatistics:
+    """The statistics of the columns of raw rows that count, or of some columns, in the order of `only`.
 
     Raises
     ------
     ValueError, TypeError
-        No row, an infinite value, or a column that cannot be encoded.
+        If there is no row, an infinite value, or a column that cannot be encoded.
     """
+    if is_frame(rows):
+        check_names(rows)
+    return RawParts.of(rows, weight).learned(partial(_statistics_of, only=only))
+
+
+def _statistics_of(raw: Iterable[Any], only: Collection[str] | None) -> TableStatistics:
     parts: list[TableStatistics] = []
-    row = 0
-    for table in _tables(rows):
+    row = columns = 0
+    for table in map(_table, raw):
+        columns = table.num_columns
         names = table.column_names if only is None else [name for name in only if name in table.column_names]
         of_part = table_statistics(table.select(names), first_row=row)
         parts = [merged([*parts, of_part])]
         row += table.num_rows
     if not row:
-        raise ValueError(no_rows((0, np.shape(rows)[1])))
+        raise ValueError(no_rows((0, columns)))
     for column in parts[0].columns:
         if column.infinite is not None:
-            # refused here, where the row is that of the sample
+            # raises ValueError here, where the number of the row is that in the sample
             decide_rule(column, "auto")
     return parts[0]
 
 
-def _tables(rows: Any) -> Iterator[pa.Table]:
-    """Raw rows as tables, a partition or chunk at a time."""
+def _table(rows: Any) -> pa.Table:
+    """Raw rows in memory as a table."""
     if is_frame(rows):
-        check_names(rows)
-        yield from map(
-            as_table, (part.compute() for part in rows.partitions) if hasattr(rows, "partitions") else [rows]
-        )
-        return
-    if isinstance(rows, np.ndarray):
-        check_rows(rows, may_lack=True)
-        yield array_table(rows)
-        return
-    for part in rows.rechunk({1: -1}).to_delayed().ravel():
-        yield array_table(as_rows(part.compute()))
+        return as_table(rows)
+    check_rows(rows, may_lack=True)
+    return array_table(as_rows(rows))
 
 
 def _encoded(rows: GivenRows, weight: GivenValues, rules: TableEncoding | None) -> Dataset:
-    """Raw rows as a Dataset, encoded by the rules where they are raw to these."""
+    """The rows as a Dataset, encoded by `rules` if they are raw."""
     if rules is None or not is_raw(rules, rows):
         return as_dataset(rows, sample_weight=weight)
-    made = as_dataset(encoded_by(rules, rows), sample_weight=weight)
+    made = as_dataset(encoded_by(rules, rows, weight=weight), sample_weight=weight)
     return _with_rules(made, rules)
 
 
 def _with_rules(dataset: Dataset, rules: TableEncoding) -> Dataset:
-    """The rows, and the rules by which their columns were encoded."""
+    """The dataset with `rules` as the encoding of its columns."""
     schema = replace(dataset.schema, encoding=rules, column_names=rules.column_names, passthrough=rules.passthrough)
     return dataset.with_rows(dataset.source, schema)
 
 
 def _check_same_columns(a: Dataset, b: Dataset) -> None:
-    """Raise ValueError where the columns of two samples do not mean the same."""
+    """Raise ValueError if the columns of two samples have different names, numbers, kinds or codes."""
     remedy = "give both as data frames, or encode both by one rule: ds.encoding.transform(frame)"
     known = a.column_names, b.column_names
     if known[0] is not None and known[1] is not None and known[0] != known[1]:
@@ -223,40 +279,48 @@ def _check_same_columns(a: Dataset, b: Dataset) -> None:
             f"the columns {[rule.name for rule in codes[0] or codes[1]]} hold codes of categories, which mean other "
             f"values in a than in b; {remedy}"
         )
+    words = [
+        [] if ds.encoding is None else [each.digest for each in getattr(ds.encoding, "directions", ())] for ds in (a, b)
+    ]
+    if words[0] != words[1]:
+        raise ValueError(
+            f"the columns {list(_text_columns(a) or _text_columns(b))} hold directions of free text, which mean other "
+            f"words in a than in b; {remedy}"
+        )
 
 
 def _coded_as(dataset: Dataset, rules: TableEncoding | None) -> Dataset:
-    """The rows of a Dataset with the codes that other rules have for the same names."""
-    known = dataset.encoding
-    if rules is None or rules == known:
+    """The rows of a Dataset with codes changed to those of `rules` for the same categories."""
+    own_rules = dataset.encoding
+    if rules is None or rules == own_rules:
         return dataset
     codes = {
         rule.name: np.append(0, 1 + np.searchsorted(rule.categories, own.categories))
-        for rule, own in zip(rules.rules, known.rules, strict=True)
+        for rule, own in zip(rules.rules, own_rules.rules, strict=True)
         if rule.kind == "code"
     }
     return _with_rules(_recoded(dataset, codes), rules)
 
 
 def _recoded(dataset: Dataset, codes: Mapping[str, np.ndarray]) -> Dataset:
-    """The rows with other codes in columns of codes: by name what becomes of each code, (V + 1,)."""
+    """The rows with other codes; `codes` has, by column name, the new code of each old one, (V + 1,)."""
     places = code_places(dataset.encoding, 1, Made())
     tables = tuple(RowsInMemory(codes[name][:, None]) for name in _code_parts(dataset))
     return dataset.with_rows(View(dataset.source, CategoryNumbers(places, tables, None)), dataset.schema)
 
 
 def _code_parts(dataset: Dataset) -> dict[str, CategoryPart]:
-    """Where the columns of codes are, by name and in their order."""
+    """The columns of codes by name, in their order."""
     encoding = dataset.encoding
     parts = {} if not isinstance(encoding, TableEncoding) else category_parts(encoding)
     return {name: part for name, part in parts.items() if part.is_code}
 
 
 def _without_rare_names(datasets: Sequence[Dataset], run: Run) -> tuple[Dataset, Dataset]:
-    """The samples with one code, 0, for names that are rare in both together, where some rows have no known name.
+    """The samples with code 0 for rare categories, in columns where some rows have an unknown category.
 
-    Rows that were appended to a store may hold names that its rules do not know, of which no row has one that these
-    were learned from: together with rare names, which other rows might as well have lacked, they can be compared.
+    Rows appended to a store may have categories that its encoding does not know, while the rows from which the encoding
+    was learned have none. Merged with rare categories, which might as well have been unknown, they can be compared.
     """
     a, b = datasets
     record = names_record(a)
@@ -277,9 +341,9 @@ def _without_rare_names(datasets: Sequence[Dataset], run: Run) -> tuple[Dataset,
 
 
 def names_record(dataset: Dataset) -> BlockSum | None:
-    """The record of a pass that counts the rows of each name; None where no column holds codes.
+    """The record of a pass that sums the weights of rows by category; None if no column holds codes.
 
-    Its results are arrays (F, V + 1) by the number of the column among those of the dataset, as texts.
+    Its results are arrays (F, V + 1) by the number of the column in the dataset, as a string.
     """
     folds = CategoryFolds(HeldOut(0.0))
     sums = tuple(
@@ -300,5 +364,5 @@ def names_record(dataset: Dataset) -> BlockSum | None:
 
 
 def name_counts(result: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """What `names_record` has counted: the weight of the rows with each code, (V + 1,), by the number of the column."""
+    """The result of `names_record`: by the number of the column, the weight of the rows with each code, (V + 1,)."""
     return {int(column): counts.sum(axis=0) for column, counts in result.items()}

@@ -1,4 +1,4 @@
-"""The mathematics of two samples: mean discrepancy from sums, its law where they are alike, and bins of columns."""
+"""Two-sample tests from sums: mean discrepancy and its p value, and chi-squared tests of single columns."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import numpy as np
 from scipy import linalg, optimize, special, stats
 from scipy.linalg import lapack
 
-# A bin of which the smaller sample expects fewer rows is joined with its neighbour: the chi-squared law asks for it.
+# The smallest expected number of rows of the smaller sample in a bin, as the chi-squared distribution needs it; bins
+# with fewer are joined with their neighbours.
 LEAST_EXPECTED = 5.0
-# So near its mean, in deviations, the saddlepoint formula is 0 / 0, and its limit there is taken.
+# Within this distance from the mean, in standard deviations, the saddlepoint formula is 0 / 0; its limit replaces it.
 _NEAR = 1e-3
-# Rows of the smaller sample up to which names are dealt anew, and how often: a gamma law of the right mean and variance
-# rejects 11.6 % at a level of 5 % for 5 rows beside 5,000 with 60 names, where one pair of equal names decides, 5.7 %
-# for 50 rows.
+# Up to _DEALT_ROWS rows in the smaller sample, categories are compared by a permutation test with _DEALS permutations.
+# At a level of 5 % the gamma distribution that is used otherwise rejects 11.6 % for 5 rows against 5,000 with 60
+# categories, where a single pair of equal categories decides, and 5.7 % for 50 rows.
 _DEALT_ROWS, _DEALS = 50, 1_999
-# Eigenvalues below this share of the largest are rounding.
+# Eigenvalues below this share of the largest one are treated as rounding errors.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Discrepancy:
-    """How far apart the mean features of two samples are.
+    """The distance between the mean features of two samples.
 
     Parameters
     ----------
     squared : float
         MMD^2 = |mean phi(a) - mean phi(b)|^2.
     statistic : float
-        n_a n_b / (n_a + n_b) times it.
+        n_a n_b / (n_a + n_b) MMD^2.
     p_value : float
-        The probability of a statistic as large where both samples are of one law.
+        The probability of a statistic at least as large if both samples have the same distribution.
     """
 
     squared: float
@@ -42,11 +43,11 @@ class Discrepancy:
 def mean_discrepancy(gram_a: np.ndarray, gram_b: np.ndarray) -> Discrepancy:
     """The discrepancy of two samples and its p value, from their packed second moments.
 
-    Where both samples are of one law, the statistic T = n_a n_b / (n_a + n_b) |mu_a - mu_b|^2 is in the limit a sum of
-    lambda_j z_j^2, z_j standard normal and lambda_j the eigenvalues of the covariance of the features (Gretton et al.
-    2012, theorem 12). They are taken from the pooled rows, whose trace is the mean of T over all ways to deal the rows
-    to two samples. Their squares are too large for few rows, since tr(S^2) counts each row's pair with itself: T is
-    brought to the variance without these pairs.
+    If both samples have the same distribution, the statistic T = n_a n_b / (n_a + n_b) |mu_a - mu_b|^2 is in the limit
+    a sum of lambda_j z_j^2, with z_j standard normal and lambda_j the eigenvalues of the covariance matrix S of the
+    features (Gretton et al. 2012, theorem 12). S is that of the pooled rows; its trace is the mean of T over all
+    permutations of the rows between the samples. For few rows tr(S^2) is too large, since it includes the pairs of each
+    row with itself; T is rescaled about its mean to the variance without these pairs.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def mean_discrepancy(gram_a: np.ndarray, gram_b: np.ndarray) -> Discrepancy:
     eigenvalues = linalg.eigvalsh(covariance)
     eigenvalues = eigenvalues[eigenvalues > _ROUNDING * max(eigenvalues[-1], 0.0)]
     if len(eigenvalues) == 0:
-        # all rows have the same features, and nothing can differ
+        # all rows have the same features
         return Discrepancy(squared, statistic, 1.0)
     # sum_i w_i |phi_i - mu|^4, where |phi_i - mu|^2 = a - 2 mu.phi_i, a = |phi|^2 + |mu|^2
     a = np.trace(second) / total + mean @ mean
@@ -96,19 +97,19 @@ def weighted_chi_squared_tail(x: float, weights: np.ndarray) -> float:
     Returns
     -------
     float
-        Within a tenth of the probability, mostly within a fiftieth, however small that is.
+        Its relative error is below a tenth, and mostly below a fiftieth, also for very small probabilities.
 
     References
     ----------
     Kuonen 1999, "Saddlepoint approximations for distributions of quadratic forms in normal variables".
     """
-    # Without a unit: the largest weight is 1.
+    # Scaled so that the largest weight is 1.
     weights, x = weights / weights.max(), x / weights.max()
     if x <= 0.0:
         return 1.0
     mean, variance = weights.sum(), 2.0 * np.square(weights).sum()
     if abs(x - mean) < _NEAR * np.sqrt(variance):
-        # log(v / w) / w of the formula tends to a sixth of the skewness
+        # log(v / w) / w in the formula tends to a sixth of the skewness
         skewness = 8.0 * np.power(weights, 3).sum() / variance**1.5
         return float(special.ndtr(-((x - mean) / np.sqrt(variance) + skewness / 6.0)))
 
@@ -116,7 +117,7 @@ def weighted_chi_squared_tail(x: float, weights: np.ndarray) -> float:
         """K'(zeta) - x, for K(zeta) = -sum log(1 - 2 zeta weights_j) / 2."""
         return float((weights / (1.0 - 2.0 * zeta * weights)).sum() - x)
 
-    # K' rises: at -m / (2 x) it is below x, and at (1 - 1 / (2 x)) / 2 the term of the largest weight alone is 2 x
+    # K' increases: it is below x at -m / (2 x), and at (1 - 1 / (2 x)) / 2 the term of the largest weight alone is 2 x
     above = max((1.0 - 0.5 / x) / 2.0, 0.0)
     zeta = float(optimize.brentq(slope, -len(weights) / (2.0 * x), above, xtol=1e-15, rtol=1e-14))
     shrunk = 1.0 - 2.0 * zeta * weights
@@ -126,7 +127,7 @@ def weighted_chi_squared_tail(x: float, weights: np.ndarray) -> float:
 
 
 def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How far apart each column is in two samples, and how likely so far is by chance.
+    """The distance between two samples in each column, and its p value, from counts in bins.
 
     Parameters
     ----------
@@ -136,10 +137,10 @@ def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndar
     Returns
     -------
     distance : ndarray of shape (d,)
-        The largest difference between the two shares of rows up to an edge: the distance of Kolmogorov and Smirnov, on
-        the edges of the bins.
+        The Kolmogorov-Smirnov distance at the edges of the bins: the largest difference between the samples' shares of
+        rows up to an edge.
     p_values : ndarray of shape (d,)
-        Of Pearson's chi-squared on the table of samples by bins; 1 for a column with a single bin.
+        p values of Pearson's chi-squared test on the table of samples by bins; 1 for a column with a single bin.
     """
     shares = [np.cumsum(counts, axis=1) / counts.sum(axis=1, keepdims=True) for counts in (counts_a, counts_b)]
     distance = np.abs(shares[0] - shares[1]).max(axis=1)
@@ -147,7 +148,7 @@ def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndar
     for column, pair in enumerate(zip(counts_a, counts_b, strict=True)):
         table = _joined_bins(np.array(pair))
         expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
-        # sum (O - E)^2 / E, chi-squared with one degree of freedom fewer than there are bins
+        # sum (O - E)^2 / E, chi-squared with (number of bins - 1) degrees of freedom
         statistics[column] = (np.square(table - expected) / expected).sum()
         freedom[column] = table.shape[1] - 1
     p_values = np.where(freedom > 0.0, stats.chi2.sf(statistics, np.maximum(freedom, 1.0)), 1.0)
@@ -155,19 +156,20 @@ def bin_differences(counts_a: np.ndarray, counts_b: np.ndarray) -> tuple[np.ndar
 
 
 def name_difference(counts_a: np.ndarray, counts_b: np.ndarray, seed: int = 0) -> float:
-    """How likely names are as different in two samples by chance, however many of them are rare.
+    """The p value of the difference between the categories of two samples, also if many categories are rare.
 
-    Pearson's statistic of the table of samples by names has a chi-squared law only where each name has some rows. What
-    it has of any table is its mean and variance over all ways to deal the rows to the two samples: the p value is that
-    of a multiple of a chi-squared variable with these two. Of a few whole rows, whose statistic takes few values, the
-    p value is the share of random dealings that give as large a statistic.
+    Pearson's statistic of the table of samples by categories has a chi-squared distribution only if each category has
+    several rows. Its mean and variance over all permutations of the rows between the samples are known for any table,
+    and the p value is that of a multiple of a chi-squared variable with this mean and variance. If one sample has few
+    rows, the statistic takes few values, and the p value is the share of random permutations with a statistic at least
+    as large.
 
     Parameters
     ----------
     counts_a, counts_b : ndarray of shape (V,)
-        The weight of the rows of each name.
+        The weight of the rows of each category.
     seed : int
-        Of the dealings.
+        Seed of the permutations.
 
     References
     ----------
@@ -191,26 +193,26 @@ def name_difference(counts_a: np.ndarray, counts_b: np.ndarray, seed: int = 0) -
     (v_sample, w_sample), (v_name, w_name) = terms(by_sample), terms(by_name)
     variance = 2.0 * n / (n - 3.0) * (v_sample - w_sample) * (v_name - w_name) + n**2 / (n - 1.0) * w_sample * w_name
     if variance <= _ROUNDING * mean**2:
-        # each name is of one row, and the statistic the same for all dealings
+        # each category has one row, so that all permutations have the same statistic
         return 1.0
     return float(stats.gamma.sf(statistic, mean**2 / variance, scale=variance / mean))
 
 
 def _dealt_difference(few: np.ndarray, by_name: np.ndarray, seed: int) -> float:
-    """The share of random dealings of all rows that give the smaller sample names as unlike the others'.
+    """The share of random permutations whose smaller sample differs from the other at least as much as the given one.
 
-    With the numbers of rows given, Pearson's statistic rises with sum_v k_v^2 / n_v, where k_v of the n_v rows of name
-    v are in the smaller sample: with the sum over its pairs of equal names of 1 / n_v.
+    For given sizes of the samples, Pearson's statistic increases with sum_v k_v^2 / n_v, where k_v of the n_v rows of
+    category v are in the smaller sample. This is the sum of 1 / n_v over its ordered pairs of rows of equal category.
 
     Parameters
     ----------
     few, by_name : ndarray of shape (V,)
-        The rows of each name, in the smaller sample and in both.
+        The number of rows of each category, in the smaller sample and in both.
     """
     rng = np.random.default_rng(seed)
     n, n_few = int(by_name.sum()), int(few.sum())
     rows = np.empty((_DEALS, n_few), np.int64)
-    # rows without repeats (Floyd 1987): one that is there already is replaced by the newest that can be drawn
+    # sampling without replacement (Floyd 1987): a row drawn before is replaced by the largest possible number
     for place in range(n_few):
         newest = n - n_few + place
         drawn = rng.integers(0, newest + 1, _DEALS)
@@ -221,13 +223,13 @@ def _dealt_difference(few: np.ndarray, by_name: np.ndarray, seed: int) -> float:
     for place in range(n_few):
         equal = (names == names[:, place, None]).sum(axis=1)
         dealt += equal / by_name[names[:, place]]
-    # the sample itself is one of the dealings; equal sums differ by rounding
+    # the given sample counts as one of the permutations; equal sums may differ by rounding
     as_unlike = dealt >= float((np.square(few) / by_name).sum()) * (1.0 - _ROUNDING)
     return float((as_unlike.sum() + 1.0) / (_DEALS + 1.0))
 
 
 def _joined_bins(table: np.ndarray) -> np.ndarray:
-    """The bins (2, bins) of two samples, neighbours joined until the smaller sample expects five rows in each."""
+    """The bins (2, bins) with neighbours joined until the smaller sample expects `LEAST_EXPECTED` rows in each."""
     smaller_share = table.sum(axis=1).min() / table.sum()
     joined: list[np.ndarray] = []
     gathered = np.zeros(2)
@@ -236,17 +238,17 @@ def _joined_bins(table: np.ndarray) -> np.ndarray:
         if gathered.sum() * smaller_share >= LEAST_EXPECTED:
             joined.append(gathered)
             gathered = np.zeros(2)
-    # what is left at the end is too small for a bin of its own
+    # the remainder is too small for a bin and joins the last one
     if joined:
         joined[-1] = joined[-1] + gathered
     return np.array(joined or [gathered]).T
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """p values of several tests, adjusted so that all of them together are wrong as seldom as one.
+    """p values of several tests, adjusted for their number after Holm (1979).
 
-    A test whose adjusted value is below alpha is rejected; where nothing differs, any rejection has at most the
-    probability alpha (Holm 1979), however the tests depend on each other.
+    If the hypotheses with adjusted values below alpha are rejected, the probability of any false rejection is at most
+    alpha, whatever the dependence between the tests.
 
     Parameters
     ----------
@@ -257,7 +259,7 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     ndarray of shape (d,)
     """
     order = np.argsort(p_values, kind="stable")
-    # the smallest of d is multiplied by d, the next by d - 1; none is smaller than the one before it
+    # the smallest of d is multiplied by d, the next by d - 1, and so on; adjusted values never decrease
     steps = np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1))
     adjusted = np.empty(len(p_values))
     adjusted[order] = np.minimum(steps, 1.0)

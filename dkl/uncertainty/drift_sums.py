@@ -1,4 +1,4 @@
-"""How many rows of a block lie in each bin of each column: what two samples are compared by, column by column."""
+"""Counts the rows of a block in each bin of each column, by which two samples are compared column by column."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
-# Rows and columns whose bins are found at once; their temporaries stay in the second-level cache.
+# Rows and columns of a tile whose bins are computed at once, so that temporaries stay in the second-level cache.
 _TILE_ROWS, _TILE_COLUMNS = 1024, 256
-# Finding the bin of a value and counting it take as long as about so many operations of a matrix product.
+# The time to bin and count one value, in operations of a matrix product.
 _FLOPS_A_VALUE = 60.0
 
 
 def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The weight of the rows in each bin of each column, (d, most + 1), float64.
 
-    Operands: "edges" (d, most), ascending, a value above its column's edge lies beyond it; "n_edges" (d,), how many of
-    them count.
+    Operands: "edges" (d, most), ascending; a value lies in a bin beyond an edge if it is larger. "n_edges" (d,): the
+    number of valid edges of each column.
     """
     X: Any = block.X
     weights = block.weights
@@ -31,7 +31,7 @@ def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     bins = edges.shape[1] + 1
     counts = np.zeros((len(edges), bins))
     for rows in spans(block.n_rows, _TILE_ROWS):
-        # columns of compressed rows are found by reading all of them, those of compressed columns lie together
+        # in CSC format the columns of a tile are contiguous
         part = sparse.csc_array(X[rows]) if sparse.issparse(X) else X[rows]
         for columns in spans(len(edges), _TILE_COLUMNS):
             tile = part[:, columns]
@@ -45,7 +45,7 @@ def column_counts(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
 
 
 def counts_record(edges: np.ndarray, n_edges: np.ndarray) -> BlockSum:
-    """The record of the pass.
+    """The record of a pass that sums `column_counts`.
 
     Parameters
     ----------

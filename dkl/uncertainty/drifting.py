@@ -1,4 +1,4 @@
-"""drift: whether two samples of rows are of one law, which of their columns differ, and the result as it reads."""
+"""dkl.drift: tests whether two samples of rows have the same distribution, and which of their columns differ."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ from dkl.uncertainty.drift_samples import compared_samples, name_counts, names_r
 from dkl.uncertainty.drift_statistics import bin_differences, holm, mean_discrepancy, name_difference
 from dkl.uncertainty.drift_sums import counts_record
 
-# Scaling, bandwidth and edges of bins follow from so many rows of each sample, out of so many blocks.
+# Scaling, bandwidth and edges of bins are computed from at most _SAMPLED_ROWS rows of each sample, in _SAMPLED_BLOCKS
+# blocks.
 _SAMPLED_ROWS, _SAMPLED_BLOCKS = 1_000, 8
-# A column is compared in so many bins, fewer where the smaller sample has not ten rows for each.
+# The most edges of a column's bins, and the least rows of the smaller sample for each bin; fewer rows give fewer bins.
 _MOST_EDGES, _ROWS_A_BIN = 9, 10
-# With more columns the second moments would not be one accumulator, of 64 MiB.
+# The most features: their second moments fill one accumulator of 64 MiB.
 _MOST_FEATURES = 4_094
-# Columns of a sample that are written out at once where rows are sparse.
+# The number of columns of sparse rows that are converted to dense ones at once.
 _DENSE_COLUMNS = 512
 
 
@@ -65,36 +66,38 @@ def drift(
     progress: Choice = None,
     memory_limit: int | str | None = None,
 ) -> Drift:
-    """Whether two samples of rows are of one law, and which of their columns differ; targets are not looked at.
+    """Test whether two samples of rows have the same distribution, and which columns differ; targets are ignored.
 
-    The mean random Fourier features of the two samples are as far apart as their distributions are, seen through the
-    kernel (maximum mean discrepancy). Where the laws are equal, n_a n_b / (n_a + n_b) times the squared distance is a
-    sum of weighted chi-squared variables, whose weights follow from the features' second moments. All of it is sums
-    over blocks: each sample is read once, beside at most eight of its blocks, from which the scaling and the bandwidth
-    are taken. Each column is compared by the shares of rows in up to ten bins (Pearson's chi-squared), and the p values
-    of the columns are adjusted after Holm.
+    The test statistic is the distance between the mean random Fourier features of the two samples (maximum mean
+    discrepancy). If the distributions are equal, n_a n_b / (n_a + n_b) times the squared distance is a sum of weighted
+    chi-squared variables, whose weights follow from the features' second moments. Everything follows from sums over
+    blocks: each sample is read once, and at most eight of its blocks once more before, for the scaling and the
+    bandwidth. Each column is compared by the shares of rows in up to ten bins (Pearson's chi-squared test), and the p
+    values of the columns are adjusted after Holm.
 
     Parameters
     ----------
     a, b : array of shape (n, d), scipy sparse matrix, Dask array, data frame, or Dataset
-        Data frames are encoded by what is learned from both; beside a Dataset, as its rows were.
+        Data frames are encoded by what is learned from both; beside a Dataset, as its rows were. Free text is compared
+        where its directions were learned from both: not beside a store, nor of rows that were appended to one.
     sample_weights : (array of shape (n_a,) or None, array of shape (n_b,) or None), or None
-        Frequency weights of rows that are no Dataset: a row of weight 2 is two rows.
+        Frequency weights of samples that are no Dataset: a row of weight 2 is two rows.
     family : Family or None
-        Of waves in pairs; None is ``Gaussian()`` with the median distance for its bandwidth.
+        A family of cosine-sine pairs; None is ``Gaussian()`` with the median distance as bandwidth.
     n_features : int
-        Columns of the feature map, at most 4,094; the time of a pass grows with their square.
+        The number of features, at most 4,094; the time of a pass grows with its square.
     scaling : {"standard", "minmax", "unit", "quantile"} or None
     alpha : float
-        The share of pairs of samples of one law that are said to differ: of all rows, and of any column.
+        The level of the tests: the probability that samples of the same distribution are reported to differ, and that
+        any of their columns is.
     random_state : int
-        Draws the frequencies and the sampled rows.
+        Seed of the frequencies and the sampled rows.
     dtype : {"float32", "float64"}
-        Of the features; sums are float64.
+        The dtype of the features; sums are float64.
     device : {"auto", "cpu", "gpu", "mixed"}
     progress : bool, callable or None
     memory_limit : int, str or None
-        Bytes that a process may hold.
+        The most bytes that a process may hold.
 
     Returns
     -------
@@ -104,12 +107,12 @@ def drift(
     Raises
     ------
     ValueError
-        If the columns of the two differ, one has fewer than two rows, or a parameter has no meaning.
+        If the columns of the samples differ, one has fewer than two rows, or a parameter is not valid.
 
     Notes
     -----
-    Rows within a sample have to be independent: a time series of n steps is less than n rows, and differs from itself
-    too often. With 1e8 rows a difference that matters to nobody is found: look at `distance` beside the p value.
+    Rows within a sample have to be independent: the p values of parts of a time series are too small. With very many
+    rows, such as 1e8, even irrelevant differences are significant: consider `distance` as well as the p value.
 
     References
     ----------
@@ -193,13 +196,13 @@ def _check_numbers(n_features: int, alpha: float, scaling: str | None, dtype: st
 
 @dataclass(frozen=True, eq=False)
 class PooledSample:
-    """Rows of both samples, one below the other, as many of each.
+    """A sample of the rows of both samples, one below the other.
 
     Parameters
     ----------
     X : ndarray or csr_array of shape (m, d)
     weight : ndarray of shape (m,)
-        All rows keep their weights; of a part, rows of larger weight are likelier, and each counts once.
+        If all rows of a sample are included, they keep their weights; else rows were drawn by weight and have weight 1.
     """
 
     X: np.ndarray | sparse.csr_array
@@ -207,7 +210,7 @@ class PooledSample:
 
 
 def _pooled_sample(samples: Sequence[Dataset], seed: int, run: Run) -> PooledSample:
-    """Some rows of both samples, from a few of their blocks."""
+    """Random rows of both samples, from a few of their blocks."""
     blocks = []
     for dataset in samples:
         row_bytes = -(-dataset.source.block_nbytes // max(int(dataset.source.block_rows.max()), 1))
@@ -229,12 +232,12 @@ def _feature_map(
     seed: int,
     dtype: str,
 ) -> tuple[FeatureMap, float | None]:
-    """The features that both samples are compared by, and their bandwidth.
+    """The feature map by which both samples are compared, and its bandwidth.
 
     Raises
     ------
     ValueError
-        If the family has no pairs of waves.
+        If the features of the family are no cosine-sine pairs.
     """
     problem = preparation_problem(dataset, family, scaling, seed)
     scaler: Scaler | None = None
@@ -245,7 +248,7 @@ def _feature_map(
         scaler = scaler_from_moments(scaling, moments, problem.passthrough, is_sparse=problem.is_sparse)
     sigma = getattr(family, "sigma", None)
     if family.needs_bandwidth:
-        # Every second row is of the other sample: the median looks at the first thousand.
+        # The rows of the samples alternate, since the median uses the first thousand rows.
         mixed = np.argsort(np.arange(len(pooled.weight)) % -(-len(pooled.weight) // 2), kind="stable")
         scaled = scale_rows(pooled.X, scaler, dtype="float64")
         sigma = median_distance(scaled[mixed], pooled.weight[mixed], metric=problem.metric)
@@ -261,7 +264,7 @@ def _feature_map(
 
 
 def _edges(pooled: PooledSample, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many edges of bins for each column, (d, most), and how many there are, (d,)."""
+    """At most `most` edges of bins for each column, (d, most), and their number, (d,)."""
     found = []
     for columns in spans(pooled.X.shape[1], _DENSE_COLUMNS):
         part: Any = pooled.X[:, columns]
@@ -270,14 +273,14 @@ def _edges(pooled: PooledSample, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pass(source: BlockSource, records: Sequence[Any], run: Run) -> tuple[Any, ...]:
-    """What one pass returns, a result a record."""
+    """The results of one pass, one for each record."""
     return run_pass(source, records, publish=run.publish, memory_limit=run.memory_limit, device=run.device).results
 
 
 def few_blocks(source: BlockSource) -> RearrangedSource:
-    """A few evenly spaced blocks of a source; the rest of them have no rows."""
+    """The source with the rows of a few evenly spaced blocks alone; its other blocks are empty."""
     filled = np.flatnonzero(source.block_rows)
-    # the first and the last among them: rows that were written in time differ most there
+    # the first and the last are included: rows written in the order of time differ most between them
     kept = filled[np.unique(np.linspace(0, len(filled) - 1, min(len(filled), _SAMPLED_BLOCKS)).astype(int))]
     return RearrangedSource(source, {block: (BlockPart(block),) for block in kept.tolist()}, source.n_blocks)
 
@@ -285,25 +288,25 @@ def few_blocks(source: BlockSource) -> RearrangedSource:
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# A page lists so many columns; the picture shows as many.
+# The number of columns in the printed table and in the plot.
 _LISTED = 12
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnDrift:
-    """How far apart one column is in two samples.
+    """The difference of one column between two samples.
 
     Parameters
     ----------
     name : str
     distance : float
-        The largest difference between the shares of rows up to an edge, from 0 to 1.
+        The largest difference between the samples' shares of rows up to an edge, from 0 to 1.
     p_value : float
-        Adjusted for the number of columns.
+        The p value, adjusted for the number of columns.
     means : (float, float)
-        In the first sample and in the second.
+        The means in the first and the second sample.
     edges : ndarray of shape (bins - 1,)
-        A value above an edge lies beyond it.
+        The upper edges of all bins but the last, included in their bins.
     shares : (ndarray, ndarray), each of shape (bins,)
         The share of each sample's rows in each bin.
     """
@@ -318,18 +321,19 @@ class ColumnDrift:
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """What `dkl.drift` found; print it, plot it, or take its numbers.
+    """The result of `dkl.drift`, which can be printed and plotted.
 
     Parameters
     ----------
     p_value : float
-        How likely samples of one law are so far apart, seen through the kernel.
+        The probability of a discrepancy at least as large between samples of the same distribution.
     squared_discrepancy : float
-        MMD^2, the squared distance of the mean features; for equal laws about (1/n_a + 1/n_b) times their variance.
+        MMD^2, the squared distance between the mean features; for equal distributions about (1/n_a + 1/n_b) times the
+        variance of the features.
     alpha : float
-        The level below which samples and columns are said to differ.
+        The level: samples and columns with p values below it are reported to differ.
     weights : (float, float)
-        The rows of the two samples, or their total weights.
+        The total weights of the two samples; without weights their numbers of rows.
     sigma : float or None
         The bandwidth of the kernel, after scaling.
     n_features : int
@@ -356,18 +360,18 @@ class Drift:
 
     @property
     def alike(self) -> bool:
-        """Whether the two samples, all columns together, could be of one law at the level alpha."""
+        """Whether the test of all columns together does not reject equal distributions at the level alpha."""
         return self.p_value >= self.alpha
 
     @property
     def differing(self) -> tuple[ColumnDrift, ...]:
-        """The columns that differ at the level alpha, the most different one first."""
+        """The columns that differ at the level alpha, those with the largest distance first."""
         found = [column for column in self.columns if column.p_value < self.alpha]
         return tuple(sorted(found, key=lambda column: (-column.distance, column.p_value)))
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """All numbers as JSON values, every column among them."""
+        """All results as JSON values, with an entry for every column."""
         return {
             "alike": self.alike,
             "p_value": self.p_value,
@@ -389,7 +393,7 @@ class Drift:
         }
 
     def plot(self, ax: Axes | None = None) -> DriftDisplay:
-        """Draw how far apart the columns are, the most different ones on top.
+        """Draw the distances of the columns, the most different ones on top.
 
         Parameters
         ----------
@@ -427,7 +431,7 @@ class Drift:
         head, *rows = self._cells()
         lines = "".join(f"<p>{escape(line)}</p>" for line in (self._verdict, self._which))
         top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        # Names of columns come from files, so all cells are escaped.
+        # All cells are escaped, since names of columns come from files.
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         rest = "".join(f"<p>{escape(line)}</p>" for line in self._rest)
         return f"{lines}<table><tr>{top}</tr>{body}</table>{rest}"
@@ -441,7 +445,7 @@ class Drift:
 
     @property
     def _verdict(self) -> str:
-        """What is said of all columns together."""
+        """The printed sentence about all columns together."""
         n_a, n_b = (f"{weight:,.6g}" if weight < 1e6 else f"{weight:,.0f}" for weight in self.weights)
         chance = f"p = {self.p_value:.2g}, level {self.alpha:g}"
         if self.alike:
@@ -450,7 +454,7 @@ class Drift:
 
     @property
     def _which(self) -> str:
-        """What is said of the columns one by one."""
+        """The printed sentence about single columns."""
         found = len(self.differing)
         if found:
             return f"{found} of {len(self.columns)} columns differ, each seen alone (p values adjusted after Holm)"
@@ -465,7 +469,7 @@ class Drift:
         return [f"and {more:,} more columns"] if more > 0 else []
 
     def _cells(self) -> list[list[str]]:
-        """The table of columns, its head first."""
+        """The cells of the table of columns, with its head first."""
         rows = [
             [
                 column.name,

@@ -1,4 +1,4 @@
-"""The penalty and the noise of a ridge model by its evidence, the density of the targets with no coefficient fixed."""
+"""The penalty and the noise of a ridge model by maximum evidence, the marginal density of the targets."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from scipy.linalg import eigh
 
 from dkl.solvers.squared_sums import SquaredSums, centred_gram
 
-# Penalties relative to the largest eigenvalue: from where sums of products of this precision are rounding alone, to
-# where nothing is left of the coefficients.
+# The range of penalties relative to the largest eigenvalue: from the rounding errors of sums of products in this
+# precision to penalties that make all coefficients practically 0.
 _LOWEST = {"float32": 1e-9, "float64": 1e-14}
 _HIGHEST = 1e6
-# Penalties a decade that are tried before the best of them is polished.
+# The number of penalties in each decade of the grid, whose best one is then refined.
 _A_DECADE = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of every penalty, in the eigenvectors of the Gram matrix: a few sums over its m eigenvalues each.
+    """The evidence as a function of the penalty, from the eigendecomposition of the Gram matrix G.
 
-    With the prior ``w ~ N(0, s^2 / lam I)`` and the noise s that suits a penalty best, of centred features and targets,
+    With the prior ``w ~ N(0, s^2 / lam I)`` and, for each penalty, the noise s of largest density, the evidence of
+    centred features and targets is
 
         log p(y) = -(n log(2 pi s^2) + n + logdet(G + lam I) - m log lam) / 2,   s^2 = (|y - f|^2 + lam |w|^2) / n.
 
-    Several targets have one penalty, a noise each, and the sum of their evidences.
+    Several targets share the penalty, and each has its own noise; their evidences are added.
 
     Parameters
     ----------
     eigenvalues : ndarray of shape (m,)
-        Of G, from 0 on.
+        The eigenvalues of G, not negative.
     products : ndarray of shape (m, t)
-        The sums of features times targets, in the eigenvectors of G.
+        The sums of features times targets, in the basis of the eigenvectors of G.
     squares : ndarray of shape (t,)
         The sums of the squared targets.
     weight : float
@@ -50,7 +51,7 @@ class Evidence:
 
     @classmethod
     def of_sums(cls, sums: SquaredSums) -> Evidence:
-        """The evidence by sums over the rows, which need not be centred."""
+        """The evidence from sums over rows that need not be centred."""
         gram, center, weight = centred_gram(sums.gram)
         level = sums.cross[:, -1] / weight
         # sum_i s_i (phi_i - mean) y_i, and sum_i s_i (y_i - level)^2
@@ -58,7 +59,7 @@ class Evidence:
         squares = sums.squares - weight * level**2
         eigenvalues, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False, driver="evd")
         projected = vectors.T @ centred
-        # c_j^2 <= e_j |y|^2 by Cauchy and Schwarz: rounding may leave an eigenvalue below that, or below 0
+        # c_j^2 <= e_j |y|^2 by Cauchy and Schwarz: eigenvalues below that, or below 0, are rounding errors
         least = np.max(projected**2 / np.maximum(squares, np.finfo(np.float64).tiny), axis=1)
         return cls(np.maximum(eigenvalues, least), projected, squares, weight)
 
@@ -70,7 +71,7 @@ class Evidence:
         return np.maximum(self.squares - fitted, floor) / self.weight
 
     def log_density(self, lam: float) -> float:
-        """log p(y) at a penalty, with the noise that suits it best."""
+        """log p(y) at a penalty, with the noise of largest density."""
         n, t, m = self.weight, len(self.squares), len(self.eigenvalues)
         spread = np.sum(np.log(self.eigenvalues + lam)) - m * np.log(lam)
         return float(-0.5 * (np.sum(n * np.log(2.0 * np.pi * self.noise_variance(lam)) + n) + t * spread))
@@ -83,25 +84,26 @@ class Evidence:
         return float(0.5 * (len(self.squares) * gamma - np.sum(lam * lengths / self.noise_variance(lam))))
 
     def best_penalty(self, dtype: str = "float64") -> float:
-        """The penalty lam with the largest evidence, beside the sum of the squares as `Ridge`'s alpha.
+        """The penalty lam with the largest evidence, for an objective with the sum of squares, as `Ridge`'s alpha.
 
-        Targets that the features say nothing of have ever more evidence with the penalty, and those without noise with
-        ever less: these get the ends of a range, a million times the largest eigenvalue, and the rounding of `dtype`.
+        For targets that do not depend on the features, the evidence increases with the penalty without end, and for
+        targets without noise it decreases. These get the ends of the range: a million times the largest eigenvalue, or
+        the rounding errors of `dtype`.
 
         Parameters
         ----------
         dtype : {"float32", "float64"}
-            Of the mapped rows whose products were summed.
+            The precision of the mapped rows whose products were summed.
         """
         largest = float(self.eigenvalues.max(initial=0.0)) or 1.0
         low, high = np.log10(_LOWEST[dtype]), np.log10(_HIGHEST)
-        # The evidence may have several maxima: the best penalty of a grid leads to the highest.
+        # The evidence may have several maxima: the search starts at the best penalty of a grid.
         grid = largest * 10.0 ** np.linspace(low, high, int(_A_DECADE * (high - low)) + 1)
         best = int(np.argmax([self.log_density(lam) for lam in grid]))
         below, above = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
         if self.slope(below) <= 0.0 or self.slope(above) >= 0.0:
             return float(grid[best])
-        # workers load this module with the drivers that they serve, and need none of the 15 MB of SciPy's solvers
+        # imported here, since workers load this module and never need SciPy's solvers, which take 15 MB
         from scipy.optimize import brentq
 
         return float(np.exp(brentq(lambda step: self.slope(np.exp(step)), np.log(below), np.log(above), xtol=1e-10)))

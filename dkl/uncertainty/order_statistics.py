@@ -1,4 +1,4 @@
-"""The scores of held-out rows, and the smallest of them that a coverage asks for: the step of split conformal."""
+"""The sorted scores of held-out rows, and their order statistics, which give conformal intervals their coverage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 
 def rank(coverage: float, total: float) -> int:
-    """Which of the sorted scores covers: ``ceil((n + 1) coverage)``, for the number that the user wrote.
+    """The rank of the score that gives the coverage, ``ceil((n + 1) coverage)``, in exact decimal arithmetic.
 
     Parameters
     ----------
     coverage : float
-        Taken as its decimal digits: 0.55 of 100 is 55, where the nearest binary number would give 56.
+        Read as its decimal digits: 0.55 of 100 is 55, where its binary value would give 56.
     total : float
         n + 1, a whole number.
     """
@@ -23,27 +23,27 @@ def rank(coverage: float, total: float) -> int:
 
 
 def least_rows(coverage: float) -> int:
-    """The fewest held-out rows n of which one covers: ceil((n + 1) coverage) <= n."""
+    """The smallest number n of held-out rows for a coverage: ceil((n + 1) coverage) <= n."""
     share = Fraction(repr(float(coverage)))
     return math.ceil(share / (1 - share))
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutScores:
-    """How far off a model was on rows that it had not seen, sorted, by group where there are groups.
+    """The sorted scores of a model on held-out rows, by group if there are groups.
 
     Parameters
     ----------
     scores : ndarray of shape (n, t)
-        Ascending within each group, each target by itself; one column for classes.
+        Ascending within each group, separately for each target; one column for classes.
     weights : ndarray of shape (n, t), or None
-        Of the rows that the scores belong to; None means one each.
+        The weight of the row of each score; None means 1.
     starts : ndarray of shape (G + 1,), int64
-        Where the scores of each group begin; of a single one without groups.
+        The first position of each group, and n; without groups (0, n).
     groups : ndarray of shape (G,), int64, or None
         The codes of the groups, ascending (`dkl.data.together.codes`).
     scaled : bool
-        The scores are errors in units of the deviation of each prediction.
+        Whether scores are errors divided by the deviation of each prediction.
 
     References
     ----------
@@ -62,7 +62,7 @@ class HeldOutScores:
     def of_rows(
         cls, scores: np.ndarray, weight: np.ndarray | None, codes: np.ndarray | None, *, scaled: bool
     ) -> HeldOutScores:
-        """Sorted scores of rows in any order.
+        """Sort the scores of rows in any order.
 
         Parameters
         ----------
@@ -92,9 +92,9 @@ class HeldOutScores:
         return self.scores.shape[1]
 
     def quantiles(self, coverage: float) -> np.ndarray:
-        """The score that covers, of each group and target: (G, t); infinite where the rows are too few.
+        """The score that gives the coverage, for each group and target: (G, t); infinite if there are too few rows.
 
-        It is the ceil((n + 1) coverage)-th smallest of n, whose weights count as repeated rows: n is their sum.
+        It is the ceil((n + 1) coverage)-th smallest of n scores; weights count as repeated rows, and n is their sum.
         """
         found = [
             self._covering(group, target, coverage)
@@ -104,9 +104,9 @@ class HeldOutScores:
         return np.array(found).reshape(self.n_groups, self.n_targets)
 
     def weighted_quantiles(self, coverage: float, own: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """The score that covers a row whose own weight stands at infinity: (n, t).
+        """The score that gives the coverage for each new row, with its weight at an infinite score: (n, t).
 
-        Weights are then ratios of densities, of new rows over held-out ones, not counts.
+        Weights are then ratios of densities, of new rows to held-out ones, and not counts.
 
         Parameters
         ----------
@@ -121,13 +121,13 @@ class HeldOutScores:
             rows = np.flatnonzero(place == group)
             for target in range(self.n_targets):
                 scores, summed = self._summed(group, target)
-                # the first score up to which the weights reach their share of all, the row's own included
+                # the first score whose cumulative weight is this share of the total, the row's own weight included
                 position = np.searchsorted(summed, coverage * (summed[-1] + own[rows]))
                 out[rows, target] = np.append(scores, np.inf)[position]
         return out
 
     def describe(self, scores: str = "of the score") -> str:
-        """What is promised by how many rows, in words; `scores` says what these are where they are no deviations."""
+        """A description: the number of rows, and the score for 90 %; `scores` names the unit of unscaled scores."""
         by_group = "" if self.groups is None else f" in {self.n_groups:,} groups"
         unit = "deviations" if self.scaled else scores
         within = ", ".join(f"{score:.3g}" for score in self.quantiles(0.9).max(axis=0))
@@ -141,14 +141,14 @@ class HeldOutScores:
         return float(np.append(scores, np.inf)[np.searchsorted(summed, needed)])
 
     def _summed(self, group: int, target: int) -> tuple[np.ndarray, np.ndarray]:
-        """The scores of one group and target, and the weights up to each of them."""
+        """The scores of one group and target, and their cumulative weights."""
         rows = slice(self.starts[group], self.starts[group + 1])
         scores = self.scores[rows, target]
         weights = np.ones(len(scores)) if self.weights is None else self.weights[rows, target]
         return scores, np.cumsum(weights)
 
     def validate(self) -> None:
-        """Raise ValueError where the parts do not go together."""
+        """Raise ValueError if the arrays are inconsistent."""
         n, fits = len(self.scores), self.groups is None or len(self.groups) == self.n_groups
         bounded = self.starts[0] == 0 and self.starts[-1] == n and bool(np.all(np.diff(self.starts) > 0))
         weighed = self.weights is None or (self.weights.shape == self.scores.shape and bool(np.all(self.weights > 0.0)))

@@ -1,4 +1,4 @@
-"""What the sums of a ridge fit say of its coefficients: how far off they may be, and with them each prediction."""
+"""The posterior distribution of the coefficients of a ridge fit, and the deviations of predictions that follow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from dkl.solvers.systems import factor_positive
 
 @dataclass(frozen=True, eq=False)
 class CoefficientPosterior:
-    """The coefficients w of a ridge model given the rows: Gaussian, with covariance ``noise^2 (G + lam I)^-1``.
+    """The Gaussian posterior of the coefficients w of a ridge model, with covariance ``noise^2 (G + lam I)^-1``.
 
-    The prior is ``w ~ N(0, noise^2 / lam I)``, the noise of the targets is Gaussian and the same for all rows; features
-    and targets are centred, and the intercept counts as known. All targets share the Gram matrix.
+    The prior is ``w ~ N(0, noise^2 / lam I)``, and the noise of the targets is Gaussian with the same deviation for all
+    rows. Features and targets are centred; the uncertainty of the intercept is neglected. All targets share the Gram
+    matrix.
 
     Parameters
     ----------
@@ -42,14 +43,14 @@ class CoefficientPosterior:
 
     @classmethod
     def of_gram(cls, packed: np.ndarray, lam: float, noise: np.ndarray) -> CoefficientPosterior:
-        """The posterior by the sums of the mapped rows.
+        """The posterior from the sums of mapped rows.
 
         Parameters
         ----------
         packed : ndarray of shape ((m + 1) (m + 2) / 2,)
             The upper triangle of ``sum_i s_i (phi_i, 1) (phi_i, 1)^T``, column by column.
         lam : float
-            The penalty beside the sum of the squares, `Ridge`'s alpha.
+            The penalty in an objective with the sum of squares, as `Ridge`'s alpha.
         noise : ndarray of shape (t,)
         """
 
@@ -65,23 +66,22 @@ class CoefficientPosterior:
     def lengths(self, phi: np.ndarray) -> np.ndarray:
         """``(phi - center)^T (G + lam I)^-1 (phi - center)`` of mapped rows (n, m), float32 or float64: (n,) float64.
 
-        It is the variance of a row's predicted mean in units of the noise's: ``|(phi - center)^T R^-1|^2``, half a
-        product of n x m with m x m, in the precision of the rows. Rounding them has changed the length by as much as a
-        product in that precision changes it.
+        This is the variance of a row's predicted mean in units of the noise variance, ``|(phi - center)^T R^-1|^2``:
+        half a product of n x m with m x m, in the precision of the rows, whose rounding has an effect of the same size.
         """
         panels = self.prepared(phi.dtype)
         centred = phi - self.center.astype(phi.dtype)
         lengths = np.zeros(len(phi))
         for panel in panels:
-            # R^-1 is upper triangular: its columns j to e hold nothing but 0 below row e
+            # R^-1 is upper triangular: its columns j to e are 0 below row e
             whitened = centred[:, : len(panel)] @ panel
             lengths += np.einsum("ij,ij->i", whitened, whitened)
         return lengths
 
     def prepared(self, dtype: DTypeLike) -> tuple[np.ndarray, ...]:
-        """R^-1 for rows of a precision, made on the first call: m^3 / 3 operations, on all idle cores.
+        """R^-1 in a precision, computed on the first call with m^3 / 3 operations, on all idle cores.
 
-        Several threads that share the rows of one call have it made before they begin.
+        It is called before several threads share the rows of a call, so that it is computed once.
         """
         dtype = np.dtype(dtype)
         if dtype not in self._panels:
@@ -89,20 +89,20 @@ class CoefficientPosterior:
         return self._panels[dtype]
 
     def deviations(self, lengths: np.ndarray) -> np.ndarray:
-        """The deviation of a new target of rows by their `lengths` (n,), noise included: (n, t)."""
+        """The standard deviation of a new target, noise included, from the `lengths` (n,) of rows: (n, t)."""
         return np.sqrt(1.0 + lengths)[:, None] * self.noise
 
     def inverse_factor(self) -> np.ndarray:
-        """R^-1, (m, m): rows are whitened by a product with it, where there is no solver of triangular systems."""
+        """R^-1, (m, m), for code that whitens rows by a product instead of solving a triangular system."""
         triangle, _ = lapack.dtpttr(len(self.center), self.factor)
         return np.triu(lapack.dtrtri(triangle)[0])
 
     def describe(self) -> str:
-        """The noise of each target, in words."""
+        """A description: the noise of each target."""
         return f"{', '.join(f'{noise:.4g}' for noise in self.noise)} (deviation of y that no feature explains)"
 
     def validate(self) -> None:
-        """Raise ValueError where the parts do not go together, or have no meaning."""
+        """Raise ValueError if the arrays are inconsistent, or the noise or the factor are not positive."""
         m = len(self.center)
         if self.factor.shape != (m * (m + 1) // 2,) or not np.all(self.noise >= 0.0):
             raise ValueError(
@@ -114,9 +114,9 @@ class CoefficientPosterior:
 
     @cached_property
     def _panels(self) -> dict[np.dtype, tuple[np.ndarray, ...]]:
-        """What `prepared` has made, by its precision."""
+        """The cache of `prepared`, by precision."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks are sent the packed factor alone, and invert it where they run.
+        # Tasks receive only the packed factor, and invert it on the worker.
         return {name: value for name, value in vars(self).items() if name != "_panels"}

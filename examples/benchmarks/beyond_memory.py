@@ -11,7 +11,7 @@ own with all cores, and nothing else runs beside; 100,000 further rows judge. Se
 to the model, with reading; memory is the most that the process held, with its imports. The code of dkl is compiled
 before. A run that was broken off goes on where it was (`--output`).
 
-The arms: `dkl` is `KernelClassifier()`, and `dkl 2 GB` the same with `memory_limit="2 GB"`; `dkl fast` has
+The arms: `dkl` is `KernelClassifier()`, `dkl 1 GB` and `dkl 2 GB` the same with such a `memory_limit`; `dkl fast` has
 `effort="fast"`, `dkl 200 waves` and `dkl 200 steps` are 200 features of `MarginFeatures` and `StepFeatures`, all three
 with `memory_limit="1 GB"`. LightGBM has 100 trees, or 500 of up to 255 leaves; XGBoost 500 trees of depth 8, with all
 rows in memory, or by its external memory from blocks.
@@ -170,6 +170,7 @@ def of_features(features: Any) -> dkl.KernelClassifier:
 
 ARMS: dict[str, Callable[[Any], Scores]] = {
     "dkl": lambda rows: by_dkl(dkl.KernelClassifier(**SEEDED), rows),
+    "dkl 1 GB": lambda rows: by_dkl(dkl.KernelClassifier(**BOUNDED), rows),
     "dkl 2 GB": lambda rows: by_dkl(dkl.KernelClassifier(memory_limit="2 GB", **SEEDED), rows),
     "dkl fast": lambda rows: by_dkl(dkl.KernelClassifier(effort="fast", **BOUNDED), rows),
     "dkl 200 waves": lambda rows: by_dkl(of_features(dkl.MarginFeatures(n_features=200, **BOUNDED)), rows),
@@ -181,8 +182,8 @@ ARMS: dict[str, Callable[[Any], Scores]] = {
     "RBFSampler": by_sampler,
     "Incremental": by_incremental,
 }
-# A limit of memory makes a difference where rows do not fit in it: this arm is one of those that are asked for.
-USUAL_ARMS = [arm for arm in ARMS if arm != "dkl 2 GB"]
+# A limit of memory makes a difference where rows do not fit in it: these arms are among those that are asked for.
+USUAL_ARMS = [arm for arm in ARMS if arm not in ("dkl 1 GB", "dkl 2 GB")]
 # Flights are a table with categories, which these arms know by themselves.
 OF_TABLES = ("dkl", "dkl fast", "LightGBM 100", "LightGBM 500")
 

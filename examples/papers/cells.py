@@ -49,6 +49,10 @@ class Cells:
         except FileNotFoundError:
             raise KeyError(name) from None
 
+    def trials(self, name: str) -> Trials:
+        """The evaluations of the search that leads to this cell; they go with its end."""
+        return Trials(self.path(name).with_suffix(".trials"))
+
     def __call__(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> Cell:
         """The cell of this name, measured if it is not there; with its seconds, the day, the commit and the load."""
         if name not in self:
@@ -58,6 +62,7 @@ class Cells:
             half = self.path(name).with_suffix(".part")
             half.write_text(json.dumps(cell, indent=1, default=float))
             half.replace(self.path(name))
+            self.path(name).with_suffix(".trials").unlink(missing_ok=True)
         return self[name]
 
     def all(self) -> list[Cell]:
@@ -74,6 +79,40 @@ class Cells:
                 self(name, wanted[name])
                 progress.advance(task)
         return {name: self[name] for name in wanted}
+
+
+class Trials:
+    """Scores of the evaluations of a search in their order, each kept in a file as soon as it is there.
+
+    Parameters
+    ----------
+    path : Path or None
+        A line an evaluation: the score and the processor's seconds. None keeps nothing.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.known: list[tuple[float, float]] = [tuple(json.loads(line)) for line in lines]
+        self.asked = 0
+
+    @property
+    def processor(self) -> float:
+        """Processor seconds of all evaluations."""
+        return sum(seconds for _, seconds in self.known)
+
+    def __call__(self, measure: Callable[[], float]) -> float:
+        """The score of the next evaluation, measured if it is not known."""
+        if self.asked == len(self.known):
+            started = time.process_time()
+            score = float(measure())
+            self.known.append((score, time.process_time() - started))
+            if self.path is not None:
+                half = self.path.with_suffix(".half")
+                half.write_text("".join(f"{json.dumps(each)}\n" for each in self.known))
+                half.replace(self.path)
+        self.asked += 1
+        return self.known[self.asked - 1][0]
 
 
 def circumstances() -> Cell:

@@ -10,11 +10,11 @@ for each machine: columns standardised and rows scaled into the unit ball by the
 ten-fold cross-validation in so many evaluations of the same search (a Gaussian process's upper confidence bound).
 "TRF" is the paper's own machine (an RBF reference of length 1, an RBF meta-kernel, the hinge for classes; lambda,
 Lambda, gamma and the meta-kernel's length in [0.01, 100]; as many evaluations again for each of 50 to 1,600
-frequencies, as in the paper, whose cost grows with their cube: of 1,600 one takes half a minute), "tuned" ours, which
+frequencies, as in the paper; its minima by the kernel matrix of the rows, `few_rows.py`), "tuned" ours, which
 searches the family, the loss and smaller lambda too, in one budget. The paper's Pegasos with an inner loop is not here:
 the paper set it aside itself.
 
-A finished search is kept in OUTPUT/cells, and a run that was broken off goes on there. Prints the table in Markdown:
+Every evaluation is kept in OUTPUT/cells, and a run that was broken off goes on there. Prints the table in Markdown:
 the mean and its standard error, percent wrong or root mean squared error in deviations of the targets.
 """
 
@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cells import Cells, cell_progress, markdown, report
-from figure_4_machines import FREQUENCIES, MACHINES, PRINTED, Machine, Split, Values, printed
+from cells import Cells, Trials, cell_progress, markdown, report
+from figure_4_machines import FREQUENCIES, MACHINES, PRINTED, Machine, Printed, Split, Values
 from rich.progress import Progress
 from sets import rows_of
 from sklearn.exceptions import ConvergenceWarning
@@ -86,14 +86,17 @@ class Plan:
         if machine != PRINTED:
             return {"": MACHINES[machine]}
         given = "".join(f", {of} = {value:g}" for of, value in self.given)
-        return {f", D = {D}{given}": printed((D,)) for D in self.frequencies}
+        return {f", D = {D}{given}": Printed((D,)) for D in self.frequencies}
 
     def cell(self, repeat: int, name: str, machine: str, search: str) -> str:
         return f"{name}-{repeat}-{machine}-{self.evaluations}{search}"
 
 
-def search(machine: Machine, split: Split, evaluations: int, progress: Progress) -> tuple[Values, float]:
-    """The values of the best score that so many evaluations find, and that score."""
+def search(
+    machine: Machine, split: Split, evaluations: int, progress: Progress, trials: Trials | None = None
+) -> tuple[Values, float]:
+    """The values of the best score that so many evaluations find, and that score; known scores are not found again."""
+    trials = Trials() if trials is None else trials
     stages = machine.stages(split)
     left = round(sum(stage.share for stage in stages) * evaluations)
     task = progress.add_task("  evaluations", total=left)
@@ -102,31 +105,35 @@ def search(machine: Machine, split: Split, evaluations: int, progress: Progress)
         count = left if number == len(stages) else round(stage.share * evaluations)
         left -= count
         space = space_of(stage.space(split, best[0]))
-        for found in searched(machine, split, space, count):
+        for found in searched(machine, split, space, count, trials):
             progress.advance(task)
             best = max(best, found, key=lambda each: each[1])
     progress.remove_task(task)
     return best
 
 
-def searched(machine: Machine, split: Split, space: Space, evaluations: int) -> Iterator[tuple[Values, float]]:
+def searched(
+    machine: Machine, split: Split, space: Space, evaluations: int, trials: Trials
+) -> Iterator[tuple[Values, float]]:
     """So many points and their scores, the first five of them a Latin hypercube."""
     proposer = Proposer(space, seed=split.repeat)
     points, scores = np.empty((0, space.width)), np.empty(0)
     for _ in range(evaluations):
         point = proposer.propose(points, scores, 1)
         values = space.decode(point)
-        points, scores = np.concatenate([points, point]), np.append(scores, machine.score(split, values))
+        # the points are a function of the scores before them: those that are kept lead to the same search
+        score = trials(partial(machine.score, split, values))
+        points, scores = np.concatenate([points, point]), np.append(scores, score)
         yield values, float(scores[-1])
 
 
-def measure(machine: Machine, split: Split, evaluations: int, progress: Progress) -> dict[str, Any]:
-    """One cell: the error on the test rows at the values that the search has found."""
+def measure(machine: Machine, split: Split, evaluations: int, progress: Progress, trials: Trials) -> dict[str, Any]:
+    """One cell: the error on the test rows at the values that the search has found, and the processor's seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        values, score = search(machine, split, evaluations, progress)
+        values, score = search(machine, split, evaluations, progress, trials)
         error = machine.test_error(split, values)
-    return {"error": error, "score": score, "values": dict(values)}
+    return {"error": error, "score": score, "values": dict(values), "processor": trials.processor}
 
 
 def measure_given(machine: Machine, split: Split, given: Values) -> dict[str, Any]:
@@ -147,16 +154,18 @@ def fill(plan: Plan, progress: Progress) -> Errors:
     for repeat, name, machine in plan.cells():
         progress.update(task, description=f"{name}, split {repeat + 1}, {machine}")
 
-        def measured(searched: Machine, repeat: int = repeat, name: str = name, kind: str = machine) -> dict[str, Any]:
+        def measured(
+            searched: Machine, cell: str, repeat: int = repeat, name: str = name, kind: str = machine
+        ) -> dict[str, Any]:
             split = Split.of(*rows_of(name, plan.data).pooled(), repeat)
             if kind == PRINTED and plan.given:
                 return measure_given(searched, split, dict(plan.given))
-            return measure(searched, split, plan.evaluations, progress)
+            return measure(searched, split, plan.evaluations, progress, cells.trials(cell))
 
-        found = [
-            cells(plan.cell(repeat, name, machine, search), partial(measured, searched))
-            for search, searched in plan.searches(machine).items()
-        ]
+        found = []
+        for search, searched in plan.searches(machine).items():
+            cell = plan.cell(repeat, name, machine, search)
+            found.append(cells(cell, partial(measured, searched, cell)))
         # values that are given have no score, and one number of frequencies
         errors[name][machine].append(max(found, key=lambda cell: cell.get("score", 0.0))["error"])
         progress.advance(task)

@@ -1,12 +1,18 @@
-"""Rows of weight 0 in files are rows that are not there, whatever they hold; the others keep their numbers."""
+"""Rows of weight 0 are not there, whatever they hold and however they come; the others keep their numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import dask
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 import dkl
 
@@ -84,3 +90,123 @@ def test_an_error_of_a_row_says_which_rows_are_not_counted(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="'size' is inf in row 4") as caught:
         dkl.ingest(tmp_path / "rows.parquet", tmp_path / "rows.zarr", target="label", weight="weight")
     assert "rows are counted without the 4 that have a weight of 0" in "".join(caught.value.__notes__)
+
+
+# the same rows with a date, a zone and free text; what would be learned of each is in the rows that are not there
+RICH = ROWS[["size", "colour"]].assign(
+    day=pd.date_range("2020-01-01", periods=N, tz="Europe/Berlin"),
+    text=[f"a {('big', 'small')[i % 2]} {('cat', 'dog', 'cow')[i % 3]} runs {i} times over there" for i in range(N)],
+    n=I % 7,
+)
+NOT_RICH = NOT_THERE[["size", "colour"]].assign(
+    day=pd.to_datetime(["1700-01-01", "2020-01-01", None, "2261-01-01"], utc=True).tz_convert("Europe/Berlin"),
+    text=["a big purple cat runs over there", None, "purple", "1"],
+    n=[2**60 + 1, 1, 2, 3],
+)
+ORDER = np.insert(np.arange(N), PLACES, N + np.arange(len(PLACES)))
+COUNTED = np.flatnonzero(ORDER < N)
+WEIGHT = np.where(ORDER < N, 1.0 + ORDER % 2, 0.0)
+LABELS = np.where(I * 3 % 7 % 2, "yes", "no")
+TARGETS: dict[str, tuple[Any, Any]] = {
+    "labels": (LABELS, np.array([*LABELS, None, np.nan, "1.5", "2020-01-01"], dtype=object)[ORDER]),
+    "numbers": (I % 11 / 4, np.array([*(I % 11 / 4), np.nan, np.inf, 1e300, -1.0])[ORDER]),
+    "whole": (I * 3 % 7 % 2.0, np.array([*(I * 3 % 7 % 2), 0.5, np.nan, 7.0, -np.inf])[ORDER]),
+}
+
+
+def mixed_frame() -> pd.DataFrame:
+    return pd.concat([RICH, NOT_RICH], ignore_index=True).iloc[ORDER].reset_index(drop=True)
+
+
+def arrays(wrong: list[float], gap: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers, and the same with rows that are not there; with `gap` a value is missing in one that counts."""
+    alone = np.column_stack([I * 7 % 11 / 4, I % 5]).astype(float)
+    alone[3, 1] = np.nan if gap else 0.0
+    return alone, np.concatenate([alone, np.column_stack([wrong, wrong])])[ORDER]
+
+
+def in_partitions(frame: pd.DataFrame) -> Any:
+    return dd.from_pandas(frame, npartitions=4, sort=False)
+
+
+def in_chunks(values: np.ndarray) -> da.Array:
+    return da.from_array(values, chunks=(9, *values.shape[1:]))
+
+
+WAYS: dict[str, Callable[[], Iterator[Any]]] = {
+    "frame": lambda: iter((RICH, mixed_frame())),
+    "Dask frame": lambda: map(in_partitions, (RICH, mixed_frame())),
+    "array": lambda: iter(arrays([np.inf, -np.inf, np.inf, 1.0])),
+    "array with gaps elsewhere": lambda: iter(arrays([np.nan, np.inf, np.nan, 1.0])),
+    "array with gaps": lambda: iter(arrays([np.nan, np.inf, np.nan, 1e300], gap=True)),
+    "Dask array": lambda: map(in_chunks, arrays([np.inf, -np.inf, np.inf, 1.0])),
+    "Dask array with gaps elsewhere": lambda: map(in_chunks, arrays([np.nan, np.inf, np.nan, 1.0])),
+    "Dask array with gaps": lambda: map(in_chunks, arrays([np.nan, np.inf, np.nan, 1e300], gap=True)),
+    "sparse": lambda: map(sparse.csr_array, arrays([np.nan, np.inf, -np.inf, 1.0])),
+}
+
+
+def as_given(beside: str) -> Callable[[np.ndarray], Any]:
+    return (lambda values: values) if beside == "in memory" else (lambda values: da.from_array(values, chunks=7))
+
+
+@pytest.mark.parametrize("beside", ["in memory", "lazy"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_weight_0_teach_nothing_however_they_come(way: str, target: str, beside: str, tmp_path: Path) -> None:
+    (alone, mixed), (y, y_mixed), given = WAYS[way](), TARGETS[target], as_given(beside)
+    weight = WEIGHT[COUNTED]
+    expected = dkl.create_dataset(tmp_path / "alone.zarr", alone, given(y), sample_weight=given(weight))
+    found = dkl.create_dataset(tmp_path / "mixed.zarr", mixed, given(y_mixed), sample_weight=given(WEIGHT))
+    assert (found.encoding is None) == (expected.encoding is None)
+    if found.encoding is not None:
+        assert found.encoding.to_json() == expected.encoding.to_json()
+        assert found.encoding.directions == expected.encoding.directions
+    assert str(found.classes) == str(expected.classes)
+    assert found.row_id.compute().tolist() == COUNTED.tolist()
+
+    def compare(one: dkl.Dataset, other: dkl.Dataset) -> None:
+        for part in ("X", "y", "sample_weight"):
+            values, wanted = dask.compute(getattr(one, part), getattr(other, part))
+            if sparse.issparse(values):
+                values, wanted = values.toarray(), wanted.toarray()
+            np.testing.assert_array_equal(values, wanted)
+
+    compare(found, expected)
+    more = expected.append(alone, given(y), sample_weight=given(weight))
+    compare(found.append(mixed, given(y_mixed), sample_weight=given(WEIGHT)), more)
+
+
+def test_a_partition_whose_rows_all_have_weight_0_says_nothing_of_types(tmp_path: Path) -> None:
+    frame = pd.concat([RICH, RICH.assign(colour=None, size=np.nan)], ignore_index=True)
+    weight, y = np.repeat([1.0, 0.0], N), np.concatenate([LABELS.astype(object), np.full(N, None)])
+    lazy = dd.from_pandas(frame, npartitions=4, sort=False)
+    found = dkl.create_dataset(tmp_path / "a.zarr", lazy, da.from_array(y, chunks=20), sample_weight=weight)
+    expected = dkl.create_dataset(tmp_path / "b.zarr", in_partitions(RICH)[list(RICH)], LABELS)
+    assert found.encoding.column_names == expected.encoding.column_names
+    np.testing.assert_array_equal(found.y.compute(), expected.y.compute())
+    with pytest.raises(ValueError, match="sample_weight is zero for all rows"):
+        dkl.create_dataset(tmp_path / "c.zarr", lazy, da.from_array(y, chunks=20), sample_weight=np.zeros(2 * N))
+
+
+def test_a_machine_on_a_dask_frame_has_no_column_of_rows_of_weight_0() -> None:
+    machine = dkl.KernelClassifier("random", n_features=20, alpha=1e-2, solver="newton", random_state=0)
+    model = machine.fit(in_partitions(mixed_frame()), LABELS[np.minimum(ORDER, N - 1)], sample_weight=WEIGHT)
+    assert not [name for name in model.encoding_.column_names if "violet" in name or "missing" in name]
+    assert model.predict(RICH).shape == (N,)
+
+
+def test_a_row_that_counts_is_named_by_its_number_where_others_do_not_count(tmp_path: Path) -> None:
+    frame = mixed_frame()
+    frame.loc[4, "size"] = np.inf
+    place = COUNTED.tolist().index(4)
+    with pytest.raises(ValueError, match="'size' is inf in row 4;"):
+        dkl.create_dataset(tmp_path / "a.zarr", frame, sample_weight=WEIGHT)
+    with pytest.raises(ValueError, match=f"'size' is inf in row {place};") as caught:
+        dkl.create_dataset(tmp_path / "a.zarr", in_partitions(frame), sample_weight=WEIGHT)
+    assert "rows are counted without the 4 that have a weight of 0" in "".join(caught.value.__notes__)
+    rows = arrays([np.inf] * 4)[1]
+    rows[20, 1] = -np.inf
+    for given in (rows, in_chunks(rows), sparse.csr_array(rows)):
+        with pytest.raises(ValueError, match=r"X\[20, 1\] is -inf"):
+            dkl.create_dataset(tmp_path / "a.zarr", given, sample_weight=WEIGHT)

@@ -207,7 +207,7 @@ def test_models_of_before_there_were_priors_say_what_they_hold():
     frame, y = crossed_table()
     new = with_categories(as_dataset(frame, y), HELD_OUT, Run()).encoding
     before = FittedEncoding(new.table, new.outputs, (new.tables[0][:, :2],))
-    assert before.told == "of codes the fit made 'mean target', 'log count'"
+    assert before.summary == "of codes the fit made 'mean target', 'log count'"
     np.testing.assert_array_equal(before.transform(frame)[:, 1:3], new.transform(frame)[:, 1:3])
     with pytest.raises(ValueError, match="tables of categories have the shapes"):
         FittedEncoding(new.table, new.outputs, new.tables)

@@ -17,10 +17,10 @@ from dkl.features.projections import SparseProjection
 from dkl.linear.fitting import LinearProblem, Run
 from dkl.linear.minibatches import HeldOut, RowTargets, signs
 from dkl.linear.newton import fit_by_newton
-from dkl.linear.refinement import Refined, fit_and_refine, refine_features
 from dkl.linear.refinement_driver import RefineDriver, Refinement, RefineProblem, adam_step
 from dkl.linear.refinement_sums import Expansion, expansion_gradient, refinement_minibatch, scaled_rows
 from dkl.linear.scores import decision_values
+from dkl.methods.refining import Refined, fit_and_refine, refine_features
 from dkl.passes.checkpoint import Checkpoint
 from dkl.protocols.block import Block
 from dkl.solvers.losses import loss_of

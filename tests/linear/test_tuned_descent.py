@@ -16,14 +16,15 @@ from dkl.data.sources.in_memory import ArraySource
 from dkl.events import Event
 from dkl.kernels.maps import map_rows
 from dkl.linear.epochs import EpochDriver
-from dkl.linear.fitting import LinearProblem, Run
+from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, signs
 from dkl.linear.scores import decision_values
 from dkl.linear.summary import Summary
-from dkl.methods.density.adam_fit import AdamFit, Descent, adam_problem, descent_passes, fit_by_adam
+from dkl.methods.density.adam_fit import AdamFit, Descent, adam_problem, fit_by_adam
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_gradient, tuned_step
 from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.passes.checkpoint import Checkpoint
+from dkl.passes.loop import PlannedRun, Run
 from tests.linear.problems import feature_map, rows
 
 D_IN, D = 4, 6
@@ -279,7 +280,9 @@ def test_a_plan_has_the_epochs_with_their_state() -> None:
     X, codes = rows(100, 3)
     problem = LinearProblem(feature_map(D_IN, D), "hinge", LAM, classes=np.arange(3), held_out=HeldOut(0.2))
     source = ArraySource(X, codes, None, n_classes=3)
-    passes = descent_passes(problem, penalty_of("coupled"), Descent(epochs=7, patience=2), source)
+    plan = PlannedRun(n_rows=100)
+    fit_by_adam(problem, penalty_of("coupled"), source, plan, Descent(epochs=7, patience=2))
+    passes = plan.passes
     assert [calls for _, calls in passes] == [1, 7, 7]
     (fold,) = passes[1][0]
     assert fold.state_bytes >= 4 * 8 * (3 * 2 * D + 3 + D)

@@ -28,8 +28,8 @@ from dkl.methods.rounds import driver as families
 from dkl.methods.rounds.loop import best_round
 from dkl.methods.rounds.problem import RoundsProblem, first_state
 from dkl.methods.rounds.sums import HeldTargets
+from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.passes.room import own_room
-from dkl.passes.states import decode_state, encode_state
 from dkl.solvers.losses import loss_of
 from tests.methods.play import Table, blocks_of, play
 

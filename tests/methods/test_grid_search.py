@@ -12,7 +12,7 @@ from dkl.features.families import Gaussian
 from dkl.kernels.nufft import FrequencyGrid, why_no_nufft
 from dkl.methods.peaks.grid_driver import GridDriver, GridProblem, GridState
 from dkl.methods.peaks.sums import PeakTargets
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import decode_state, encode_state
 from tests.methods.test_peaks import blocks_of, result_of
 
 pytestmark = pytest.mark.skipif(why_no_nufft() is not None, reason="finufft is an extra")

@@ -15,7 +15,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.kernel_alignment import maximise_alignment
 from tests.definitions import joint as definitions

@@ -190,7 +190,7 @@ def test_what_a_driver_holds_is_counted(driver: Any, monkeypatch: pytest.MonkeyP
     driver.leverage(problem, state, 1e-2)
     peak = max(peak, tracemalloc.get_traced_memory()[1])
     tracemalloc.stop()
-    held = sum(driver.memory(problem, 24).values())
+    held = sum(driver.memory(problem, problem.n_rows, 24).values())
     assert peak <= 1.05 * held + 1e5
     assert held <= 8 * peak
 

@@ -15,7 +15,7 @@ from dkl.methods.frequency_search.frequency_space import FourierSpace, Frequency
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.peaks.driver import PeakDriver, PeakProblem, PeakState, chosen_points
 from dkl.methods.peaks.sums import PeakTargets, peak_sums
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.protocols.block import Block
 from dkl.protocols.records import BlockSum
 from dkl.protocols.sampling import smallest_keys

@@ -9,7 +9,8 @@ import pytest
 
 from dkl.data.coerce import as_dataset
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.refining import refine_learner, refining_passes
+from dkl.methods.refining import refine_learner
+from dkl.passes.loop import PlanEndsError, PlannedRun
 
 
 def wavy_rows(task: str, n: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -63,11 +64,10 @@ def test_it_is_the_same_again() -> None:
 
 def test_a_plan_counts_the_fit_the_looks_and_the_epochs() -> None:
     learner, dataset, _, _ = fitted("binary", None)
-    names = [
-        (record.name, count)
-        for records, count in refining_passes(learner, dataset, learner.feature_map_)
-        for record in records
-    ]
+    learner._plan = PlannedRun(n_rows=dataset.n_rows)
+    with pytest.raises(PlanEndsError):
+        refine_learner(learner, dataset)
+    names = [(record.name, count) for records, count in learner._plan.passes for record in records]
     assert ("held-out loss", 9) in names
     assert ("refining, epoch 1", 8) in names
     assert any("newton" in name for name, _ in names)

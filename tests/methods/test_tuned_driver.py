@@ -28,7 +28,7 @@ from dkl.methods.density.penalty import DensityPenalty, density_penalty
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
 from dkl.methods.density.squared import cross_validate, solve_squared
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import decode_state, encode_state
 from dkl.solvers.block_pivoting import bounded_minimum, signed_minimum
 from dkl.solvers.divergence_ball import DivergenceBall
 from dkl.solvers.losses import _PLAIN, SquaredHingeLoss
@@ -422,7 +422,7 @@ def test_a_step_holds_no_more_than_it_says(loss: str, n_outputs: int) -> None:
         peak = max(peak, tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert driver.metrics(problem, state).keys() == {"objective", "gap"}
-    held = sum(driver.memory(problem, 32).values())
+    held = sum(driver.memory(problem, 0, 32).values())
     assert peak <= 1.1 * held
     assert held <= 3 * peak
 

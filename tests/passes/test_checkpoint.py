@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dkl.errors import StoreError
-from dkl.passes.checkpoint import Checkpoint
-from dkl.passes.states import decode_state, encode_state
+from dkl.passes.checkpoint import Checkpoint, decode_state, encode_state
 
 
 @pytest.fixture(params=["local", "memory"])

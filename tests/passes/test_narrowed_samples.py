@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from dkl.data.sources.in_memory import ArraySource
-from dkl.passes import reductions
+from dkl.passes import tasks
 from dkl.passes.engine import run_pass
-from dkl.passes.reductions import narrowed, reduction
+from dkl.passes.tasks import narrowed, reduction
 from dkl.protocols.block import Block
 from dkl.protocols.records import RowSample
 from dkl.protocols.sampling import sample_keys, smallest_keys, sure_key
@@ -60,7 +60,7 @@ def test_weighted_rows_are_all_looked_at() -> None:
 
 def test_a_short_sample_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     key = np.sort(sample_keys(np.arange(N_ROWS), None, RECORD.seed, RECORD.round))[RECORD.k - 2]
-    monkeypatch.setattr(reductions, "sure_key", lambda k, n_rows: float(key))
+    monkeypatch.setattr(tasks, "sure_key", lambda k, n_rows: float(key))
     events: list[object] = []
     found = run_pass(source_of(), [RECORD], publish=events.append)
     np.testing.assert_array_equal(found.results[0].X, first_rows())

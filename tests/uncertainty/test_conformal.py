@@ -292,7 +292,9 @@ def test_too_few_held_out_rows_promise_everything_and_say_so() -> None:
     with pytest.warns(UserWarning, match=r"8 in the smallest group, cannot promise .* at least 9 rows"):
         interval = fitted.predict_interval(rows(3)[0], 0.9)
     np.testing.assert_array_equal(interval, np.tile([-np.inf, np.inf], (3, 1)))
-    with pytest.warns(UserWarning, match=r"the weights of some rows are large beside those of all held-out rows"):
+    with pytest.warns(
+        UserWarning, match=r"the weights of some rows are large compared with those of all held-out rows"
+    ):
         interval = fitted.predict_interval(rows(3)[0], 0.5, sample_weight=[1.0, 1e3, 1.0])
     assert np.isinf(interval).all(axis=1).tolist() == [False, True, False]
 
@@ -401,7 +403,7 @@ def test_dask_frames_have_intervals_and_no_rows_to_tell_groups_by() -> None:
     fitted = regressor().fit(frame, y).conformalize(frame, y)
     assert_same_rows(fitted.predict_interval(parts).compute(), fitted.predict_interval(frame), atol=1e-9)
     fitted.conformalize(frame, y, groups=np.arange(200) % 2)
-    with pytest.raises(ValueError, match="nobody knows how many rows the partitions of this Dask frame have"):
+    with pytest.raises(ValueError, match="the partitions of this Dask frame have unknown numbers of rows"):
         fitted.predict_interval(parts, groups=np.arange(200) % 2)
 
 

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import dask.array
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -222,15 +223,17 @@ def alarms(kind: str, held: str, repetitions: int, n: tuple[int, int] = (300, 30
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # names that the store has not seen
                 b = a.append(b).drop(blocks=range(a.source.n_blocks))
-        found.append(dkl.drift(a, b, n_features=60, random_state=seed))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the free text of", UserWarning)  # texts of a store are not compared
+            found.append(dkl.drift(a, b, n_features=60, random_state=seed))
     return sum(not each.alike for each in found), sum(bool(each.differing) for each in found)
 
 
-CASES = [(kind, "frames") for kind in ("60", "400", "1000", "3000", "dates", "texts")]
-CASES += [("400", "store"), ("1000", "store"), ("400", "appended"), ("3000", "appended")]
+KINDS = ("60", "400", "1000", "3000", "dates", "texts")
+CASES = [(kind, held) for kind in KINDS for held in ("frames", "store", "appended")]
 
 
-@pytest.mark.parametrize(("kind", "held"), [("1000", "store"), ("400", "appended")])
+@pytest.mark.parametrize(("kind", "held"), [("1000", "store"), ("400", "appended"), ("texts", "store")])
 def test_names_of_one_law_are_no_alarm(kind: str, held: str) -> None:
     # of 8 tries of probability 0.05, four or more come once in 2,700 times
     assert max(alarms(kind, held, 8)) < 4
@@ -278,9 +281,46 @@ def test_rows_of_weight_0_teach_no_rule() -> None:
     a, b = mixed_frame("60", 300, rng), mixed_frame("60", 300, rng)
     more = pd.concat([b, b.assign(name="nobody", x=1e6)], ignore_index=True)
     weights = np.repeat([1.0, 0.0], 300)
-    plain, weighted = dkl.drift(a, b), dkl.drift(a, more, sample_weights=(None, weights))
-    assert weighted.squared_discrepancy == pytest.approx(plain.squared_discrepancy, rel=1e-3)
-    assert [column.name for column in weighted.columns] == [column.name for column in plain.columns]
+    plain = dkl.drift(a, b)
+    for rows, of_rows in ((more, weights), (dd.from_pandas(more, npartitions=4, sort=False), weights)):
+        for each in (of_rows, dask.array.from_array(of_rows, chunks=70)):
+            weighted = dkl.drift(a, rows, sample_weights=(None, each))
+            assert weighted.squared_discrepancy == pytest.approx(plain.squared_discrepancy, rel=1e-3)
+            assert [column.name for column in weighted.columns] == [column.name for column in plain.columns]
+
+
+def test_gaps_of_arrays_are_filled_however_these_come() -> None:
+    rng = np.random.default_rng(12)
+    a, b = rng.normal(size=(2, 200, 2))
+    a[::7, 1] = np.nan
+    expected = dkl.drift(a, b)
+    assert len(expected.columns) == 3
+    for form in (lambda rows: dask.array.from_array(rows, chunks=(60, 1)), np.ndarray.tolist):
+        found = dkl.drift(form(a), form(b))
+        assert found.p_value == pytest.approx(expected.p_value, rel=1e-6)
+        assert [column.name for column in found.columns] == [column.name for column in expected.columns]
+
+
+def test_texts_are_compared_where_their_directions_fit_both_samples_alike() -> None:
+    rng = np.random.default_rng(13)
+    a, b = mixed_frame("texts", 200, rng), mixed_frame("texts", 200, rng)
+    other = b.assign(text=b["text"].str.replace("cat", "sea"))
+    assert not dkl.drift(a, other).alike
+    stored = dkl.create_dataset("memory://drift-texts.zarr", a)
+    grown = stored.append(b)
+    for sample in (b, grown.drop(blocks=range(stored.source.n_blocks))):
+        with pytest.warns(
+            UserWarning, match=r"free text of \['text'\] is not compared.*give both samples as data frames"
+        ):
+            assert [column.name for column in dkl.drift(stored, sample).columns] == ["x"]
+    # the rows of both parts were there when the directions were learned
+    parts = stored.split({"one": 0.5, "other": 0.5}, seed=0)
+    assert len(dkl.drift(parts["one"], parts["other"]).columns) > 1
+    with pytest.raises(ValueError, match="hold directions of free text, which mean other words in a than in b"):
+        dkl.drift(stored, dkl.create_dataset("memory://drift-texts-b.zarr", b))
+    texts = dkl.create_dataset("memory://drift-texts-alone.zarr", a[["text"]])
+    with pytest.raises(ValueError, match="hold free text alone"):
+        dkl.drift(texts, b[["text"]])
 
 
 def test_a_column_of_another_kind_is_refused_with_its_sample_and_row() -> None:

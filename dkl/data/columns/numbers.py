@@ -186,6 +186,8 @@ class NumberParts:
         plain = with_plain_signs(texts)
         # Most texts are no numbers, which a look for a digit tells at once.
         may_be = pc.fill_null(pc.match_substring_regex(plain, r"^[^\p{L}]{0,6}(?:\p{L}{1,3}.{0,3})?[\d.,]"), False)
+        if not pc.any(may_be).as_py():
+            return cls([], np.full(len(texts), -1), pa.nulls(len(texts), pa.string()), np.zeros(len(texts), dtype=bool))
         found = pc.extract_regex(pc.if_else(may_be, plain, None), _NUMBER)
         part = {name: pc.struct_field(found, name) for name in ("open", "minus", "before", "inner", "body", "after")}
         close = pc.struct_field(found, "close")

@@ -386,6 +386,11 @@ class TextStatistics:
 
 def loose_numbers(texts: pa.Array) -> np.ndarray:
     """The numbers, or the days, that texts write in whatever form, (n,); NaN where one writes none."""
+    coded = pc.dictionary_encode(texts)
+    if len(coded.dictionary) < len(texts):
+        # each different text is taken apart once
+        known = np.append(loose_numbers(coded.dictionary), np.nan)
+        return known[pc.fill_null(coded.indices, len(coded.dictionary)).to_numpy(zero_copy_only=False)]
     parts, values = NumberParts.of(texts), np.full(len(texts), np.nan)
     for times in reversed(written_times(texts).values()):
         is_there = times.is_valid().to_numpy(zero_copy_only=False)

@@ -123,6 +123,9 @@ def written_times(texts: pa.Array) -> dict[str, pa.Array]:
     """
     plain = pc.utf8_trim_whitespace(texts.cast(pa.string()))
     found: dict[str, pa.Array] = {}
+    if not pc.any(pc.match_substring_regex(plain, r"\d")).as_py():
+        # all forms have digits
+        return found
     # Texts begin as dates in few ways: only these are taken apart.
     for form in (NAIVE, ZONED, CLOCK, SPAN, *FORMS):
         start = _STARTS.get(form) or _start(form)

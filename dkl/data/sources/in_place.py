@@ -215,7 +215,7 @@ class InPlaceReader:
             n_rows = ticket.stop - ticket.start
             # Weights come first: they say which labels count and which rows stay.
             weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
-            X = self._rows(ticket) if "X" in parts else np.empty((n_rows, 0))
+            X = self._rows(ticket, weight) if "X" in parts else np.empty((n_rows, 0))
             y = self._targets(ticket) if "y" in parts else None
             return drop_weightless(Block(ticket.index, X, y, weight, np.arange(ticket.start, ticket.stop)))
 
@@ -224,16 +224,16 @@ class InPlaceReader:
             return self.beside[name].rows(ticket.start, ticket.stop)
         return ticket.in_memory.get(name)
 
-    def _rows(self, ticket: InPlaceTicket) -> Any:
+    def _rows(self, ticket: InPlaceTicket, weight: np.ndarray | None) -> Any:
         rows = as_rows(self.X.rows(ticket.start, ticket.stop))
-        check_rows(rows, first_row=ticket.start)
+        check_rows(rows, first_row=ticket.start, weight=weight)
         return rows
 
     def targets(self, ticket: InPlaceTicket) -> tuple[np.ndarray, np.ndarray | None]:
         """The targets of a block as they were given, and the weights of its rows; both checked."""
         n_rows = ticket.stop - ticket.start
         weight = checked_weight(self._part("weight", ticket), n_rows, first_row=ticket.start)
-        y = as_targets(self._part("y", ticket), n_rows, first_row=ticket.start)
+        y = as_targets(self._part("y", ticket), n_rows, first_row=ticket.start, weight=weight)
         check_targets(y, first_row=ticket.start)
         return y, weight
 
@@ -327,7 +327,9 @@ class InPlaceSource(BaseRows):
             counts = np.ones(len(values)) if weight is None else weight
             here, codes = np.unique(labels_that_count(values, weight), return_inverse=True)
             tallies.append((here, np.bincount(codes, counts[counts > 0.0], len(here)), np.count_nonzero(counts)))
-            labels = np.unique(np.concatenate([labels, here]) if index else here)
+            # a block without rows that count says nothing of the type of the labels
+            if len(here):
+                labels = np.unique(np.concatenate([labels, here])) if len(labels) else here
         self._classes = classes = sorted_classes(labels)
         of_class = np.zeros((self.n_blocks, len(classes)))
         for index, (here, weights, _) in enumerate(tallies):

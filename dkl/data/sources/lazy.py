@@ -119,11 +119,14 @@ def weights_beside(weight: GivenValues, chunks: tuple[int, ...]) -> da.Array | N
     return cut_rows(_lazy_weights(weight, sum(chunks)), chunks)
 
 
-def _lazy_targets(y: GivenValues, n_rows: int) -> da.Array | None:
-    """Targets as a Dask array of (n,) or (n, t)."""
+def _lazy_targets(y: GivenValues, n_rows: int, weight: da.Array | None = None) -> da.Array | None:
+    """Targets as a Dask array of (n,) or (n, t); weights are computed where targets are in memory."""
     if y is None:
         return None
-    y = _known(y, "y") if is_lazy(y) else da.from_array(as_targets(y, n_rows), chunks=-1)
+    if not is_lazy(y):
+        weights = None if weight is None else checked_weight(weight.compute(), n_rows)
+        y = da.from_array(as_targets(y, n_rows, weight=weights), chunks=-1)
+    y = _known(y, "y")
     check_target_shape(y.shape, n_rows)
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
@@ -171,8 +174,8 @@ class MakeBlock:
         """The block; rows that count are numbered from `first_id`, or all of them from `first_row`."""
         with located(f"block {index} of a Dask array"):
             rows = as_rows(X)
-            check_rows(rows, first_row=first_row)
             block = self.beside(index, first_row, rows, y, weight)
+            check_rows(rows, first_row=first_row, weight=block.weight)
             if first_id is None or block.weight is None:
                 return block
             return replace(block, row_id=first_id + np.cumsum(block.weight > 0.0) - 1)
@@ -182,7 +185,7 @@ class MakeBlock:
         n_rows = X.shape[0]
         weight = checked_weight(weight, n_rows, first_row=first_row)
         if y is not None:
-            y = as_targets(y, n_rows, first_row=first_row)
+            y = as_targets(y, n_rows, first_row=first_row, weight=weight)
             check_targets(y, first_row=first_row)
             y = (
                 numeric_targets(y, first_row=first_row)
@@ -347,9 +350,18 @@ def lazy_source(
     is_one_chunk = not is_lazy(X)
     X = lazy_rows(X)
     chunks = own_chunks(X) if is_one_chunk else X.chunks[0]
-    y, weight = _lazy_targets(y, X.shape[0]), _lazy_weights(weight, X.shape[0])
+    weight = _lazy_weights(weight, X.shape[0])
+    y = _lazy_targets(y, X.shape[0], weight)
     parts = chunks_together(X, cut_rows(y, chunks), cut_rows(weight, chunks))
-    look = [] if looked is None else [delayed(looked, pure=False)(part) for part in parts[0] or ()]
+    look = []
+    if looked is not None:
+        # rows may be cut by columns, too
+        pieces, weights = parts[0] or [], parts[2] or [None] * len(chunks)  # type: ignore[list-item]
+        beside = np.repeat(np.arange(len(chunks)), X.numblocks[1])
+        look = [
+            delayed(_of_rows_that_count, pure=False)(looked, piece, weights[at])
+            for piece, at in zip(pieces, beside, strict=True)
+        ]
     decided, labels, found = lazy_classes(y, parts[1], parts[2], chunks, task, classes, look)
     schema = Schema(
         n_columns=X.shape[1],
@@ -364,6 +376,11 @@ def lazy_source(
     if weight is not None:
         check_total_weight(source.counts.weights)
     return source, schema, any(found)
+
+
+def _of_rows_that_count(looked: Callable[[np.ndarray], bool], X: np.ndarray, weight: np.ndarray | None) -> bool:
+    """`looked` of the rows of a chunk whose weight is not 0; what is wrong with weights is said elsewhere."""
+    return looked(X if weight is None else X[np.ravel(weight) != 0.0])
 
 
 def lazy_classes(
@@ -382,11 +399,12 @@ def lazy_classes(
 
     def labels_of(chunk: np.ndarray, weights: np.ndarray | None, first_row: int) -> np.ndarray | None:
         """The distinct labels of one chunk, of rows that count; None where its values are no labels."""
-        values = as_targets(chunk, first_row=first_row)
+        weight = checked_weight(weights, len(chunk), first_row=first_row)
+        values = as_targets(chunk, first_row=first_row, weight=weight)
         check_targets(values, first_row=first_row)
         if task == "auto" and guess_task(values) == "regression":
             return None
-        return np.unique(labels_that_count(values, checked_weight(weights, len(values), first_row=first_row)))
+        return np.unique(labels_that_count(values, weight))
 
     looks: list[Delayed] = []
     if y is not None and y.ndim == 2 and (task == "classification" or (task == "auto" and classes is not None)):
@@ -402,7 +420,9 @@ def lazy_classes(
         return None, None, found
     if not is_open or any(of_chunk is None for of_chunk in labels):
         return "regression", None, found
-    return "classification", sorted_classes(np.concatenate(labels) if classes is None else classes), found
+    # a chunk without rows that count says nothing of the type of the labels
+    there = [of_chunk for of_chunk in labels if len(of_chunk)]
+    return "classification", sorted_classes(np.concatenate(there or [[]]) if classes is None else classes), found
 
 
 def lazy_part(source: RowSource, part: str, meta: Any, *, classes: np.ndarray | None = None) -> da.Array:

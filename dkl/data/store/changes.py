@@ -6,13 +6,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import dask
 import numpy as np
 
-from dkl.data.checks import as_rows, check_rows
+from dkl.data.checks import as_rows, check_rows, checked_weight
 from dkl.data.frames import encoded_by, is_frame, is_raw
 from dkl.data.given import GivenRows, GivenValues
+from dkl.data.ingest.column_rules import ColumnRule
+from dkl.data.ingest.encoding import TableEncoding
 from dkl.data.labels import shown_classes
 from dkl.data.row_sources import source_of
 from dkl.data.schema import Schema
@@ -180,13 +183,32 @@ def encoded_like(
     schema = version.schema
     if schema.encoding is None and not is_frame(X) and not is_lazy(X):
         # Nothing says what a missing value of these columns is.
-        check_rows(as_rows(X))
+        rows = as_rows(X)
+        (weight,) = dask.compute(sample_weight)
+        check_rows(rows, weight=checked_weight(weight, rows.shape[0]))
     if is_raw(schema.encoding, X):
         # in double precision, so that the writer sees what the dtype of the store would change
-        X = encoded_by(schema.encoding, X, np.dtype(np.float64))
+        X = encoded_by(schema.encoding, X, np.dtype(np.float64), weight=sample_weight)
+        texts = [place for place, rule in enumerate(_rules_by_column(schema.encoding)) if rule.kind == "text"]
+        if texts and not schema.is_sparse:
+            # numbers that are made of words are rounded as those in the store were: they are no values of the user's
+            rounded = partial(_rounded, columns=texts, dtype=schema.dtype)
+            X = X.map_blocks(rounded, dtype=X.dtype, meta=X._meta) if is_lazy(X) else rounded(X)
     if y is not None and schema.task is None:
         raise ValueError(f"y was given, and {version.source.place} was created without targets; leave it out")
     return source_of(X, y, sample_weight, task=schema.task or "auto", classes=None if y is None else schema.classes)
+
+
+def _rules_by_column(encoding: TableEncoding) -> list[ColumnRule]:
+    """The rule of each encoded column."""
+    return [rule for rule in encoding.rules for _ in rule.output_names]
+
+
+def _rounded(rows: np.ndarray, columns: list[int], dtype: np.dtype) -> np.ndarray:
+    """The rows with some columns rounded to the precision of `dtype`."""
+    rows = rows.copy()
+    rows[:, columns] = rows[:, columns].astype(dtype)
+    return rows
 
 
 def _check_alike(version: StoredVersion, rows: RowSource, schema: Schema) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -14,8 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.feature_map import FeatureMap, combined_map
 from dkl.methods.base import FeatureLearner
 from dkl.methods.parameters import COMBINED, Constraints, check_parameters, estimator
-from dkl.methods.room import planned_driving
-from dkl.protocols.arrays import Rows
+from dkl.passes.loop import PlannedRun
 from dkl.registry import learner_entry, learner_keys
 
 # A prime apart, so that the streams of searches with neighbouring seeds differ.
@@ -99,20 +99,16 @@ class CombinedFeatures(FeatureLearner):
         """The largest share of the rows that a learner holds out."""
         return max(getattr(learner, "validation_fraction", 0.1) for learner in self._given())
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes of every learner, one after the other."""
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """Those of every learner, one after the other."""
         check_parameters(self)
         self._check_rest()
-        return [planned for learner in self._new(0) for planned in learner.planned_passes(dataset)]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The bytes that the driver of the largest learner holds, since learners are fitted one after the other."""
-        planned = [learner.planned_memory(dataset) for learner in self._new(0)]
-        return max(planned, key=lambda items: sum(items.values()))
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the driver, over all learners."""
-        return sum(planned_driving(learner, dataset, few, flops_per_second) for learner in self._new(0))
+        plan = PlannedRun(n_rows=dataset.n_rows)
+        for learner in self._new(0):
+            plan.passes.extend(learner.planned_passes(dataset))
+            plan.held.append(learner.planned_memory(dataset))
+            plan.driving.append(partial(learner.planned_driving, dataset))
+        return plan
 
     def planned_features(self, dataset: Dataset) -> int:
         """Features at most of all learners."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dkl.linear.epochs import EpochDriver, EpochProblem, EpochState, Stopping, uncentred
-from dkl.linear.fitting import LinearProblem, Run, mixed_source, none_held_out, summarise_rows
+from dkl.linear.fitting import LinearProblem, mixed_source, none_held_out, summarise_rows
 from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import RowTargets
-from dkl.linear.summary import Summary, summary_records
+from dkl.linear.summary import Summary
 from dkl.methods.density.descent import TunedDescent, TunedModel, tuned_step
 from dkl.methods.density.penalty import DensityPenalty
+from dkl.passes.loop import Run
 from dkl.passes.session import PassStats
-from dkl.protocols.records import Record
 from dkl.protocols.source import BlockSource
 
 # Steps of Adam that a default fit takes at least, within the bounds on its epochs, and the rows of a batch: the small
@@ -140,22 +139,6 @@ def fit_by_adam(
 
     state, stats = run.drive(EpochDriver(), task, mixed, model=run.looked_at(fit))
     return fit(state), stats
-
-
-def descent_passes(
-    problem: LinearProblem, penalty: DensityPenalty, descent: Descent, source: BlockSource
-) -> list[tuple[Sequence[Record], int]]:
-    """The records of each kind of pass and how often it runs at most, for plans: no row is read."""
-    K = None if problem.classes is None else len(problem.classes)
-    columns = K or problem.n_targets
-    records = summary_records(columns, K, problem.class_weight, problem.held_out, problem.seed)
-    # a summary of the same number of rows, with any moments, since sizes do not depend on them
-    n_rows = float(np.sum(source.block_rows)) * (1.0 - problem.held_out.share)
-    planned = Summary(
-        n_rows, n_rows, np.zeros(columns), np.ones(columns), center=np.zeros(problem.feature_map.n_features)
-    )
-    task = adam_problem(problem, penalty, planned, descent, n_blocks=source.n_blocks)
-    return [(records, 1), *EpochDriver().plan(task)]
 
 
 def adam_problem(

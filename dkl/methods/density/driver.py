@@ -36,7 +36,7 @@ class TunedDriver(Driver[TunedProblem, TunedState], Protocol):
         """The accepted point as the end; None while that is the start."""
         ...
 
-    def memory(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: TunedProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the matrices that the driver holds at most."""
         ...
 
@@ -81,7 +81,7 @@ class SquaredErrorDriver:
         message = f"{why}: {state.message}"
         return replace(state, ended=True, was_stopped=True, message=message, gram=None, cross=None, squares=None)
 
-    def memory(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: TunedProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Matrices of pairs of columns, the same for all outputs, and of pairs of frequencies."""
         return problem.memory(n_hessians=1)
 

@@ -132,7 +132,7 @@ class HingeDriver:
             return state
         return replace(ended(state, why), was_stopped=True) if state.coefficients.any() else None
 
-    def memory(self, problem: TunedProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: TunedProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Matrices of pairs of columns, one for each output, and of pairs of frequencies."""
         return problem.memory(problem.n_outputs)
 

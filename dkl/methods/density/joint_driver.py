@@ -83,10 +83,10 @@ class JointDriver:
             return None
         return replace(state, done=True, was_stopped=True, message=f"{why}: {state.standing}")
 
-    def memory(self, problem: JointProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: JointProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The matrices of the largest working set, and the sums of all candidates."""
         parts, D = problem.pool.columns_a_frequency, problem.pool.n_frequencies
-        matrices = driver_of(problem.loss).memory(problem.on(problem.largest_working, 1.0), row_bytes)
+        matrices = driver_of(problem.loss).memory(problem.on(problem.largest_working, 1.0), n_rows, row_bytes)
         return {**matrices, "sums of all candidates": 4 * 8 * parts * D * problem.n_outputs}
 
     def plan(self, problem: JointProblem) -> Sequence[tuple[Sequence[Record], int]]:

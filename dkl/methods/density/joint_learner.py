@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dkl.errors import users_level
 from dkl.features.families import Family
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
-from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.aligned.learner import RHO_SHARE
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified, why_no_waves
@@ -25,7 +25,7 @@ from dkl.methods.density.joint_driver import JointDriver
 from dkl.methods.density.joint_problem import JointProblem, JointState
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.methods.density.problem import matrix_bytes
-from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import (
     COMMON,
@@ -150,14 +150,6 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
     sigma_factors: Sequence[float] = (1.0,)
     scaling: ScalingChoice | None = None
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, and the solver's passes as they may grow."""
-        return [*planned_scale(dataset), *JointDriver().plan(self._planned_problem(dataset))]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the matrices for the largest number of working candidates."""
-        return JointDriver().memory(self._planned_problem(dataset), row_bytes(dataset.source))
-
     def bounds(self, *, as_printed: bool = False) -> Bounds:
         """Lemma 3 for machines of the greatest length that a minimum can have: sqrt(2 C n), known before the rows are.
 
@@ -194,25 +186,17 @@ class JointFeatures(Certified, WorkingModelMixin, PoolLearner):
         if self.n_features is not None:
             kept_frequencies(type(self).__name__, self.n_features, family)
 
-    def _planned_problem(self, dataset: Dataset) -> JointProblem:
-        """The problem of the right size on unfitted candidates."""
-        pool = self._planned_pool(self._planned_family(), dataset)
-        return self._unfitted()._problem(pool, dataset, None)
-
     def _learn(self, dataset: Dataset) -> None:
         start = self._start(dataset)
         if dataset.classes is not None:
             self.classes_ = np.asarray(dataset.classes)
-        # parameters without meaning for these rows raise an error before any pass
-        self._planned_problem(dataset)
+        if self._plan is None:
+            # parameters without meaning for these rows raise an error before any pass
+            self._replayed(dataset)
         if start is None:
             scaler = self._prepare(dataset)
             self.pool_ = replace(self._draw(self.family_, dataset, seed=self.seed_), scaler=scaler)
-        scale = (
-            None
-            if dataset.classes is not None
-            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-        )
+        scale = target_units(dataset, self._running("targets"))
         problem = replace(self._problem(self.pool_, dataset, scale), start=start)
         state = self._run(
             JointDriver(),

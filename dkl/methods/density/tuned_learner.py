@@ -23,11 +23,10 @@ from dkl.linear.answers import Scorer
 from dkl.linear.fitting import LinearProblem
 from dkl.linear.minibatches import HeldOut
 from dkl.linear.newton import newton_targets
-from dkl.linear.target_statistics import TargetScale, deviations, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, deviations, target_units
 from dkl.methods.base import FeatureLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.density.adam_fit import AdamFit, Descent, descent_passes, fit_by_adam
-from dkl.methods.density.descent import TunedModel
+from dkl.methods.density.adam_fit import AdamFit, Descent, fit_by_adam
 from dkl.methods.density.driver import driver_of
 from dkl.methods.density.judging import judged, judging_record
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
@@ -42,14 +41,14 @@ from dkl.methods.density.penalty import (
 )
 from dkl.methods.density.problem import TunedProblem, TunedState
 from dkl.methods.density.solution import TunedSolution
-from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.parameters import estimator, family_of, kept_frequencies
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
 from dkl.methods.validation import map_to_features, one_dimensional
 from dkl.methods.warm_start import goes_on
-from dkl.passes.engine import run_pass
+from dkl.passes.engine import PassResult
 from dkl.passes.room import own_room
 from dkl.protocols.driver import Driver
 
@@ -182,27 +181,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
             return Bounds([bound])
         return Bounds([bound, schedules(self.total_weight_, len(eigenvalues), loss=self.loss)])
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, and the passes of the solver."""
-        reference, learner = self.planned_map(dataset), self._unfitted()
-        penalty = self._planned_penalty(reference.n_frequencies)
-        if self.solver == "adam":
-            problem = learner._linear_problem(dataset, reference)
-            # after the epochs one more pass judges the model
-            first = TunedModel.first(problem.n_models, 1, penalty)
-            record = judging_record(reference, problem_targets(problem, None), first, self.loss, dtype=self.dtype)
-            return [*descent_passes(problem, penalty, self._descent(), dataset.source), ([record], 1)]
-        passes = self._kept(driver_of(self.loss)).plan(learner._tuned_problem(dataset, reference, penalty, None))
-        return [*planned_scale(dataset), *passes]
-
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the solver holds at most in addition to the passes, item by item."""
-        reference = self.planned_map(dataset)
-        penalty = self._planned_penalty(reference.n_frequencies)
-        if self.solver == "full":
-            problem = self._unfitted()._tuned_problem(dataset, reference, penalty, None)
-            return driver_of(self.loss).memory(problem, row_bytes(dataset.source))
-        return {} if penalty.separable else {"density": density_bytes(reference.n_frequencies)}
+        """As of every learner; beside the epochs of Adam the matrix of the penalty is held."""
+        held, size = super().planned_memory(dataset), self.planned_map(dataset).n_frequencies
+        if self.solver == "full" or self._planned_penalty(size).separable:
+            return held
+        return {**held, "density": density_bytes(size)}
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the size that `fit` learns, with the amplitudes of the reference kernel."""
@@ -287,7 +271,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         """The frequencies at the amplitudes of a density of ones, and the penalty of densities on them."""
         size = self.feature_map_.n_frequencies
         reference = replace(self.feature_map_, amplitudes=np.full(size, 1.0 / np.sqrt(size)))
-        return reference, self._penalty(self._meta_spectrum(reference))
+        return reference, self._planned_penalty(size) if self._plan else self._penalty(self._meta_spectrum(reference))
 
     def _weigh(self, dataset: Dataset, start: Start | None = None) -> None:
         """Learn density and model on the frequencies that are drawn already."""
@@ -342,11 +326,9 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         scale = self._adam_units(dataset, fit)
         # Adam knows the loss of its minibatches alone: one pass finds the objective and a bound of the optimum
         record = judging_record(reference, problem_targets(problem, scale), fit.model, self.loss, dtype=self.dtype)
-        result = run_pass(
-            dataset.source, [record], publish=run.publish, memory_limit=run.memory_limit, device=run.device
-        )
-        self.stats_.extend([*stats, result.stats])
-        keep(self, fit, judged(result.results[0], fit.model, self.loss, self.lam, penalty), scale)
+        passed: PassResult = run.read(dataset.source, [record], lambda passed: passed, None)
+        self.stats_.extend([*stats, passed.stats])
+        keep(self, fit, judged(passed.results[0], fit.model, self.loss, self.lam, penalty), scale)
 
     def _adam_units(self, dataset: Dataset, fit: AdamFit) -> TargetScale | None:
         """The units that the epochs have fitted numbers in; None for labels."""
@@ -354,14 +336,12 @@ class TunedLearner(Updated, Certified, FeatureLearner):
 
     def _target_units(self, dataset: Dataset) -> TargetScale | None:
         """The units that numbers are fitted in; kept sums stay in those that they were begun in. None for labels."""
-        if dataset.classes is not None:
-            return None
-        if self.sums is None:
-            return target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-        if not hasattr(self, "target_units_"):
-            units = target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-            self.target_units_ = np.stack([units.center, units.scale])
-        return TargetScale(*self.target_units_)
+        if self.sums is not None and hasattr(self, "target_units_"):
+            return TargetScale(*self.target_units_)
+        units = target_units(dataset, self._running("targets"))
+        if units is not None and self.sums is not None:
+            self.target_units_: np.ndarray = np.stack([units.center, units.scale])
+        return units
 
     def _meta_spectrum(self, reference: FeatureMap) -> MetaSpectrum:
         """The eigenvalues and vectors of the meta-kernel on the frequencies of `reference`."""

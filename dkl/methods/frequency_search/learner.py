@@ -12,7 +12,7 @@ import numpy as np
 from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, check_unit
 from dkl.features.scaling import Scaler
-from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale
 from dkl.methods.base import FeatureLearner
 from dkl.methods.fit_context import FitContext
 from dkl.methods.frequency_search.frequency_space import FourierSpace, FrequencySpace
@@ -20,14 +20,12 @@ from dkl.methods.frequency_search.harmonic_search import finite_space
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.preparation.bandwidth import pair_bytes
 from dkl.passes.loop import ColumnStore
-from dkl.protocols.arrays import Rows
 from dkl.protocols.driver import BETWEEN_PASSES, Driver, largest_held
-from dkl.protocols.source import BlockSource
+from dkl.protocols.source import rows_within
 
 P = TypeVar("P")
 S = TypeVar("S")
 Start = TypeVar("Start", contravariant=True)
-Solved = TypeVar("Solved", contravariant=True)
 Kind = TypeVar("Kind")
 
 
@@ -39,16 +37,15 @@ class PreparedRows:
     ----------
     dataset : Dataset
     family : Family
-        With its bandwidth; with some bandwidth in a plan.
+        With its bandwidth.
     scaler : Scaler or None
-        None in a plan, too.
     seed : int
     dtype : {"float32", "float64"}
         Of mapped rows.
     class_weight : ndarray of shape (K,) or None
         Factors of the rows' weights.
     target_scale : TargetScale or None
-        Mean and deviation of targets that are numbers; None for classes, and in a plan, which reads nothing.
+        Mean and deviation of targets that are numbers; None for classes.
     context : FitContext
         Settings of a machine for this fit.
     metric : ndarray of shape (d,) or (d, d), or None
@@ -101,14 +98,6 @@ class PreparedRows:
         return FourierSpace(origin, self.family, options, chains_a_peak, metric=self.metric)
 
 
-class SearchDriver(Driver[Solved, S], Protocol[Solved, S]):
-    """A driver that knows the bytes it holds outside the passes."""
-
-    def memory(self, problem: Solved, n_rows: int, row_bytes: int) -> dict[str, int]:
-        """Bytes held at most between and during passes over `n_rows` rows of `row_bytes` each, item by item."""
-        ...
-
-
 class SearchStrategy(Protocol[P, S, Start]):
     """One of several ways in which a learner can search, with the learner's parameters in the sense it gives them.
 
@@ -124,7 +113,7 @@ class SearchStrategy(Protocol[P, S, Start]):
         """Raise an error where the parameters have no meaning together; needs no rows."""
         ...
 
-    def driver(self) -> SearchDriver[P, S]:
+    def driver(self) -> Driver[P, S]:
         """The rounds."""
         ...
 
@@ -147,24 +136,9 @@ class SearchingLearner(FeatureLearner):
     _supervised: ClassVar[bool] = True
 
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """The rows that are searched, the ascent on them, and the matrices that the rounds keep.
-
-        Before that, the distances of rows that the bandwidth is found by.
-        """
-        strategy = self._strategy()
-        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        rounds = strategy.driver().memory(problem, dataset.n_rows, row_bytes(dataset.source))
+        """What the rounds hold at most, and before them the distances of rows that the bandwidth is found by."""
         before = pair_bytes(dataset.n_rows) if self._prior().needs_bandwidth else 0
-        return largest_held([rounds, {BETWEEN_PASSES: before}])
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds that the search on the rows in memory takes, where a driver tells them."""
-        strategy = self._strategy()
-        driver: Any = strategy.driver()
-        if not hasattr(driver, "driving"):
-            return 0.0
-        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return float(driver.driving(problem, dataset.n_rows, few, flops_per_second))
+        return largest_held([super().planned_memory(dataset), {BETWEEN_PASSES: before}])
 
     def _strategy(self) -> SearchStrategy[Any, Any, Any]:
         """The strategy that the parameters ask for."""
@@ -173,21 +147,6 @@ class SearchingLearner(FeatureLearner):
     def _with_parameters(self, kind: type[Kind]) -> Kind:
         """A strategy of some class, with those parameters of the learner that it has fields for."""
         return kind(**{field.name: getattr(self, field.name) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
-
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The moments of targets that are numbers, and the rounds."""
-        # the problem first: it refuses what has no meaning for these rows
-        strategy = self._strategy()
-        problem = strategy.problem(self._planned_rows(dataset), self._planned_start(dataset))
-        return [*planned_scale(dataset), *strategy.driver().plan(problem)]
-
-    def _planned_start(self, dataset: Dataset) -> Any:
-        """A start of the size that a fit may have; None for none."""
-        return None
-
-    def _planned_rows(self, dataset: Dataset) -> PreparedRows:
-        """Rows as a plan knows them, without any pass: some bandwidth, no scaler, no moments of the targets."""
-        return self._unfitted()._prepared(dataset, None, None)
 
     def _prepared(self, dataset: Dataset, scaler: Scaler | None, scale: TargetScale | None) -> PreparedRows:
         """The rows of a fit, with what the passes before the search have found."""
@@ -198,14 +157,6 @@ class SearchingLearner(FeatureLearner):
             dataset, self.family_, scaler, self.seed_, self.dtype, weights, scale, self._context, metric
         )
 
-    def _target_scale(self, dataset: Dataset) -> TargetScale | None:
-        """Mean and deviation of targets that are numbers, by a pass; None for classes."""
-        return (
-            None
-            if dataset.classes is not None
-            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-        )
-
 
 def check_searchable(name: str, family: Family) -> None:
     """Raise ValueError for a family that has neither pairs to search for nor a finite pool."""
@@ -214,17 +165,6 @@ def check_searchable(name: str, family: Family) -> None:
             f"{name} looks for cosine-sine pairs, or among the features of a finite family, and {family!r} has "
             "neither; use Gaussian(), or SphericalHarmonics(...) for rows on the unit sphere"
         )
-
-
-def rows_within(nbytes: int, source: BlockSource) -> int:
-    """The number of rows of a source that fit into `nbytes`."""
-    return nbytes // row_bytes(source)
-
-
-def row_bytes(source: BlockSource) -> int:
-    """Bytes of one row of a source at most."""
-    longest = max(1, int(np.max(source.block_rows, initial=1)))
-    return max(1, source.block_nbytes // longest)
 
 
 def weight_of(dataset: Dataset, class_weight: np.ndarray | None) -> float:

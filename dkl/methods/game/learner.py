@@ -15,7 +15,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.families import Family, FiniteFamily, Gaussian
 from dkl.features.feature_map import FeatureMap
 from dkl.methods.choice import choose_blocks
-from dkl.methods.frequency_search.learner import PreparedRows, SearchDriver
+from dkl.methods.frequency_search.learner import PreparedRows
 from dkl.methods.frequency_search.peak_search import SearchOptions
 from dkl.methods.game.driver import GameDriver, dual_measure, machine_coefficients
 from dkl.methods.game.excessive_gap import ExcessiveGapDriver, ExcessiveGapState, norm_machine
@@ -24,6 +24,7 @@ from dkl.methods.game.sums import GameTargets
 from dkl.methods.parameters import kept_frequencies
 from dkl.passes.loop import ColumnStore
 from dkl.passes.row_columns import RowColumns
+from dkl.protocols.driver import Driver
 
 # Rounds on a finite family for rounds=None, and the features drawn from a family that is neither finite nor of
 # cosine-sine pairs (ArcCosine).
@@ -160,7 +161,7 @@ class GameSolver:
         if self.n_features == "auto":
             raise ValueError("n_features='auto' needs solver='corrective': the game plays a number of rounds")
 
-    def driver(self) -> SearchDriver[GameProblem, Any]:
+    def driver(self) -> Driver[GameProblem, Any]:
         """The driver of `dynamics`."""
         return ExcessiveGapDriver() if self.dynamics == "excessive-gap" else GameDriver()
 

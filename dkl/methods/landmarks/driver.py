@@ -34,6 +34,8 @@ _SAMPLE_ROUNDS = 50
 _A_DISTANCE = 700.0
 # Bytes of the float64 frequencies of one tile of landmarks at most.
 _ANGLE_BYTES = 1 << 25
+# Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
+_NUMBERS_A_CANDIDATE = 8
 
 
 def even_shares(n_landmarks: int, totals: np.ndarray) -> np.ndarray:
@@ -64,6 +66,8 @@ class PlacementProblem:
     class_weight : ndarray of shape (K,) or None
         Factors of the rows' weights.
     seed : int
+    is_sparse : bool
+        Of the rows as they come.
     """
 
     placement: Placement
@@ -75,6 +79,7 @@ class PlacementProblem:
     scaler: Scaler | None
     class_weight: np.ndarray | None
     seed: int
+    is_sparse: bool = False
 
     @property
     def by_class(self) -> bool:
@@ -157,7 +162,18 @@ class PlacementDriver:
         points = np.zeros((int(problem.shares.sum()), problem.n_columns))
         return [first, ((cluster_record(problem.centers(points, np.zeros(len(points), np.int64))),), problem.rounds)]
 
-    def driving(self, problem: PlacementProblem, flops_per_second: float) -> float:
+    def planned(self, problem: PlacementProblem) -> PlacementState:
+        """Landmarks at any place."""
+        points = np.zeros((int(problem.shares.sum()), problem.n_columns))
+        return PlacementState(points, np.zeros(len(points), np.int64), message="planned")
+
+    def memory(self, problem: PlacementProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
+        """Bytes of the sample, as it comes and scaled, and of the landmarks."""
+        sampled = min(problem.sample_rows * (len(problem.shares) if problem.by_class else 1), problem.n_rows)
+        row, d = row_bytes if problem.is_sparse else 8 * problem.n_columns, problem.n_columns
+        return {"rows and landmarks": 2 * row * sampled + 16 * d * int(problem.shares.sum())}
+
+    def driving(self, problem: PlacementProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
         """Seconds of k-means on the sample."""
         if problem.placement == "random":
             return 0.0
@@ -274,6 +290,15 @@ class LandmarkDriver:
     def plan(self, problem: LandmarkProblem) -> Sequence[tuple[Sequence[Record], int]]:
         """One pass."""
         return [((potential_record(problem.potentials),), 1)]
+
+    def memory(self, problem: LandmarkProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
+        """Bytes of the candidates and their map, and of class sums with losses."""
+        pool, n_classes = problem.potentials.candidates, problem.potentials.n_targets
+        # each candidate has sums of cosines and of sines for every class, which stand twice, and a few numbers around
+        # each landmark
+        around = pool.n_frequencies * (len(problem.points) if problem.shared else 1)
+        sums = 8 * (4 * n_classes * pool.n_frequencies + _NUMBERS_A_CANDIDATE * around)
+        return {"candidates": 2 * pool.projection.nbytes, "class sums and losses": sums}
 
 
 def landmark_angles(points: np.ndarray, candidates: FeatureMap, *, shared: bool = False) -> np.ndarray:

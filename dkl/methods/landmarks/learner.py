@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from os import PathLike
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.frequency_search.learner import row_bytes, rows_within
 from dkl.methods.landmarks.driver import (
     LandmarkDriver,
     LandmarkProblem,
@@ -45,10 +45,7 @@ from dkl.methods.preparation.driver import SAMPLE_BYTES
 from dkl.methods.preparation.learner import draw_pool
 from dkl.methods.room import check_room
 from dkl.methods.updating import Updated
-from dkl.protocols.arrays import Rows
-
-# Numbers in memory for each candidate of a landmark: losses, angles, weights and their intermediate results.
-_NUMBERS_A_CANDIDATE = 8
+from dkl.protocols.source import rows_within
 
 Pool = Literal["own", "shared"]
 # Candidates for n_candidates=None: of each landmark, or shared by all.
@@ -195,35 +192,9 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         """
         return self._chosen_again(beta=beta)
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The landmarks, and the pass for the losses of all candidates."""
-        check_labels(type(self).__name__, dataset)
-        pool = self._planned_pool(self._planned_family(), dataset)
-        placement = self._placement(dataset, None, None, seed=0)
-        points = np.zeros((self.n_landmarks, dataset.n_columns))
-        losses = self._losses(pool, dataset, points, np.zeros(self.n_landmarks, np.int64), None)
-        return [*PlacementDriver().plan(placement), *self._kept(LandmarkDriver()).plan(losses)]
-
     def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the candidates and their map, the rows that landmarks are placed on, and class sums with losses."""
-        # sizes do not depend on the frequencies, nor on the scaler and the class weights
-        pool = self._planned_pool(self._planned_family(), dataset)
-        placement = self._placement(dataset, None, None, seed=0)
-        rows = min(placement.sample_rows * (len(placement.shares) if placement.by_class else 1), dataset.n_rows)
-        row = 2 * (row_bytes(dataset.source) if dataset.source.is_sparse else 8 * dataset.n_columns)
-        # each candidate has sums of cosines and of sines for every class, which stand twice, and a few numbers around
-        # each landmark
-        numbers = self.n_landmarks * self._n_candidates * _NUMBERS_A_CANDIDATE
-        sums = 8 * (4 * len(placement.shares) * pool.n_frequencies + numbers)
-        return {
-            "candidates": 2 * pool.projection.nbytes,
-            "rows and landmarks": row * rows + 16 * dataset.n_columns * self.n_landmarks,
-            "class sums and losses": sums,
-        }
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of finding the landmarks on the sample."""
-        return PlacementDriver().driving(self._placement(dataset, None, None, seed=0), flops_per_second)
+        """Bytes of the rows that landmarks are placed on, and of the candidates with their sums, which come later."""
+        return dict(ChainMap(*self._replayed(dataset).held))
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn, with other frequencies."""
@@ -314,6 +285,7 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
             scaler=scaler,
             class_weight=class_weight,
             seed=seed,
+            is_sparse=dataset.source.is_sparse,
         )
 
     def _losses(

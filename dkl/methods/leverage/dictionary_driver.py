@@ -140,11 +140,12 @@ class DictionaryDriver:
         missed = np.sum(state.squares / (state.squares + mu))
         return Leverage(state.scores.sum(axis=0), float(missed))
 
-    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """The dictionary's Gram matrix with its eigenvectors, panels with their coordinates, two numbers a column."""
         columns = problem.candidates.columns_a_frequency * len(dictionary_of(problem))
         panels = (2 * _PANELS_A_PASS + 2) * _PANEL_BYTES
         return {
+            "candidates": problem.candidates.projection.nbytes,
             "span of the dictionary": 6 * 8 * columns**2 + panels,
             "scores of the candidates": 32 * problem.candidates.n_features,
         }

@@ -9,9 +9,8 @@ of a sample of rows, where there are fewer rows than columns.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -109,7 +108,7 @@ class ScoreDriver(Driver[LeverageProblem, S], Protocol[S]):
         """The scores at `mu`; no pass."""
         ...
 
-    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes that the driver holds at most in addition to the passes, item by item."""
         ...
 
@@ -151,11 +150,14 @@ class GramDriver:
         scores = scores_of_gram(packed[: packed_size(0, columns)], columns, mu)
         return Leverage(scores.reshape(problem.candidates.columns_a_frequency, -1).sum(axis=0))
 
-    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the packed panels, their joined copy, the unpacked matrix, and columns of its inverse."""
         columns = problem.candidates.n_features
         matrix = 8 * columns**2 + inverse_bytes(columns)
-        return {"Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + matrix}
+        return {
+            "candidates": problem.candidates.projection.nbytes,
+            "Gram matrix of the candidates": 16 * packed_size(0, columns + 1) + matrix,
+        }
 
     def _panels(self, problem: LeverageProblem) -> list[tuple[int, int]]:
         """The columns of each panel; the last column of all is the intercept's, which brings the sum of the weights."""
@@ -213,16 +215,17 @@ class RowsDriver:
         scores = scores_of_rows(X, state.weight, problem.candidates, mu, dtype=problem.dtype)
         return Leverage(scores.sum(axis=0))
 
-    def memory(self, problem: LeverageProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: LeverageProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the matrix, and for each core of a tile of features and its solutions."""
         tile = min(_TILE_BYTES, 8 * problem.n_rows * problem.candidates.n_features)
         return {
+            "candidates": problem.candidates.projection.nbytes,
             "sampled rows": problem.n_rows * row_bytes,
             "their kernel matrix": 8 * problem.n_rows**2,
             "tiles of their features": 4 * usable_cores() * tile,
         }
 
-    def driving(self, problem: LeverageProblem, flops_per_second: float) -> float:
+    def driving(self, problem: LeverageProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
         """Seconds of the kernel matrix and of a solution for each feature, in double precision, on all cores."""
         n, m = float(problem.n_rows), float(problem.candidates.n_features)
         return _PACE * 2.0 * (2.0 * n * n * m + n**3 / 3.0) / (usable_cores() * flops_per_second)
@@ -392,22 +395,6 @@ def gram_record(feature_map: FeatureMap, columns: tuple[int, int], dtype: str) -
         operands={"feature_map": feature_map, "columns": columns, "dtype": dtype},
         cost=GramCost(feature_map, columns),
     )
-
-
-def of_share(record: Record, share: float) -> Record:
-    """The record, for plans, of passes whose blocks come with this share of their rows."""
-    if not isinstance(record, BlockSum):
-        return record
-    return replace(
-        record,
-        function=partial(_of_some_rows, record.function, share),
-        cost=lambda rows, columns: record.cost(math.ceil(share * rows), columns),
-    )
-
-
-def _of_some_rows(function: Callable, share: float, block: Block, operands: Mapping[str, Any]) -> Any:
-    """What a block function returns for the first rows of a block."""
-    return function(block.rows(np.arange(math.ceil(share * block.n_rows))), operands)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,8 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
 from dkl.methods.base import PoolLearner
 from dkl.methods.bounds_mixin import Certified
-from dkl.methods.frequency_search.learner import row_bytes, rows_within
 from dkl.methods.leverage.dictionary_driver import DictionaryDriver
-from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, of_share, resample
+from dkl.methods.leverage.driver import GramDriver, LeverageProblem, RowsDriver, ScoreDriver, resample
 from dkl.methods.parameters import (
     COMMON,
     LEVERAGE,
@@ -32,7 +31,7 @@ from dkl.methods.parameters import (
     kept_frequencies,
 )
 from dkl.methods.updating import Updated
-from dkl.protocols.arrays import Rows
+from dkl.protocols.source import rows_within
 
 # A system of this size is solved exactly: half a minute and 1 GiB at most.
 EXACT_SIZE = 8_000
@@ -160,24 +159,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         """
         return self._chosen_again(mu=mu, n_features=n_features, weighted=weighted)
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes for the scores."""
-        driver, problem = self._planned_scoring(dataset)
-        passes, share = list(self._kept(driver).plan(problem)), problem.n_rows / max(dataset.n_rows, 1)
-        if isinstance(driver, RowsDriver) or share >= 1.0:
-            return passes
-        return [([of_share(record, share) for record in records], calls) for records, calls in passes]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the systems that the driver solves, and of the candidates."""
-        driver, problem = self._planned_scoring(dataset)
-        return {"candidates": problem.candidates.projection.nbytes, **driver.memory(problem, row_bytes(dataset.source))}
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the scores, where they come from the kernel matrix of a sample."""
-        driver, problem = self._planned_scoring(dataset)
-        return driver.driving(problem, flops_per_second) if isinstance(driver, RowsDriver) else 0.0
-
     @property
     def coherence_(self) -> float:
         """M max(r) / d(mu)."""
@@ -237,11 +218,6 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         self.n_rows_ = problem.n_rows
         self._score()
         self._choose()
-
-    def _planned_scoring(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
-        """The scoring for candidates of another draw, for plans."""
-        family = self._planned_family()
-        return self._scoring(self._planned_pool(family, dataset), family, dataset, seed=0)
 
     def _scoring(
         self, pool: FeatureMap, family: Family, dataset: Dataset, *, seed: int

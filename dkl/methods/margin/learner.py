@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from dkl.data.dataset import Dataset
 from dkl.features.dictionaries import Dictionaries
 from dkl.features.feature_map import FeatureMap
 from dkl.features.scaling import ScalingChoice
+from dkl.linear.target_statistics import target_units
 from dkl.methods.bounds_mixin import CertifiedMargins
 from dkl.methods.frequency_search.learner import SearchingLearner, SearchStrategy
 from dkl.methods.game.learner import GameSolver
@@ -21,11 +23,11 @@ from dkl.methods.margin.rounds import AUTO_FEATURES, CorrectiveSolver
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.modelled import WorkingModelMixin
 from dkl.methods.parameters import COMMON, MARGIN, Constraints, estimator, family_of, kept_frequencies
-from dkl.methods.refining import refine_learner, refining_passes
+from dkl.methods.refining import refine_learner
 from dkl.methods.room import check_room
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.warm_start import has_start
-from dkl.passes.loop import check_reach
+from dkl.passes.loop import PlanEndsError, PlannedRun, check_reach
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
 
@@ -227,16 +229,20 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
     warm_start: bool = False
     scaling: ScalingChoice | None = None
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, and the rounds as they grow."""
-        self._check_room(dataset)
-        passes = [*self._planned_metric(dataset), *super()._planned_method(dataset)]
-        return passes + (refining_passes(self._unfitted(), dataset, self.planned_map(dataset)) if self.refine else [])
-
     def _check_room(self, dataset: Dataset) -> None:
         if self.n_features != "auto":
             size = kept_frequencies(type(self).__name__, self.n_features, family_of(self))
             check_room(self, size, dataset.n_columns, n_points=size)
+
+    def _replayed(self, dataset: Dataset) -> PlannedRun:
+        """As of every learner; then the refinement, of a map of the largest size."""
+        plan = super()._replayed(dataset)
+        if self.refine:
+            learner = self._unfitted()
+            learner._plan, learner.feature_map_ = plan, self.planned_map(dataset)
+            with suppress(PlanEndsError):
+                refine_learner(learner, dataset)
+        return plan
 
     def planned_map(self, dataset: Dataset) -> FeatureMap:
         """A map of the largest size that `fit` can learn."""
@@ -266,11 +272,6 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         if self.n_features != "auto":
             kept_frequencies(type(self).__name__, self.n_features, family_of(self))
 
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the search holds, or the rounds of a metric if these hold more."""
-        search = super().planned_memory(dataset)
-        return max(search, self._metric_memory(dataset), key=lambda items: sum(items.values()))
-
     def _strategy(self) -> MarginSolver[Any, Any, Any]:
         """The solver, which gives the parameters their sense: nothing below depends on which one it is."""
         if not isinstance(family_of(self), Dictionaries):
@@ -290,20 +291,21 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
         # a fit of rows in memory is not planned before
         self._check_room(dataset)
         start = self._start(dataset, solver)
-        # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all workers
-        # see: the passes before the search may take hours.
-        columns = solver.columns(solver.problem(self._planned_rows(dataset), None), None)
-        if columns is not None:
-            check_reach(columns.store)
-        if self.loss in LOG_LINK:
-            check_log_rows(dataset, str(self.loss))
+        if self._plan is None:
+            # Parameters that have no meaning for these rows are refused before any pass, and a folder that not all
+            # workers see: the passes before the search may take hours.
+            columns = solver.columns(super()._replayed(dataset).problems[-1], None)
+            if columns is not None:
+                check_reach(columns.store)
+            if self.loss in LOG_LINK:
+                check_log_rows(dataset, str(self.loss))
         scaler = self._prepare(dataset)
         self._learn_metric(dataset, scaler)
         for name in ("points_", "dual_", "_played", "duality_gap_", "loss_"):
             self.__dict__.pop(name, None)
         if dataset.task == "classification":
             self.classes_ = dataset.classes
-        rows = self._prepared(dataset, scaler, self._target_scale(dataset))
+        rows = self._prepared(dataset, scaler, target_units(dataset, self._running("targets")))
         self.total_weight_ = rows.total_weight
         problem = solver.problem(rows, start)
         self._run(
@@ -311,10 +313,10 @@ class MarginFeatures(CertifiedMargins, WorkingModelMixin, LearnedMetricMixin, Se
             problem,
             dataset,
             solver.stage,
-            solver.columns(problem, start),
+            None if self._plan else solver.columns(problem, start),
             keep=lambda learner, state: learner.__dict__.update(solver.fitted(rows, problem, state)),
         )
-        if self.refine:
+        if self.refine and self._plan is None:
             refine_learner(self, dataset)
             self.points_ = np.asarray(self.feature_map_.projection.dense(), dtype=np.float32)
 

@@ -12,9 +12,8 @@ from dkl.features.families import Matern
 from dkl.features.nystrom_projection import in_metric
 from dkl.features.radial import has_radial_slope
 from dkl.features.scaling import Scaler
-from dkl.linear.target_statistics import TargetScale, model_targets, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, model_targets, target_units
 from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.metric.driver import METRIC_HISTORY, MetricDriver, MetricProblem
 from dkl.methods.preparation.bandwidth import median_distance
 from dkl.methods.rounds.sums import HeldTargets
@@ -63,11 +62,7 @@ class LearnedMetricMixin(FeatureLearner):
             self.metric_, sigma = self._context.metric
             self.family_ = self.family_.with_bandwidth(float(getattr(self, "sigma_factor", 1.0)) * sigma)
             return
-        scale = (
-            None
-            if dataset.classes is not None
-            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-        )
+        scale = target_units(dataset, self._running("targets"))
         problem = self._metric_problem(dataset, self.family_, scaler, scale, self.seed_)
         state = self._run(MetricDriver(), problem, dataset, "metric")
         self.metric_history_ = [dict(zip(METRIC_HISTORY, map(float, line), strict=True)) for line in state.history]
@@ -81,20 +76,6 @@ class LearnedMetricMixin(FeatureLearner):
             self.family_ = family.with_bandwidth(float(family.sigma) * apart / before)
         else:
             self.family_ = family.with_bandwidth(state.best_sigma)
-
-    def _planned_metric(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The moments of targets that are numbers, and the passes of the rounds; none without a metric."""
-        if self.metric is None:
-            return []
-        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
-        return [*planned_scale(dataset), *MetricDriver().plan(problem)]
-
-    def _metric_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes that the rounds of the metric hold at most, item by item."""
-        if self.metric is None:
-            return {}
-        problem = self._metric_problem(dataset, self._planned_family(), None, None, 0)
-        return MetricDriver().memory(problem, row_bytes(dataset.source))
 
     def _metric_problem(
         self, dataset: Dataset, kernel: Any, scaler: Scaler | None, scale: TargetScale | None, seed: int

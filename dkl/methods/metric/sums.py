@@ -92,9 +92,11 @@ def system_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         similarities = radial_value(model.kernel, _distances(in_metric(tile, R), Z))
         for prefix, own in (("", weight[rows]), ("held_", held[rows])):
             used = _counting(own)
-            weighted = similarities[used] * own[used, None]
-            sums[prefix + "gram"] += weighted.T @ similarities[used]
-            sums[prefix + "gradient"] += product(weighted.T, y[rows][used])
+            # one factor on both sides: a product of a matrix with its own transpose takes half of the operations
+            roots = xp.sqrt(own[used, None])
+            weighted = similarities[used] * roots
+            sums[prefix + "gram"] += weighted.T @ weighted
+            sums[prefix + "gradient"] += product(weighted.T, roots * y[rows][used])
     return together_on_host({**sums, "held_squares": held @ y**2, "held_weight": xp.asarray(held.sum())})
 
 

@@ -75,7 +75,7 @@ class NystromDriver:
         """One pass."""
         return [([self._sample(problem)], 1)]
 
-    def memory(self, problem: NystromProblem, row_bytes: int) -> dict[str, int]:
+    def memory(self, problem: NystromProblem, n_rows: int, row_bytes: int) -> dict[str, int]:
         """Bytes of the sample, of its similarities to the landmarks, and of the landmarks' matrices."""
         rows = problem.n_rows
         # landmarks are rows of the sample

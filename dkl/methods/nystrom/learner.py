@@ -13,7 +13,6 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.nystrom_projection import NystromProjection
 from dkl.features.scaling import Scaler, ScalingChoice
 from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.learner import row_bytes
 from dkl.methods.metric.learner import LearnedMetricMixin, MetricKind
 from dkl.methods.nystrom.driver import NystromDriver, NystromProblem
 from dkl.methods.nystrom.landmarks import Landmarks, whitening_of
@@ -112,17 +111,6 @@ class NystromFeatures(LearnedMetricMixin, FeatureLearner):
     def landmarks_(self) -> np.ndarray:
         """The landmarks, of shape (l, d), in the units of the scaled rows."""
         return self.feature_map_.projection.dense()
-
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes of a learned metric, and the pass that draws rows."""
-        problem = self._problem(dataset, self._planned_family(), None, 0)
-        return [*self._planned_metric(dataset), *NystromDriver().plan(problem)]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the sample and of the landmarks' matrices; or of the rounds of the metric, if these hold more."""
-        problem, each = self._problem(dataset, self._planned_family(), None, 0), row_bytes(dataset.source)
-        landmarks = NystromDriver().memory(problem, each)
-        return max(landmarks, self._metric_memory(dataset), key=lambda items: sum(items.values()))
 
     def planned_features(self, dataset: Dataset) -> int:
         """Landmarks at most: they are rows."""

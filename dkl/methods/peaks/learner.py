@@ -14,6 +14,7 @@ from dkl.features.projections import formed
 from dkl.features.scaling import ScalingChoice
 from dkl.kernels.nufft import MOST_COLUMNS, FrequencyGrid, why_no_nufft
 from dkl.kernels.scale import scale_rows
+from dkl.linear.target_statistics import target_units
 from dkl.methods.frequency_search.learner import PreparedRows, SearchingLearner, SearchStrategy, check_searchable
 from dkl.methods.frequency_search.peak_search import Method, SearchOptions, distinct_peaks, sample_size
 from dkl.methods.parameters import PEAKS, Constraints, estimator, kept_frequencies
@@ -65,16 +66,13 @@ class PeakSearch:
 
     def targets(self, rows: PreparedRows) -> PeakTargets:
         """The weights s of the potential: class indicators minus their shares, or standardised targets."""
-        dataset, scale = rows.dataset, rows.target_scale
+        dataset: Dataset = rows.dataset
+        scale: Any = rows.target_scale
         if dataset.classes is not None:
             # the share of each class in the total weight, class factors included
             totals = np.asarray(dataset.class_weights, dtype=np.float64)
             totals = totals if rows.class_weight is None else totals * rows.class_weight
             return PeakTargets(len(totals), rows.class_weight, totals / totals.sum())
-        if scale is None:
-            # a plan reads no targets: their number alone counts
-            n_targets = dataset.schema.n_targets or 1
-            return PeakTargets(None, None, np.zeros(n_targets), np.ones(n_targets))
         return PeakTargets(None, None, scale.center, scale.scale)
 
 
@@ -110,7 +108,7 @@ Start = TypeVar("Start", contravariant=True)
 class PeakStrategy(SearchStrategy[P, S, Start], Protocol[P, S, Start]):
     """A strategy behind `method`, with the rows that it applies to and its use of the last fit with `warm_start`."""
 
-    def check_rows(self, rows: PreparedRows) -> None:
+    def check_rows(self, dataset: Dataset) -> None:
         """Raise ValueError for rows that it cannot search."""
         ...
 
@@ -237,12 +235,6 @@ class PeakFeatures(SearchingLearner):
         """All points that were verified, of shape (D, d)."""
         return formed(self.pool_.projection)
 
-    def _planned_method(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The targets' moments where they are numbers, the row sample, and the verification of each search."""
-        self._strategy().check_rows(self._planned_rows(dataset))
-        self._check_room(dataset)
-        return super()._planned_method(dataset)
-
     def _check_room(self, dataset: Dataset) -> None:
         family = self._planned_family()
         if not isinstance(family, FiniteFamily):
@@ -258,16 +250,9 @@ class PeakFeatures(SearchingLearner):
         kind: type[PeakStrategy[Any, Any, Any]] = GridSearch if self.method == "grid" else AscentSearch
         return self._with_parameters(kind)
 
-    def _planned_start(self, dataset: Dataset) -> np.ndarray | None:
-        if not self.warm_start:
-            return None
-        size = kept_frequencies(type(self).__name__, self.n_features, self._planned_family())
-        drawn = self._planned_family().draw(size, dataset.n_columns, 0, self.dtype)
-        return self._strategy().start(drawn, size)
-
     def _learn(self, dataset: Dataset) -> None:
         strategy = self._strategy()
-        strategy.check_rows(self._planned_rows(dataset))
+        strategy.check_rows(dataset)
         # a fit of rows in memory is not planned before
         self._check_room(dataset)
         start = None
@@ -276,7 +261,7 @@ class PeakFeatures(SearchingLearner):
             start = strategy.start(self.feature_map_, self.n_peaks_)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = self._target_scale(dataset)
+        scale = target_units(dataset, self._running("targets"))
         # frequencies of the last fit are frequencies of its scaled rows
         scaler = self._prepare(dataset) if start is None else self.scaler_
         rows = self._prepared(dataset, scaler, scale)
@@ -301,7 +286,7 @@ class AscentSearch(PeakSearch):
 
     stage: ClassVar[str] = "peaks"
 
-    def check_rows(self, rows: PreparedRows) -> None:
+    def check_rows(self, dataset: Dataset) -> None:
         """Rows of any number of columns can be searched on."""
 
     def driver(self) -> PeakDriver:
@@ -409,9 +394,9 @@ class GridSearch(PeakSearch):
             )
         super().check()
 
-    def check_rows(self, rows: PreparedRows) -> None:
+    def check_rows(self, dataset: Dataset) -> None:
         """Raise ValueError for rows of too many columns: a grid grows exponentially with them."""
-        d = rows.dataset.n_columns
+        d = dataset.n_columns
         if d > MOST_COLUMNS:
             raise ValueError(
                 f"method='grid' is for rows of at most {MOST_COLUMNS} columns; these have {d}. Use method='langevin'"

@@ -160,6 +160,10 @@ class PreparationDriver:
         """One pass, or none."""
         return [(self._records(problem), 1)] if problem.is_needed else []
 
+    def planned(self, problem: PreparationProblem) -> PreparationState:
+        """Some bandwidth, and no scaler: sizes depend on neither."""
+        return PreparationState(True, sigma=1.0 if problem.needs_bandwidth else None)
+
     def _records(self, problem: PreparationProblem) -> Sequence[Record]:
         """The records of the pass."""
         sample = RowSample(name="row sample", k=problem.sample_rows, seed=problem.seed)

@@ -100,6 +100,10 @@ class RoundsDriver(Rounds[RoundsProblem, RoundsState]):
         rounds = _most_rounds(problem) + problem.patience + problem.settling
         return [(sample, 1), *(([record], rounds) for record in _largest_records(problem))]
 
+    def planned(self, problem: RoundsProblem) -> RoundsState:
+        """The model of the constant alone, with which further rounds begin."""
+        return self.init(problem)
+
     def driving(self, problem: RoundsProblem, n_rows: int, few: Rows, flops_per_second: float) -> float:
         """Seconds of rounds in memory: refits at a third of the cost of the largest, searches at half of it."""
         if not problem.in_memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from dkl.features.feature_map import FeatureMap
 from dkl.features.step_projection import MOST_FACTORS, Factor, StepProjection
 from dkl.kernels.normal_equations import NewtonTargets
 from dkl.linear.minibatches import HeldOut
-from dkl.linear.target_statistics import TargetScale, planned_scale, target_scale
+from dkl.linear.target_statistics import TargetScale, target_units
 from dkl.methods.base import FeatureLearner
-from dkl.methods.frequency_search.learner import row_bytes, weight_of
+from dkl.methods.frequency_search.learner import weight_of
 from dkl.methods.modelled import WorkingModelMixin
-from dkl.methods.parameters import STEPS, Constraints, check_parameters, estimator
+from dkl.methods.parameters import STEPS, Constraints, estimator
 from dkl.methods.rounds.driver import SETTLING, RoundsDriver
 from dkl.methods.rounds.learner import WorkingLoss, columns_a_round, monotone_signs, sampled_rows
 from dkl.methods.rounds.loop import lines_of
@@ -25,7 +25,6 @@ from dkl.methods.rounds.problem import HISTORY, RoundsProblem, RoundsState, firs
 from dkl.methods.rounds.sums import HeldTargets
 from dkl.methods.scoring import check_log_rows
 from dkl.methods.steps.atoms import with_atoms
-from dkl.protocols.arrays import Rows
 from dkl.protocols.held_together import are_times
 from dkl.solvers.losses import LOG_LINK
 from dkl.solvers.round_losses import ROUND_EPSILON, ROUND_QUANTILES
@@ -159,20 +158,6 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
             raise TypeError(f"the feature map of StepFeatures holds a {type(projection).__name__}")
         return projection
 
-    def planned_passes(self, dataset: Dataset) -> list[tuple[Any, int]]:
-        """The passes for moments of numeric targets, for the sample, and for the rounds if they read all rows."""
-        check_parameters(self)
-        return [*planned_scale(dataset), *list(RoundsDriver().plan(self._problem(dataset, None, 0))) * self.bags]
-
-    def planned_memory(self, dataset: Dataset) -> dict[str, int]:
-        """Bytes of the rows in memory, the systems and the histograms."""
-        return RoundsDriver().memory(self._problem(dataset, None, 0), dataset.n_rows, row_bytes(dataset.source))
-
-    def planned_driving(self, dataset: Dataset, few: Rows, flops_per_second: float) -> float:
-        """Seconds of the rounds if they run on rows in memory."""
-        problem = self._problem(dataset, None, 0)
-        return self.bags * RoundsDriver().driving(problem, dataset.n_rows, few, flops_per_second)
-
     def planned_features(self, dataset: Dataset) -> int:
         """Atoms at most, over all repetitions."""
         return self.bags * self.n_features
@@ -187,13 +172,9 @@ class StepFeatures(WorkingModelMixin, FeatureLearner):
         self.__dict__.pop("classes_", None)
         if dataset.classes is not None:
             self.classes_ = dataset.classes
-        scale = (
-            None
-            if dataset.classes is not None
-            else target_scale(dataset.source, dataset.schema.n_targets or 1, self.device)
-        )
+        scale = target_units(dataset, self._running("targets"))
         loss = WorkingLoss.of(self, dataset)
-        if loss.name in LOG_LINK:
+        if loss.name in LOG_LINK and self._plan is None:
             check_log_rows(dataset, loss.name)
         scale = loss.units(scale)
         problem = self._problem(dataset, scale, self.seed_)

@@ -190,6 +190,44 @@ def lightgbm(**settings: Any) -> Callable[[Fit], Any]:
     return lambda fit: make_pipeline(Columns(), trees(fit, **settings))
 
 
+class CatBoost(BaseEstimator):
+    """CatBoost's defaults on one thread; texts are its own categories, of which a gap is one.
+
+    Parameters
+    ----------
+    told : Fit
+    """
+
+    def __init__(self, told: Fit) -> None:
+        self.told = told
+
+    def fit(self, X: pd.DataFrame, y: np.ndarray) -> CatBoost:
+        from catboost import CatBoostClassifier, CatBoostRegressor
+
+        kind = CatBoostRegressor if self.told.has_numbers else CatBoostClassifier
+        # its trees are as many however few the rows
+        less = {"iterations": 10} if self.told.is_warming else {}
+        model = kind(thread_count=1, random_seed=self.told.seed, verbose=False, allow_writing_files=False, **less)
+        self.model_ = model.fit(self._texts(X), y, cat_features=list(X.select_dtypes("category")))
+        return self
+
+    @staticmethod
+    def _texts(X: pd.DataFrame) -> pd.DataFrame:
+        """The columns with categories as texts, since it takes no missing category."""
+        return X.assign(**{name: X[name].astype(object).fillna("") for name in X.select_dtypes("category")})
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return self.model_.classes_
+
+    def predict(self, X: pd.DataFrame) -> np.ndarray:
+        # of several classes it gives a column
+        return np.ravel(self.model_.predict(self._texts(X)))
+
+    def predict_proba(self, X: pd.DataFrame) -> np.ndarray:
+        return self.model_.predict_proba(self._texts(X))
+
+
 class TunedTrees(BaseEstimator):
     """LightGBM with settings drawn at random for as long as processor seconds last, then fitted to all rows.
 
@@ -425,6 +463,12 @@ ARMS = {
     REFERENCE: Arm(lightgbm(), "LightGBM's defaults, 100 trees", "lightgbm", "lightgbm"),
     "lightgbm-500": Arm(
         lightgbm(n_estimators=500, learning_rate=0.05), "LightGBM, 500 trees at 0.05", "lightgbm", "lightgbm"
+    ),
+    "catboost": Arm(
+        lambda fit: make_pipeline(Columns(), CatBoost(fit)),
+        "CatBoost's defaults, 1,000 trees, its own categories",
+        "catboost",
+        "catboost",
     ),
     "hist-boosting": Arm(histogram_boosting, "HistGradientBoosting's defaults"),
     "linear": Arm(linear, "ridge, or logistic regression, the penalty by three folds"),
