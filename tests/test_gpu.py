@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import numpy as np
@@ -31,7 +32,6 @@ from dkl.data.create import create_dataset
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
-from dkl.features.dictionaries import Steps
 from dkl.features.families import ArcCosine, Cauchy, Coordinates, Gaussian, Laplacian, Matern
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonics import SphericalHarmonics
@@ -42,33 +42,29 @@ from dkl.kernels import device, generic
 from dkl.kernels.device import rows_on
 from dkl.kernels.generic import projected
 from dkl.kernels.gradients import gradient_sums
+from dkl.kernels.left_out import left_out_sums
 from dkl.kernels.maps import map_rows
 from dkl.kernels.moments import moments_record
-from dkl.kernels.newton.gram import GramSum, add_hessian, packed_size
+from dkl.kernels.newton.gram import GramSum, add_few, add_hessian, packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.slopes import squared_slopes
-from dkl.kernels.sums import feature_sums
+from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.linear import head, sgd
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
 from dkl.methods.density.learner import TunedClassifier, TunedRegressor
-from dkl.methods.dictionaries.landmarks import Landmarks
 from dkl.methods.frequency_search.peak_search import SearchOptions, search_peaks
 from dkl.methods.game.sums import GameTargets, gram_block
 from dkl.methods.landmarks.kmeans_sums import Centers, cluster_record
-from dkl.methods.landmarks.learner import LandmarkFeatures
-from dkl.methods.leverage.learner import LeverageFeatures
 from dkl.methods.leverage.sums import cross_gram_sums
 from dkl.methods.margin.learner import MarginFeatures
 from dkl.methods.margin.sums import CorrectiveRound, corrective_sums
-from dkl.methods.nystrom.learner import NystromFeatures
-from dkl.methods.peaks.learner import PeakFeatures
-from dkl.methods.posterior.learner import PosteriorFeatures
+from dkl.methods.potentials import PotentialProblem
 from dkl.methods.random_features import RandomFeatures
-from dkl.methods.steps.learner import StepFeatures
+from dkl.methods.sums import potential_sums
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
 from dkl.passes.memory import blocks_ahead, fit_limits
@@ -81,6 +77,7 @@ from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum
 from dkl.solvers.losses import loss_of
 from dkl.uncertainty.drift_sums import counts_record
+from tests.gpu_counts import FEATURES, FITS, N_ROWS, ON_HOST, HostRows, as_counted, counted, table_of_page
 from tests.kernels import cases
 from tests.kernels.cuda_sources import played
 from tests.linear.problems import dataset
@@ -89,25 +86,6 @@ from tests.passes.sources import Source, room_of_bytes
 PLAYED = Path(__file__).parent / "played_gpu"
 # a search climbs by other roundings on a real GPU, to other peaks
 SEARCHES = {"peaks", "corrective", "game"}
-
-FEATURES: dict[str, Any] = {
-    "random": RandomFeatures(Gaussian(2.0), n_features=20),
-    "standardised": RandomFeatures(Gaussian(2.0), n_features=20, scaling="standard"),
-    "by quantiles": RandomFeatures(Gaussian(2.0), n_features=20, scaling="quantile"),
-    "aligned": AlignedFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
-    "posterior": PosteriorFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
-    "leverage": LeverageFeatures(Gaussian(2.0), n_candidates=60, n_features=20),
-    "joint": JointFeatures(Gaussian(2.0), n_candidates=40, n_features=20, tol=0.05),
-    "landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60),
-    "shared landmarks": LandmarkFeatures(n_landmarks=10, n_candidates=60, pool="shared"),
-    "peaks": PeakFeatures(n_features=12, chains=10, steps=4, noise=0.0),
-    "corrective": MarginFeatures(n_features=12),
-    "game": MarginFeatures(Gaussian(2.0), n_features=12, solver="game"),
-    "structured": RandomFeatures(Gaussian(2.0, sampling="structured"), n_features=20),
-    "harmonics": AlignedFeatures(SphericalHarmonics(max_degree=3, project=True), n_features=10),
-    "steps": StepFeatures(n_features=12),
-    "nystrom": NystromFeatures(Gaussian(2.0), n_features=12),
-}
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
@@ -604,14 +582,12 @@ def waves() -> FeatureMap:
 
 
 SUMS: dict[str, Any] = {
-    "features": lambda X, S: device.feature_sums(X, S, waves(), np.dtype("float64")),
-    "features of landmarks": lambda X, S: device.feature_sums(X, S, landmark_map(), np.dtype("float64")),
-    "squares": lambda X, S: device.feature_squares(X, S[:, 0], waves(), np.dtype("float64")),
+    "features": lambda X, S: feature_sums(X, S, waves(), "float64"),
+    "features of landmarks": lambda X, S: feature_sums(X, S, landmark_map(), "float64"),
+    "squares": lambda X, S: feature_squares(X, S[:, 0], waves(), "float64"),
     "gradients": lambda X, S: device.gradient_sums(X, S, waves(), np.dtype("float64")),
-    "slopes": lambda X, S: device.squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), np.dtype("float64")),
-    "left out": lambda X, S: device.left_out_sums(
-        X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], np.dtype("float64")
-    ),
+    "slopes": lambda X, S: squared_slopes(X, S[:, 0], waves(), np.ones((3, 16)), "float64"),
+    "left out": lambda X, S: left_out_sums(X, S[:, 0], waves(), [np.array([0]), np.array([1, 2])], "float64"),
 }
 
 
@@ -702,9 +678,7 @@ def test_the_host_waits_once_a_block_for_a_newton_step(
             waits = cupy.counts["waits"]
         found = newton_sums(there, *given)
         if gpu == "played":
-            # of Hessians that follow each other it is asked, for each tile, how many rows have changed
-            n_tiles = -(-400 // device.tile_rows(16, 8))
-            assert cupy.counts["waits"] - waits == 1 + (n_tiles if any(options.follows) else 0)
+            assert cupy.counts["waits"] - waits == 1
         assert set(found) == set(expected)
         for name, value in expected.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -743,13 +717,54 @@ def test_a_block_of_which_no_row_counts_adds_nothing(gpu: str) -> None:
         assert np.array_equal(found[name], np.zeros_like(value))
 
 
+@pytest.mark.parametrize("columns", [(0, 7), (0, 6), (2, 5), (4, 7), (6, 7)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_the_few_rows_that_count_are_those_of_all(columns: tuple[int, int], dtype: str, gpu: str) -> None:
+    generator = np.random.default_rng(0)
+    phi, weight = generator.normal(size=(30, 6)).astype(dtype), generator.normal(size=30)
+    weight[generator.random(30) < 0.7] = 0.0
+    expected, found = np.zeros(packed_size(*columns)), np.zeros(packed_size(*columns))
+    add_hessian(phi.astype(np.float64), weight, columns, expected)
+    twice = np.zeros_like(found)
+    grams = [GramSum(columns, found), GramSum(columns, twice)]
+    for rows in (slice(0, 20), slice(20, 30)):
+        there = device.rows_on(weight[rows], "gpu")
+        add_few(grams, device.rows_on(phi[rows], "gpu"), [there, -2.0 * there])
+    for gram in grams:
+        gram.finish()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+    np.testing.assert_allclose(twice, -2.0 * expected, rtol=0, atol=1e-12 if dtype == "float64" else 1e-5)
+
+
+def test_what_the_host_computes_of_rows_is_counted() -> None:
+    values = HostRows.of(np.arange(float(N_ROWS)))
+    before = HostRows.operations
+    with patch.object(np, "asarray", as_counted):
+        for compute in (
+            lambda x: x + 1,
+            lambda x: np.where(x > 3, 1.0, -1.0),
+            lambda x: np.asarray(x, dtype=np.float32) * 2,
+            lambda x: x.astype(np.float32),
+            lambda x: x.sum(),
+            lambda x: x[3:9],
+        ):
+            compute(values)
+    assert HostRows.operations - before == 1 + 2 + 1 + 1 + 1 + 0
+
+
 def test_the_few_rows_whose_curvature_changes_are_picked_on_the_gpu(gpu: str) -> None:
     generator, feature_map = np.random.default_rng(0), Gaussian(2.0).draw(8, 4, seed=0, dtype="float64")
     X, targets = rows(600)[0], generator.choice([-1.0, 1.0], (600, 2))
     points, directions = generator.normal(size=(2, 2, 17)) * 0.3
     options = NewtonOptions("squared_hinge", (0, 17), (0, 1), change=True, dtype="float64")
     given = (targets, generator.random(600), feature_map, TrialSteps(points, directions, np.ones((2, 1))), options)
-    expected, found = newton_sums(X, *given), newton_sums(device.rows_on(X, "gpu"), *given)
+    expected, there = newton_sums(X, *given), device.rows_on(X, "gpu")
+    if gpu == "played":
+        import cupy
+
+        waits = cupy.counts["waits"]
+    found = newton_sums(there, *given)
+    assert gpu == "real" or cupy.counts["waits"] - waits == 1
     assert np.abs(expected["hessian"]).max() > 0
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
@@ -793,6 +808,38 @@ def test_the_host_waits_once_a_block_for_matrices_of_the_game_and_of_two_maps(
         assert cupy.counts["waits"] - waits == 2
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("project", [False, True])
+def test_rows_off_the_sphere_are_refused_when_their_sums_arrive(project: bool, gpu: str) -> None:
+    """Without a wait of its own, and with the sentence of the CPU."""
+    X = rows(100)[0]
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    harmonics = SphericalHarmonics(max_degree=2, project=project).draw(5, 4, seed=0, dtype="float64")
+    X[70] *= 0.0 if project else 2.0
+    with pytest.raises(ValueError, match="row 70 has length") as expected:
+        feature_sums(X, np.ones(100), harmonics)
+    there = device.rows_on(X, "gpu")
+    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+        feature_sums(there, np.ones(100), harmonics)
+    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+        device.on_host(map_rows(there, harmonics))
+    X[70] = X[71]
+    # what was refused is forgotten
+    np.testing.assert_allclose(
+        feature_sums(device.rows_on(X, "gpu"), np.ones(100), harmonics),
+        feature_sums(X, np.ones(100), harmonics),
+        rtol=1e-4,
+    )
+
+
+def test_codes_that_are_no_classes_are_refused_when_their_sums_arrive(gpu: str) -> None:
+    X, codes = rows(100)
+    codes[[40, 60]] = 7, -1
+    problem = PotentialProblem(Gaussian(2.0).draw(8, 4, seed=0), 3)
+    block = Block(5, device.rows_on(X, "gpu"), codes, None, np.arange(100))
+    with pytest.raises(ValueError, match=r"y\[40\] of block 5 is the class code 7; codes run from 0 to 2"):
+        potential_sums(block, {"problem": problem})
 
 
 SMALL_PIECE = 256
@@ -1188,10 +1235,24 @@ def test_rows_that_are_summed_on_the_host_do_not_move(gpu: str, monkeypatch: pyt
     moved: list[Any] = []
     monkeypatch.setattr(device, "rows_on", lambda X, where: moved.append(X) or rows_on(X, where))
     X, y = rows()
-    centers = Centers(X[:3].copy(), None, None, 3)
-    records = (moments_record(4), counts_record(np.zeros((4, 2)), np.full(4, 2)), cluster_record(centers))
-    run_pass(dataset(X, y, rows_a_block=100).source, records, device="gpu")
+    run_pass(dataset(X, y, rows_a_block=100).source, (counts_record(np.zeros((4, 2)), np.full(4, 2)),), device="gpu")
     assert moved == []
+
+
+@pytest.mark.parametrize("codes", [None, [0, 1, 1]])
+@pytest.mark.parametrize("kind", [None, "standard"])
+def test_moments_and_rounds_of_k_means_are_those_of_the_cpu(codes: Any, kind: str | None, gpu: str) -> None:
+    """Of three classes, of which one may have no centre; only some columns count for the norm of a row."""
+    X, y = rows()
+    scaler = None if kind is None else cases.scaler(kind, 4)
+    centers = Centers(X[:3].copy(), None if codes is None else np.array(codes), scaler, 3, np.array([1.0, 2.0, 0.5]))
+    records = (moments_record(4), moments_record(4, np.array([True, False, True, True])), cluster_record(centers))
+    source = dataset(X, y, rows_a_block=100).source
+    on_gpu, on_cpu = (run_pass(source, records, device=where).results for where in ("gpu", "cpu"))  # type: ignore[arg-type]
+    for found, expected in zip(on_gpu, on_cpu, strict=True):
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-11, atol=1e-11, err_msg=name)
 
 
 def test_a_block_function_is_called_again_where_its_own_products_find_no_memory(gpu: str) -> None:
@@ -1254,105 +1315,44 @@ def test_all_that_the_report_measures_is_that_of_the_cpu(gpu: str, monkeypatch: 
     assert max(one.difference for one in speeds) < 1e-3
 
 
-# Small fits of all methods, so that every block function that a GPU computes is met: (targets, fit).
-_TUNED: dict[str, Any] = {"n_features": 12, "tol": 0.05, "device": "gpu", "random_state": 0, "dtype": "float64"}
-_JOINT: dict[str, Any] = {"n_candidates": 16, "n_features": 8, **{k: v for k, v in _TUNED.items() if k != "n_features"}}
-
-
-def _newton(loss: str, **options: Any) -> Any:
-    machine = KernelRegressor if loss in ("squared_error", "huber", "pinball", "poisson", "gamma") else KernelClassifier
-    features = RandomFeatures(Gaussian(2.0), n_features=12, dtype="float64")
-    given = {"solver": "newton", "alpha": 1e-3, "device": "gpu", "random_state": 0, **options}
-    return machine(features, loss=loss, **given)
-
-
-ALL_PASSES: dict[str, tuple[str, Any]] = {
-    **{name: ("classes", FEATURES[name]) for name in ("aligned", "posterior", "leverage", "joint", "landmarks")},
-    **{name: ("classes", FEATURES[name]) for name in ("shared landmarks", "corrective", "game", "harmonics")},
-    "joint, squared hinge": ("two", JointFeatures(Gaussian(2.0), loss="squared_hinge", **_JOINT)),
-    "joint, numbers": ("numbers", JointFeatures(Gaussian(2.0), **_JOINT)),
-    "tuned, hinge": ("classes", TunedClassifier(**_TUNED)),
-    "tuned, squared hinge": ("two", TunedClassifier(loss="squared_hinge", **_TUNED)),
-    "tuned, squared error": ("numbers", TunedRegressor(**_TUNED)),
-    "tuned, float32": ("numbers", TunedRegressor(**{**_TUNED, "dtype": "float32"})),
-    "tuned, adam": ("two", TunedClassifier(solver="adam", epochs=1, **_TUNED)),
-    "corrective, numbers": ("numbers", MarginFeatures(n_features=8)),
-    "dictionaries": (
-        "two",
-        MarginFeatures(family=[Gaussian(2.0), Steps(), Landmarks()], n_features=8, search_rows=300),
-    ),
-    "steps of all rows": ("classes", StepFeatures(n_features=8, search_rows=None)),
-    "metric": ("two", NystromFeatures(Gaussian(2.0), n_features=8, metric="diagonal")),
-    "metric of all columns": ("two", NystromFeatures(Matern(0.5, 2.0), n_features=8, metric="full")),
-    **{f"newton, {loss}": ("positive", _newton(loss)) for loss in ("huber", "pinball", "poisson", "gamma")},
-    "newton, two targets": ("two numbers", _newton("squared_error")),
-    "newton, log loss of classes": ("classes", _newton("log_loss")),
-    "penalty of numbers": ("numbers", _newton("squared_error", alpha="auto")),
-    "penalty of two classes": ("two", _newton("log_loss", alpha="auto")),
-    "penalty of three": ("classes", _newton("squared_hinge", alpha="auto")),
-    "sgd": ("classes", _newton("hinge", solver="sgd", early_stopping=True, epochs=2)),
-    "sgd, log loss": ("two", _newton("log_loss", solver="sgd", early_stopping=True, epochs=2, calibrate=True)),
-}
-# Of the game dual weights and scores are columns of the rows that are stored on the host, with every round.
-ROWS_THAT_COME = {"step_block", "score_block"}
-
-
 def is_in_float32(operands: Any) -> bool:
     """Whether some arithmetic of a block function is in float32."""
     return any(getattr(one, "dtype", one) == "float32" for one in operands.values() if not isinstance(one, np.ndarray))
 
 
-@pytest.mark.parametrize("name", ALL_PASSES)
+@pytest.mark.parametrize("name", FITS)
 def test_every_pass_of_every_method_waits_once_a_block_and_has_the_sums_of_the_cpu(
-    name: str, gpu: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, gpu: str, tmp_path: Path
 ) -> None:
-    """Nothing of a row comes to the host; where Hessians are summed by their changes, one wait more tells how many."""
+    """Of a row nothing comes to the host but columns that are written to files, and the host computes nothing of it."""
     if gpu == "real":
         pytest.skip("what is asked of the real CuPy is not counted")
     import cupy
 
-    n, kind = 601, ALL_PASSES[name][0]
-    X, classes = rows(2 * n)
-    several = np.column_stack([X[:, 0] * X[:, 1], X[:, 2]])
-    targets = {"classes": classes, "two": classes > 0, "numbers": several[:, 0], "two numbers": several}
-    y = targets[kind] if kind in targets else np.exp(0.3 * several[:, 0])
-    data = create_dataset(tmp_path / "rows.zarr", X, y, rows_a_block=n)
-    of_block, get, met, came = SumReduction.of_block, cupy.ndarray.get, set(), []
+    get = cupy.ndarray.get
 
-    def watched(x: Any) -> np.ndarray:
-        came.append(x._values.shape)
-        return get(x)  # type: ignore[no-any-return]
-
-    def compared(reduction: SumReduction, block: Any, columns: Any) -> Any:
-        if not device.is_on_gpu(block.X):
-            return of_block(reduction, block, columns)
-        record, before = reduction.record, cupy.counts["waits"]
-        came.clear()
-        found = of_block(reduction, block, columns)
-        options = record.operands.get("options")
-        by_changes = bool(getattr(options, "change", False) or any(getattr(options, "follows", ())))
-        waits, function = cupy.counts["waits"] - before, record.function.__name__
-        met.add(function)
-        # of rows on a sphere it is looked whether they are there
-        assert waits <= 1 + by_changes + (name == "harmonics"), function
-        if function not in ROWS_THAT_COME:
-            of_result = sum(math.prod(accumulator.shape) for accumulator in record.accumulators.values())
-            assert sum(map(math.prod, came)) <= of_result + 100 * by_changes, function
-        here = replace(block, X=get(block.X), arrival=None, beside=None)
+    def compared(reduction: SumReduction, block: Any, columns: Any, found: Any) -> None:
+        record, here = reduction.record, replace(block, X=get(block.X), arrival=None, beside=None)
         if columns is not None:
             here = columns.read(record.reads, here)
         expected = record.function(here, record.operands)
         # features in float32 err by a millionth each, those that tensor cores round by a thousandth
-        digits = 1e-2 if getattr(options, "rounded", False) else 1e-4 if is_in_float32(record.operands) else 1e-8
+        rounded = getattr(record.operands.get("options"), "rounded", False)
+        digits = 1e-2 if rounded else 1e-4 if is_in_float32(record.operands) else 1e-8
         for key, value in found.items():
             atol = digits * np.abs(expected[key]).max(initial=0.0)
-            np.testing.assert_allclose(value, expected[key], rtol=0, atol=atol, err_msg=f"{function}: {key}")
-        return found
+            np.testing.assert_allclose(value, expected[key], rtol=0, atol=atol, err_msg=f"{record.name}: {key}")
 
-    monkeypatch.setattr(cupy.ndarray, "get", watched)
-    monkeypatch.setattr(SumReduction, "of_block", compared)
-    LOADER.clear()
-    with dask.config.set(scheduler="synchronous"):
-        clone(ALL_PASSES[name][1]).set_params(device="gpu", random_state=0).fit(data)
-    LOADER.clear()
-    assert met
+    passes = counted(name, tmp_path, compared)
+    assert passes
+    for one in passes.values():
+        assert one.waits <= 1, one
+        assert one.bytes_back == 0, one
+        assert one.operations == 0, one
+    assert {one.name for one in passes.values() if one.is_on_host} <= ON_HOST
+
+
+def test_the_page_has_every_row_of_the_table() -> None:
+    """`python -m tests.gpu_counts` makes it anew."""
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table_of_page().splitlines()[2:]]
+    assert set(rows) == set(FITS)

@@ -12,7 +12,7 @@ from scipy import sparse
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import ColumnProjection
 from dkl.features.scaling import Scaler
-from dkl.kernels.device import array_module
+from dkl.kernels.device import array_module, together_on_host, with_targets
 from dkl.kernels.left_out import left_out_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.slopes import squared_slopes
@@ -47,12 +47,13 @@ def unit_waves(angles: np.ndarray) -> np.ndarray:
 
 def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i) of each part, (parts, 2, m), and the weight of the rows."""
-    sums = []
+    sums, xp = [], array_module(block.X)
+    of_rows = with_targets(block).weights
     # CSC format, since taking columns of a CSR matrix is slow
     by_column = sparse.csc_array(block.X) if sparse.issparse(block.X) else block.X
     for part in operands["parts"]:
-        rows: Any = by_column[:, array_module(block.X).asarray(part.columns)]
-        weights = block.weights
+        rows: Any = by_column[:, xp.asarray(part.columns)]
+        weights = of_rows
         if sparse.issparse(rows):
             # Rows that are zero in all columns of the part are replaced by one row with their total weight.
             nonzero = np.unique(rows.indices)
@@ -60,26 +61,29 @@ def wave_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
             distinct[:-1] = rows.tocsr()[nonzero].toarray()
             weights = np.append(weights[nonzero], weights.sum() - weights[nonzero].sum())
             rows = distinct
-        sums.append(feature_sums(rows, weights, part.feature_map, operands["dtype"])[:, :, 0])
-    return {"sums": np.stack(sums), "weight": block.weights.sum()}
+        sums.append(feature_sums(rows, weights, part.feature_map, operands["dtype"], stay=True)[:, :, 0])
+    return together_on_host({"sums": xp.stack(sums), "weight": of_rows.sum()})
 
 
 def sums_without(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i (cos, sin)(w.x_i over all columns outside a group), (G, 2, m), and the weight of the rows."""
-    sums = left_out_sums(block.X, block.weights, operands["feature_map"], operands["groups"], operands["dtype"])
-    return {"sums": sums, "weight": block.weights.sum()}
+    weights, groups = with_targets(block).weights, operands["groups"]
+    sums = left_out_sums(block.X, weights, operands["feature_map"], groups, operands["dtype"], stay=True)
+    return together_on_host({"sums": sums, "weight": weights.sum()})
 
 
 def column_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i x_i of scaled rows, (d,), and the weight of the rows."""
-    itself = columns_map(operands["scaler"], block.X.shape[1])
-    return {"first": feature_sums(block.X, block.weights, itself, "float64")[0, :, 0], "weight": block.weights.sum()}
+    itself, weights = columns_map(operands["scaler"], block.X.shape[1]), with_targets(block).weights
+    first = feature_sums(block.X, weights, itself, "float64", stay=True)[0, :, 0]
+    return together_on_host({"first": first, "weight": weights.sum()})
 
 
 def factor_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i s_i factor_u(x_i) of single columns' steps and hinges, (U,), and the weight of the rows."""
-    sums = feature_sums(block.X, block.weights, operands["factors"], "float64")[0, :, 0]
-    return {"sums": sums, "weight": block.weights.sum()}
+    weights = with_targets(block).weights
+    sums = feature_sums(block.X, weights, operands["factors"], "float64", stay=True)[0, :, 0]
+    return together_on_host({"sums": sums, "weight": weights.sum()})
 
 
 def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
@@ -89,12 +93,15 @@ def columns_map(scaler: Scaler | None, d: int) -> FeatureMap:
 
 def slope_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sums of squared slopes in scaled columns, and the first two moments of scaled columns, for their variances."""
-    machine, weights = operands["machine"], block.weights
+    machine, weights = operands["machine"], with_targets(block).weights
     itself = columns_map(machine.feature_map.scaler, machine.feature_map.n_columns)
-    return {
-        "weight": weights.sum(),
-        "first": feature_sums(block.X, weights, itself, "float64")[0, :, 0],
-        "second": feature_squares(block.X, weights, itself, "float64")[0],
-        # A slope times the deviation of its column is the same for scaled and for raw columns.
-        "slopes": squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype),
-    }
+    # A slope times the deviation of its column is the same for scaled and for raw columns.
+    slopes = squared_slopes(block.X, weights, machine.feature_map, machine.coef, machine.dtype, stay=True)
+    return together_on_host(
+        {
+            "weight": weights.sum(),
+            "first": feature_sums(block.X, weights, itself, "float64", stay=True)[0, :, 0],
+            "second": feature_squares(block.X, weights, itself, "float64", stay=True)[0],
+            "slopes": slopes,
+        }
+    )

@@ -14,6 +14,8 @@ MOST_COLUMNS = 32
 LINE_ROWS = 32
 # Threads that share a row.
 SHARING = 16
+# Columns, and rows, of a square of a matrix of products that a thread holds sums for: 16 numbers for 8 that are read.
+PRODUCTS_EACH = 4
 
 _WAVE_SUMS = r"""
 // One thread a frequency: sum_i S[i, k] (cos, sin)(2 pi z_ij) over a few rows, for a few weight columns at a time. The
@@ -324,6 +326,50 @@ extern "C" __global__ void weighted_rows(
 }
 """
 
+_PICKED = r"""
+// GROUP^2 threads a square of the matrix sum_i weights[i] phi[i, start + j] phi[i, k], (p, q), which `out` grows by,
+// over the first `count` rows of `order` alone: how many these are the host need not know. Squares beyond the diagonal
+// are left out. Of GROUP rows products are summed in the precision of the features, and these sums in double precision.
+extern "C" __global__ void picked_products(
+    const REAL* __restrict__ phi, const double* __restrict__ weights, const int* __restrict__ order,
+    const int* __restrict__ count, double* __restrict__ out, const int m, const int start, const int p, const int q)
+{
+    __shared__ REAL left[GROUP][EACH * GROUP], right[GROUP][EACH * GROUP];
+    const int lane = threadIdx.x % GROUP, place = threadIdx.x / GROUP, side = EACH * GROUP, n = count[0];
+    for (int j0 = blockIdx.y * side; j0 < p; j0 += gridDim.y * side)
+    for (int k0 = blockIdx.x * side; k0 < q && k0 <= start + j0 + side - 1; k0 += gridDim.x * side) {
+        double total[EACH][EACH] = {{0}};
+        for (int first = 0; first < n; first += GROUP) {
+            const bool is_row = first + place < n;
+            const size_t row = is_row ? order[first + place] : 0;
+            const REAL weight = is_row ? (REAL)weights[row] : (REAL)0;
+            #pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const int column = lane + e * GROUP;
+                left[place][column] = is_row && j0 + column < p ? weight * phi[row * m + start + j0 + column] : (REAL)0;
+                right[place][column] = is_row && k0 + column < q ? phi[row * m + k0 + column] : (REAL)0;
+            }
+            __syncthreads();
+            REAL sums[EACH][EACH] = {{0}};
+            for (int r = 0; r < GROUP; ++r)
+                #pragma unroll
+                for (int a = 0; a < EACH; ++a)
+                    #pragma unroll
+                    for (int b = 0; b < EACH; ++b)
+                        sums[a][b] += left[r][place + a * GROUP] * right[r][lane + b * GROUP];
+            for (int a = 0; a < EACH; ++a)
+                for (int b = 0; b < EACH; ++b) total[a][b] += sums[a][b];
+            __syncthreads();
+        }
+        for (int a = 0; a < EACH; ++a)
+            for (int b = 0; b < EACH; ++b) {
+                const int j = j0 + place + a * GROUP, k = k0 + lane + b * GROUP;
+                if (j < p && k < q) out[(size_t)j * q + k] += total[a][b];
+            }
+    }
+}
+"""
+
 
 def wave_sum_source(dtype: np.dtype, n_weights: int, n_columns: int = 0) -> str:
     """`pair_sums` in a dtype, with `n_weights` weights a row, of rows of `n_columns` columns, or of angles (0)."""
@@ -372,6 +418,12 @@ def packing_source() -> str:
 def row_sum_source(dtype: np.dtype, n_weights: int) -> str:
     """`weighted_rows` of features in a dtype, for `n_weights` weights a row."""
     return _defined(_ROW_SUMS, n_weights, REAL={"float32": "float", "float64": "double"}[dtype.name])
+
+
+def picked_source(dtype: np.dtype) -> str:
+    """`picked_products` of features in a dtype."""
+    real = {"float32": "float", "float64": "double"}[dtype.name]
+    return _defined(_PICKED, 1, REAL=real, GROUP=SHARING, EACH=PRODUCTS_EACH)
 
 
 def columns_at_once(n_weights: int) -> int:

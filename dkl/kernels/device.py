@@ -33,6 +33,7 @@ from dkl.kernels.cuda_source import (
     LINE_ROWS,
     MOST_COLUMNS,
     PARTIAL_ROWS,
+    PRODUCTS_EACH,
     SHARING,
     calibration_source,
     columns_at_once,
@@ -40,10 +41,12 @@ from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
     packing_source,
+    picked_source,
     row_sum_source,
     score_source,
     wave_sum_source,
 )
+from dkl.kernels.refusals import pending
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
@@ -281,8 +284,18 @@ def wait_for_rows(block: Block) -> None:
         block.arrival.wait()
 
 
-def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarray | None, ...]]) -> tuple[Any, ...]:
-    """What is made of a block on the host, where its rows are; on a GPU kept for the next pass if it may be.
+def with_targets(block: Block) -> Block:
+    """The block with its targets and weights where its rows are: a GPU gets them as they are, and computes on them."""
+    if not is_on_gpu(block.X):
+        return block
+    xp = array_module(block.X)
+    y, weight = (None if part is None else xp.asarray(part) for part in (block.y, block.weight))
+    # weights that are not stored are made where the targets are, if there are any
+    return replace(block, y=y, weight=xp.ones(block.n_rows) if y is None and weight is None else weight)
+
+
+def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What is made of a block's targets, weights and ids, where its rows are; a GPU keeps it for the next pass.
 
     Parameters
     ----------
@@ -290,12 +303,13 @@ def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarra
     name : str
         Under which the last of these arrays are kept.
     make : callable
-        Pure. What it makes is known again by its pickle; where it has none, it is made anew in each pass.
+        Pure, and given the block with its targets and weights where the rows are. What it makes is known again by its
+        pickle; where it has none, it is made anew in each pass.
 
     Returns
     -------
     tuple of array or None
-        On a GPU whole numbers from -128 to 127 are single bytes, whatever `make` makes them in.
+        What `make` leaves on the host of rows on a GPU goes there, whole numbers from -128 to 127 as single bytes.
     """
     if not is_on_gpu(block.X):
         return make(block)
@@ -304,7 +318,9 @@ def beside_rows(block: Block, name: str, make: Callable[[Block], tuple[np.ndarra
     found = None if beside is None or key is None else beside.get(name, key)
     if found is None:
         xp = array_module(block.X)
-        found = tuple(None if part is None else xp.asarray(_short(part)) for part in make(block))
+        found = tuple(
+            part if part is None or is_on_gpu(part) else xp.asarray(_short(part)) for part in make(with_targets(block))
+        )
         if beside is not None and key is not None:
             beside.put(name, key, found)
     return found
@@ -582,23 +598,18 @@ def free_gpu_memory() -> tuple[int, int]:
     return cupy.cuda.runtime.memGetInfo()[0] + unused, cupy.cuda.runtime.getDeviceCount()
 
 
-def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
-    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too; the result is on the host."""
-    return _host(_unit_sums(X, S, feature_map, dtype)) * feature_map.amplitudes[:, None]
-
-
-def feature_sums_on_gpu(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
-    """`feature_sums` that stay on the GPU, in float64."""
-    amplitudes = array_module(X).asarray(feature_map.amplitudes, dtype=np.float64)
-    return _unit_sums(X, S, feature_map, dtype) * amplitudes[:, None]
+def feature_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype, *, stay: bool = False) -> Any:
+    """`dkl.kernels.sums.feature_sums` for rows on a GPU, where S may be too."""
+    sums, amplitudes = _unit_sums(X, S, feature_map, dtype), feature_map.amplitudes[:, None]
+    return sums * array_module(X).asarray(amplitudes, dtype=np.float64) if stay else on_host(sums) * amplitudes
 
 
 @in_smaller_tiles
 def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
     """The sums of features without amplitudes, (parts, m, K) in float64, where the rows are."""
     xp, dtype = array_module(X), checked_dtype(dtype)
-    S = S if is_on_gpu(S) else checked_weights(S, X.shape[0])
-    # Tiles are added up on the GPU in float64, and only their sum comes to the host: one wait a block.
+    S = _columns(S, X.shape[0])
+    # Tiles are added up in float64, and only their sum comes to the host: one wait a block.
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies, S.shape[1]), dtype=xp.float64)
     # Sums are of features without amplitudes, which are taken at the end in float64.
     unit = replace(feature_map, amplitudes=np.ones(feature_map.n_frequencies))
@@ -613,21 +624,26 @@ def _unit_sums(X: Rows, S: Array, feature_map: FeatureMap, dtype: np.dtype) -> A
 
 
 @in_smaller_tiles
-def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
-    """`dkl.kernels.sums.feature_squares` for rows on a GPU; the result is on the host."""
-    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(s, X.shape[0])
+def feature_squares(X: Rows, s: Array, feature_map: FeatureMap, dtype: np.dtype) -> Any:
+    """`dkl.kernels.sums.feature_squares` for rows on a GPU, where s may be too; they stay there."""
+    xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(s, X.shape[0])
     total = xp.zeros((feature_map.columns_a_frequency, feature_map.n_frequencies), dtype=xp.float64)
     for rows, tile in dense_tiles(X, feature_map, dtype):
         weights = xp.asarray(S[rows, 0], dtype=dtype)
         for part, phi in enumerate(generic.mapped(xp, tile, feature_map, dtype)):
             total[part] += xp.matmul(xp.square(phi).T, weights)
-    return _host(total)
+    return total
+
+
+def _columns(s: Array, n_rows: int) -> Any:
+    """Weights of rows, (n,) or (n, K), as columns (n, K)."""
+    return s[:, None] if is_on_gpu(s) and s.ndim == 1 else s if is_on_gpu(s) else checked_weights(s, n_rows)
 
 
 @in_smaller_tiles
 def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dtype) -> np.ndarray:
     """`dkl.kernels.gradients.gradient_sums` for rows on a GPU; the result is on the host."""
-    xp, dtype, S = array_module(X), checked_dtype(dtype), checked_weights(S, X.shape[0])
+    xp, dtype, S = array_module(X), checked_dtype(dtype), _columns(S, X.shape[0])
     # U and V of `dkl.kernels.gradients.gradient_sums`, added up in float64.
     total = xp.zeros((2, feature_map.n_frequencies, S.shape[1], feature_map.n_columns), dtype=xp.float64)
     together = _at_once(feature_map.n_columns, S.shape[1], dtype)
@@ -641,13 +657,13 @@ def gradient_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: np.dty
             weighted = xp.reshape(weights[:, :, None] * scaled[:, None, :], (len(z), -1))
             for part, wave in enumerate(waves):
                 total[part, :, some] += xp.reshape(xp.matmul(wave, weighted), total[part, :, some].shape)
-    return _host(total) * feature_map.amplitudes[:, None, None]
+    return on_host(total) * feature_map.amplitudes[:, None, None]
 
 
 @in_smaller_tiles
-def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU; the result is on the host."""
-    xp, S = array_module(X), checked_weights(s, X.shape[0])
+def squared_slopes(X: Rows, s: Array, feature_map: FeatureMap, coef: np.ndarray, dtype: np.dtype) -> Any:
+    """`dkl.kernels.slopes.squared_slopes` of waves and ramps for rows on a GPU, where s may be too; they stay there."""
+    xp, S = array_module(X), _columns(s, X.shape[0])
     W = generic.placed_matrix(xp, feature_map.projection, dtype)
     outer = np.reshape(coef, (len(coef), feature_map.columns_a_frequency, 1, feature_map.n_frequencies))
     # (parts, K, 1, m): the slopes of several models at the same rows are made at once.
@@ -661,15 +677,13 @@ def squared_slopes(X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.nda
             slopes = generic.slopes(xp, z, feature_map, outer[:, some])
             gradients = xp.matmul(xp.reshape(slopes, (-1, slopes.shape[-1])), W)
             total[some] += xp.matmul(weights, xp.square(xp.reshape(gradients, (*slopes.shape[:2], -1))))
-    return _host(total).T
+    return total.T
 
 
 @in_smaller_tiles
-def left_out_sums(
-    X: Rows, s: np.ndarray, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: np.dtype
-) -> np.ndarray:
-    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU; the result is on the host."""
-    xp, S = array_module(X), checked_weights(s, X.shape[0])
+def left_out_sums(X: Rows, s: Array, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: np.dtype) -> Any:
+    """`dkl.kernels.left_out.left_out_sums` for rows on a GPU, where s may be too; they stay there."""
+    xp, S = array_module(X), _columns(s, X.shape[0])
     W, m = generic.placed_matrix(xp, feature_map.projection, dtype), feature_map.n_frequencies
     total = xp.zeros((len(groups), 2, m), dtype=xp.float64)
     for rows, tile in dense_tiles(X, feature_map, dtype):
@@ -680,7 +694,7 @@ def left_out_sums(
             # w.x without the group's columns is the whole product less the group's own terms.
             own = xp.matmul(xp.take(scaled, left_out, axis=1), xp.take(W, left_out, axis=1).T)
             total[group] += _sincos_sums(xp, whole - own, weights)[:, :, 0]
-    return _host(total)
+    return total
 
 
 @in_smaller_tiles
@@ -811,6 +825,30 @@ def weighted_rows_on_gpu(weights: Array, phi: Array) -> Any:
     return partial.sum(axis=0)
 
 
+def add_picked_products(phi: Array, picked: tuple[Any, Any, Any], columns: tuple[int, int], out: Array) -> None:
+    """Add ``sum_i weights_i phi_ij phi_ik`` over picked rows, which are few, to a matrix on a GPU.
+
+    The work is that of these rows, and the host does not wait for their number.
+
+    Parameters
+    ----------
+    phi : CuPy array of shape (n, m)
+    picked : three CuPy arrays
+        The weights of all rows, of either sign, float64 of shape (n,); the positions of all rows, the picked ones
+        first, int32 of shape (n,); and how many these are, int32 of shape (1,).
+    columns : (int, int)
+        The columns j, start .. stop - 1; k are all before stop. Beyond the diagonal, j < k, entries may be left out.
+    out : CuPy array of shape (stop - start, stop), float64
+    """
+    xp, (start, stop) = array_module(phi), columns
+    if not len(phi) or stop <= start:
+        return
+    kernel = _compiled(picked_source(np.dtype(phi.dtype.name)), "picked_products")
+    grid = tuple(-(-size // (SHARING * PRODUCTS_EACH)) for size in (stop, stop - start))
+    sizes = map(np.int32, (phi.shape[1], start, stop - start, stop))
+    kernel(grid, (SHARING**2,), (xp.ascontiguousarray(phi), *picked, out, *sizes))
+
+
 def calibration_sums_on_gpu(scores: Array, codes: Array, weights: Array, multipliers: np.ndarray) -> Any:
     """The log loss of ``softmax(a * scores)`` and its first two derivatives in log a, on a GPU, where they stay.
 
@@ -910,13 +948,22 @@ def _compiled(source: str, name: str) -> Callable[..., None]:
 
 
 def sgd_rows(X: Rows, Y: np.ndarray, S: np.ndarray, models: SGDModels, rule: SGDRule) -> SGDModels:
-    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; the models are on the host."""
+    """`dkl.kernels.sgd.steps.sgd_rows` for rows on a GPU; models that are there stay there, without a wait."""
     xp, n = array_module(X), X.shape[0]
-    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, rule.step_lengths(models.clock, n))]
+    lengths = rule.step_lengths(models.clock, n, xp)
+    by_row = [xp.array(values, dtype=xp.float64, order="C") for values in (Y, S, lengths)]
     kernel = partial(_compiled, sgd_source(rule, np.dtype(X.dtype.name)))
-    if rule.penalties[0]:
-        return _sgd_row_by_row(xp, X, by_row, models, rule, kernel("sgd_rows"))
-    return _sgd_in_batches(xp, X, by_row, models, rule, kernel("sgd_shares"))
+    if rule.loss == "softmax":
+        found = _sgd_jointly(xp, X, by_row, models, rule, kernel("sgd_jointly"))
+    elif rule.penalties[0]:
+        found = _sgd_row_by_row(xp, X, by_row, models, rule, kernel("sgd_rows"))
+    else:
+        found = _sgd_in_batches(xp, X, by_row, models, rule, kernel("sgd_shares"))
+    if is_on_gpu(models.coef):
+        return found
+    here = together_on_host({name: getattr(found, name) for name in SGDModels.arrays()})
+    coef, mean = (here[name].astype(X.dtype.name) for name in ("coef", "average_coef"))
+    return SGDModels(coef, here["intercept"], mean, here["average_intercept"], found.clock)
 
 
 def _sgd_in_batches(
@@ -926,8 +973,9 @@ def _sgd_in_batches(
     n, K = X.shape[0], len(models.intercept)
     coef, mean = (xp.asarray(values, dtype=xp.float64) for values in (models.coef, models.average_coef))
     # Intercepts, their means, and the number of the next step of each model.
-    state = xp.asarray(np.stack([models.intercept, models.average_intercept, np.full(K, models.clock)]))
-    numbers = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
+    numbers = (models.intercept, models.average_intercept, np.full(K, models.clock))
+    state = xp.stack([xp.asarray(one, dtype=xp.float64) for one in numbers])
+    of_rule = [np.float64(value) for value in (rule.penalties[1], rule.epsilon, rule.intercept_rate, rule.average)]
     for rows in spans(n, _BATCH_ROWS):
         x = xp.asarray(X[rows], dtype=xp.float64)
         size = x.shape[0]
@@ -939,16 +987,15 @@ def _sgd_in_batches(
             (GROUP**2,),
             (
                 *(*products, *(xp.ascontiguousarray(values[rows]) for values in by_row), shares, factors, state),
-                *(np.int32(size), np.int32(K), *numbers),
+                *(np.int32(size), np.int32(K), *of_rule),
             ),
         )
         kept, held, mixed = (factors[number][:, None] for number in range(3))
         if rule.average:
             mean = held * mean + mixed * coef + xp.matmul(shares[:, 1], x)
         coef = kept * coef + xp.matmul(shares[:, 0], x)
-    b, mean_b, _ = on_host(state)
-    coef, mean = (on_host(values).astype(X.dtype.name) for values in (coef, mean))
-    return SGDModels(coef, b, mean, mean_b, models.clock + n)
+    coef, mean = (values.astype(X.dtype) for values in (coef, mean))
+    return SGDModels(coef, state[0], mean, state[1], models.clock + n)
 
 
 def _sgd_row_by_row(
@@ -968,8 +1015,28 @@ def _sgd_row_by_row(
             *(*map(np.int32, (n, m, K)), *map(np.float64, numbers)),
         ),
     )
-    mean = np.asarray(models.average_coef, dtype=X.dtype.name)
-    return SGDModels(on_host(coef), on_host(b), mean, models.average_intercept, models.clock + n)
+    return SGDModels(coef, b, *_means(xp, X, models), models.clock + n)
+
+
+def _means(xp: ModuleType, X: Array, models: SGDModels) -> tuple[Any, Any]:
+    """Copies of the means of the iterates, on the GPU."""
+    coef, intercept = models.average_coef, models.average_intercept
+    return xp.array(coef, dtype=X.dtype, order="C"), xp.array(intercept, dtype=xp.float64)
+
+
+def _sgd_jointly(
+    xp: ModuleType, X: Array, by_row: list[Array], models: SGDModels, rule: SGDRule, kernel: Callable[..., None]
+) -> SGDModels:
+    """Each row by itself through the coefficients of all models, whose scores make its step in each."""
+    (n, m), K = X.shape, len(models.intercept)
+    # Copies: the kernel writes the new models over them.
+    coef = xp.array(models.coef, dtype=X.dtype, order="C")
+    mean, mean_b = _means(xp, X, models)
+    intercepts = xp.stack([xp.asarray(models.intercept, dtype=xp.float64), mean_b])
+    numbers = (*rule.penalties, rule.intercept_rate, models.clock, rule.average)
+    arrays = (xp.ascontiguousarray(X), *by_row, coef, mean, xp.zeros_like(coef), intercepts, xp.empty(K))
+    kernel((1,), (GROUP**2,), (*arrays, *map(np.int32, (n, m, K)), *map(np.float64, numbers)))
+    return SGDModels(coef, intercepts[0], mean, intercepts[1], models.clock + n)
 
 
 def _at_once(width: int, number: int, dtype: np.dtype) -> int:
@@ -1027,30 +1094,47 @@ def tile_rows(width: int, itemsize: int) -> int:
     return max(PARTIAL_ROWS, _tile_bytes.get() // (width * itemsize) // PARTIAL_ROWS * PARTIAL_ROWS)
 
 
-def _host(x: Array) -> np.ndarray:
-    """A result on the host, in float64."""
-    return np.asarray(on_host(x), dtype=np.float64)
-
-
 def on_host(x: Rows) -> np.ndarray:
     """The array itself, or a copy of one on a GPU, in its own dtype; sparse rows stay sparse."""
     # The method of CuPy's arrays that copies them to the host, which the type of arrays here does not know.
     get: Callable[[], np.ndarray] | None = getattr(x, "get", None) if is_on_gpu(x) else None
     copied = x if get is None else get()
+    if get is not None:
+        refuse_now()
     return copied if sparse.issparse(copied) else np.asarray(copied)
 
 
 def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Sums on the host; sums on a GPU are copied together, so that the host waits once."""
+    """Sums on the host; those of a GPU come together, in one wait, and with them what was found wrong of rows.
+
+    Raises
+    ------
+    Exception
+        What `refuse_later` was given.
+    """
     there = {name: value for name, value in sums.items() if is_on_gpu(value)}
     if not there:
         return sums
-    xp = array_module(next(iter(there.values())))
-    flat, found, start = on_host(xp.concat([value.ravel() for value in there.values()])), dict(sums), 0
+    xp, refused = array_module(next(iter(there.values()))), list(pending())
+    pending().clear()
+    parts = [*(flag for flag, _ in refused), *there.values()]
+    flat, found, start = on_host(xp.concat([part.ravel() for part in parts])), dict(sums), len(refused)
+    for flag, (_, explain) in zip(flat, refused, strict=False):
+        if flag:
+            raise explain()
     for name, value in there.items():
         found[name] = flat[start : start + value.size].reshape(value.shape)
         start += value.size
     return found
+
+
+def refuse_now() -> None:
+    """Wait for all that was found wrong of rows and that nobody has looked at, and raise it."""
+    refused = list(pending())
+    pending().clear()
+    for flag, explain in refused:
+        if bool(flag):
+            raise explain()
 
 
 def normal_source(x: Array, seed: int) -> Callable[[tuple[int, ...]], Any]:

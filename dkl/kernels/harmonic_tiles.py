@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.harmonic_projection import HarmonicProjection, HarmonicTerms
+from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sincos import ELEMENTWISE, REDUCTION
 from dkl.kernels.tiles import RowTiles
 from dkl.protocols.arrays import Array, Rows
@@ -76,7 +77,8 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
     Raises
     ------
     ValueError
-        For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none.
+        For a row that is not on the sphere, or, where rows are to be divided by their lengths, has none; for rows on a
+        GPU when the host waits for what is made of them.
     """
     columns = xp.asarray(rows, dtype=xp.float64).T
     if xp is np:
@@ -91,18 +93,26 @@ def on_sphere(xp: ModuleType, rows: Array, projection: HarmonicProjection, *, fi
     square = radii[-1, :]
     length = xp.sqrt(square)
     good = (length > 0.0) & xp.isfinite(length) if projection.project else xp.abs(length - 1.0) <= OFF_SPHERE
-    if not bool(xp.all(good)):
+
+    def off_sphere() -> ValueError:
         worst = int(xp.argmin(xp.asarray(good, dtype=xp.int8)))
         row, norm = first + worst, float(length[worst])
         if projection.project:
-            raise ValueError(
+            return ValueError(
                 f"row {row} has length {norm:g}, so that it has no direction to be projected to; leave such rows out"
             )
-        raise ValueError(
+        return ValueError(
             f"row {row} has length {norm:.6g}; spherical harmonics take rows on the unit sphere (length 1 within "
             f"{OFF_SPHERE}). Divide rows by their lengths, or ask for it: SphericalHarmonics(..., project=True). A "
             "scaling other than None or 'unit' takes rows off the sphere"
         )
+
+    if getattr(xp, "__name__", "") == "cupy":
+        # the host hears of it when it waits for sums of these rows
+        refuse_later(~xp.all(good), off_sphere)
+        return columns / xp.where(good, length, 1.0), radii / xp.where(good, square, 1.0)
+    if not bool(xp.all(good)):
+        raise off_sphere()
     return columns / length, radii / square
 
 

@@ -21,7 +21,13 @@ _FREQUENCIES = 768
 
 
 def left_out_sums(
-    X: Rows, s: np.ndarray, feature_map: FeatureMap, groups: Sequence[np.ndarray], dtype: DTypeLike = "float32"
+    X: Rows,
+    s: np.ndarray,
+    feature_map: FeatureMap,
+    groups: Sequence[np.ndarray],
+    dtype: DTypeLike = "float32",
+    *,
+    stay: bool = False,
 ) -> np.ndarray:
     """sum_i s_i (cos, sin)(w_j.x_i less the terms of a group of columns), for each group.
 
@@ -38,6 +44,8 @@ def left_out_sums(
         G sets of columns; an empty one leaves out nothing.
     dtype : {"float32", "float64"}
         Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+    stay : bool
+        As of `dkl.kernels.sums.feature_sums`.
 
     Returns
     -------
@@ -46,7 +54,8 @@ def left_out_sums(
     dtype = checked_dtype(dtype)
     groups = [np.asarray(columns, dtype=np.int64) for columns in groups]
     if device.is_on_gpu(X):
-        return device.left_out_sums(X, s, feature_map, groups, dtype)
+        sums = device.left_out_sums(X, s, feature_map, groups, dtype)
+        return sums if stay else device.on_host(sums)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0]).T.astype(dtype)
     W, m = feature_map.projection.dense().astype(dtype, copy=False), feature_map.n_frequencies
     total = np.zeros((len(groups), 2, 1, m))

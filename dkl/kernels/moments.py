@@ -10,11 +10,15 @@ import numba
 import numpy as np
 from scipy import sparse
 
+from dkl.kernels.device import array_module, tile_rows, together_on_host, with_targets
+from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Accumulator, BlockSum, Cost
 
+# Arrays as large as a tile that are there at once on a GPU.
+_ARRAYS = 3
 # Numbers of a tile: its temporaries in float64, three times the tile, stay in the second-level cache.
 _TILE_VALUES = 1 << 18
 # Of a smaller number float64 holds fewer than 20 binary digits of the square, and below a square root of 2^-1074 none.
@@ -53,26 +57,26 @@ def column_sums(X: Rows, weights: np.ndarray, scaled: np.ndarray | None = None) 
 
     Parameters
     ----------
-    X : ndarray or csr_array of shape (n, d)
-    weights : ndarray of shape (n,)
+    X : ndarray or csr_array of shape (n, d), or CuPy array
+    weights : array of shape (n,)
+        Where the rows are.
     scaled : ndarray of shape (d,), bool, or None
         The columns that count for the norm of a row; None is all of them.
 
     Returns
     -------
     dict of ndarray
-        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm ().
+        weight (), sums, within, between, high, depth (the largest of -x), each of shape (d,), and norm (). Of rows on a
+        GPU all are there.
     """
     if X.shape[0] == 0:
         return {name: np.full(shape, start) for name, (shape, start) in _empty(X.shape[1]).items()}
     if sparse.issparse(X):
         return _sparse_sums(X, weights, scaled)
-    tile = max(1, _TILE_VALUES // X.shape[1])
-    tiles = [
-        _dense_sums(X[start : start + tile], weights[start : start + tile], scaled)
-        for start in range(0, X.shape[0], tile)
-    ]
-    stacked = {name: np.stack([sums[name] for sums in tiles]) for name in tiles[0]}
+    xp = array_module(X)
+    tile = max(1, _TILE_VALUES // X.shape[1]) if xp is np else tile_rows(_ARRAYS * X.shape[1], 8)
+    tiles = [_dense_sums(X[rows], weights[rows], scaled) for rows in spans(X.shape[0], tile)]
+    stacked = {name: xp.stack([sums[name] for sums in tiles]) for name in tiles[0]}
     return {
         name: parts.sum(axis=0) if _COMBINE[name] == "add" else parts.max(axis=0) for name, parts in stacked.items()
     }
@@ -173,11 +177,19 @@ def _empty(width: int) -> dict[str, tuple[tuple[int, ...], float]]:
 
 def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -> dict[str, np.ndarray]:
     """`column_sums` of a tile of dense rows."""
-    rows = np.asarray(X, dtype=np.float64)
+    xp = array_module(X)
+    rows = xp.asarray(X, dtype=np.float64)
     weight = weights.sum()
     sums = (rows * weights[:, None]).sum(axis=0)
     mean = sums / weight
-    norms = np.square(rows if scaled is None else rows[:, scaled]).sum(axis=1)
+    counted = (
+        rows
+        if scaled is None
+        else rows[:, scaled]
+        if xp is np
+        else xp.take(rows, xp.asarray(np.flatnonzero(scaled)), axis=1)
+    )
+    norms = np.square(counted).sum(axis=1)
     return {
         "weight": weight,
         "sums": sums,
@@ -185,7 +197,7 @@ def _dense_sums(X: np.ndarray, weights: np.ndarray, scaled: np.ndarray | None) -
         "between": weight * np.square(mean),
         "high": rows.max(axis=0),
         "depth": -rows.min(axis=0),
-        "norm": np.sqrt(norms.max()),
+        "norm": xp.sqrt(norms.max()),
     }
 
 
@@ -219,8 +231,8 @@ def _sparse_sums(X: sparse.csr_array, weights: np.ndarray, scaled: np.ndarray | 
 # infinite deviation that comes of them.
 @np.errstate(over="ignore", invalid="ignore")
 def block_moments(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`column_sums` of one block, on the host."""
-    return column_sums(block.X, block.weights, operands.get("scaled"))
+    """`column_sums` of one block."""
+    return together_on_host(column_sums(block.X, with_targets(block).weights, operands.get("scaled")))
 
 
 def moments_record(n_columns: int, scaled: np.ndarray | None = None, *, is_sparse: bool = False) -> BlockSum:
@@ -251,5 +263,5 @@ def moments_record(n_columns: int, scaled: np.ndarray | None = None, *, is_spars
         accumulators=accumulators,
         operands={} if scaled is None else {"scaled": scaled},
         cost=cost,
-        on_host=True,
+        on_host=is_sparse,
     )

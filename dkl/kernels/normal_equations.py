@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
@@ -19,7 +19,6 @@ from dkl.kernels.device import (
     beside_rows,
     is_on_gpu,
     line_losses_on_gpu,
-    on_host,
     scores_on_gpu,
     tile_rows,
     together_on_host,
@@ -27,14 +26,14 @@ from dkl.kernels.device import (
 )
 from dkl.kernels.maps import map_rows, map_spans, row_mapper
 from dkl.kernels.moments import sum_in_order
-from dkl.kernels.newton.gram import CurvedRows, GramSum, finished, packed_size
+from dkl.kernels.newton.gram import CurvedRows, GramSum, add_few, finished, packed_size
 from dkl.kernels.products import line_scores, weighted_rows
 from dkl.kernels.tiles import spans
 from dkl.process import TwoForms
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
 from dkl.protocols.records import Keeper
-from dkl.solvers.losses import SOFTMAX, newton_loss
+from dkl.solvers.losses import SOFTMAX, namespace_of, newton_loss
 
 NewtonLoss = Literal["squared_hinge", "squared_error", "log_loss", "huber", "pinball", "poisson", "gamma"]
 # That of all classes together has a single loss a row, and no Hessian but that of the squared error.
@@ -525,7 +524,7 @@ def _newton_sums_on_gpu(
 ) -> dict[str, np.ndarray]:
     """`newton_sums` of rows on a GPU: scores, losses and slopes are made there too, and the host waits once at the end.
 
-    Where rows with a change of curvature are picked, which are few, it waits once more a tile, for all their numbers.
+    Rows with a change of curvature, which are few, are picked there, too.
     """
     xp, g = array_module(X), len(trial.coefficients)
     models = np.vstack([trial.coefficients, trial.directions])
@@ -550,16 +549,17 @@ def _newton_sums_on_gpu(
             gradient = xp.concat([weighted_rows_on_gpu(descent, phi), descent.sum(axis=1)[:, None]], axis=1)
             tile = {"loss": losses, "gradient": -gradient}
             sums = {name: value + sums[name] if sums else value for name, value in tile.items()}
-        changes: list[tuple[GramSum, Any]] = []
+        changed, changes = [], []
         for number, gram in enumerate(grams):
             follows = bool(options.follows) and options.follows[number]
             own = counted[options.hessian_of[number]]
             own = own - counted[options.hessian_of[number - 1]] if follows else own
             if options.change or follows:
-                changes.append((gram, own))
+                changed.append(gram)
+                changes.append(own)
             else:
                 gram.add(phi, None if all_alike else own)
-        _add_changes(phi, changes)
+        add_few(changed, phi, changes)
     here = finished(sums, grams)
     if options.first_order and not sums:
         # no rows: none of the block counts for any model
@@ -568,19 +568,6 @@ def _newton_sums_on_gpu(
         if options.follows and options.follows[number]:
             found[number] += found[number - 1]
     return {**here, "hessian": found} if grams else here
-
-
-def _add_changes(phi: Any, changes: Sequence[tuple[GramSum, Any]]) -> None:
-    """Add rows on a GPU to Gram matrices by weights (n,) of which few are not 0: the others are left out."""
-    if not changes:
-        return
-    xp = array_module(phi)
-    is_changed = xp.stack([own != 0.0 for _, own in changes])
-    # how many rows each matrix takes the host has to know; which ones, they themselves, in their order
-    numbers, order = on_host(is_changed.sum(axis=1)), xp.argsort(~is_changed, axis=1, kind="stable")
-    for number, (gram, own) in enumerate(changes):
-        some = order[number, : int(numbers[number])]
-        gram.add(xp.take(phi, some, axis=0), xp.take(own, some))
 
 
 def newton_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -663,19 +650,20 @@ class NewtonTargets:
     inside: bool = False
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
-        """The targets (n_b, g) and the weights (n_b,) of a block."""
-        weight = block.weights
+        """The targets (n_b, g) and the weights (n_b,) of a block, where its targets are."""
+        weight, xp = block.weights, namespace_of(block.y)
         if self.kept is not None:
-            weight = weight * self.kept(block.held_with)
+            weight = weight * xp.asarray(self.kept(block.held_with))
         if self.n_classes is not None:
             if self.class_weight is not None:
-                weight = weight * self.class_weight[np.asarray(block.y)]
-            # One class against the rest: targets -1 and +1.
-            return np.where(np.asarray(block.y)[:, None] == self.models, 1.0, -1.0), weight
-        targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
-        center = 0.0 if self.center is None else self.center
-        scale = 1.0 if self.scale is None else self.scale
-        return ((targets - center) / scale)[:, self.models], weight
+                weight = weight * xp.take(xp.asarray(self.class_weight), block.y)
+            # One class against the rest: targets -1 and +1, which a GPU keeps as single bytes.
+            one = 1.0 if xp is np else xp.ones(1, np.int8)
+            return xp.where(xp.asarray(block.y)[:, None] == xp.asarray(self.models), one, -one), weight
+        targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
+        center = 0.0 if self.center is None else xp.asarray(self.center)
+        scale = 1.0 if self.scale is None else xp.asarray(self.scale)
+        return xp.take((targets - center) / scale, xp.asarray(self.models), axis=1), weight
 
     def of_seen_rows(self, block: Block) -> tuple[np.ndarray | None, np.ndarray, np.ndarray | None]:
         """The rows that some model sees, with their targets and weights.
@@ -685,8 +673,8 @@ class NewtonTargets:
         some : ndarray of shape (k,), int64, or None
             The positions of these rows; None for all.
         targets : ndarray of shape (k, g)
-        weight : ndarray of shape (k,), or (k, g) where models see other rows, or None
-            None where all are 1.
+        weight : array of shape (k,), or (k, g) where models see other rows, or None
+            None where all are 1, as far as that is known without looking at numbers on a GPU.
         """
         sampled, some = getattr(self.folds, "samples", False), None
         seen = self.seen(block.row_id if sampled else block.held_with)
@@ -698,7 +686,16 @@ class NewtonTargets:
             else:
                 some = None
         values, weight = self(block)
-        weight = weight if seen is None or seen.all() else weight[:, None] * seen
+        all_seen = seen is None or bool(seen.all())
+        if is_on_gpu(weight):
+            plain = block.weight is None and self.class_weight is None and self.kept is None
+            ones = plain and all_seen
+            return (
+                some,
+                values,
+                None if ones else weight if all_seen else weight[:, None] * array_module(weight).asarray(seen),
+            )
+        weight = weight if all_seen else weight[:, None] * seen
         return some, values, None if np.all(weight == 1.0) else weight
 
     def seen(self, held_with: np.ndarray) -> np.ndarray | None:

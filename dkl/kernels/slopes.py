@@ -21,7 +21,13 @@ __all__ = ["squared_slopes"]
 
 
 def squared_slopes(
-    X: Rows, s: np.ndarray, feature_map: FeatureMap, coef: np.ndarray, dtype: DTypeLike = "float32"
+    X: Rows,
+    s: np.ndarray,
+    feature_map: FeatureMap,
+    coef: np.ndarray,
+    dtype: DTypeLike = "float32",
+    *,
+    stay: bool = False,
 ) -> np.ndarray:
     """sum_i s_i (d f_k / d x_c)^2 at each row, for f_k(x) = coef_k . phi(x), in the scaled columns.
 
@@ -35,6 +41,8 @@ def squared_slopes(
     coef : ndarray of shape (K, n_features)
     dtype : {"float32", "float64"}
         Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+    stay : bool
+        As of `dkl.kernels.sums.feature_sums`.
 
     Returns
     -------
@@ -52,9 +60,12 @@ def squared_slopes(
             "ArcCosine(1) or ArcCosine(2)"
         )
     if feature_map.activation == "identity":
-        return np.sum(s) * np.square(linear_slopes(feature_map, coef))
+        total = s.sum()
+        squares: np.ndarray = np.square(linear_slopes(feature_map, coef))
+        return total * (device.array_module(s).asarray(squares) if stay else squares)
     if device.is_on_gpu(X):
-        return device.squared_slopes(X, s, feature_map, coef, dtype)
+        found = device.squared_slopes(X, s, feature_map, coef, dtype)
+        return found if stay else device.on_host(found)
     weights = checked_weights(s, checked_rows(X, feature_map).shape[0])[:, 0]
     product = Product(X, feature_map, dtype, factor=TURN if feature_map.is_fourier else 1.0)
     # Coefficients times amplitudes, (K, parts, m): of pairs the cosines' first, then the sines'.

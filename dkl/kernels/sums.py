@@ -14,15 +14,19 @@ from dkl.kernels.harmonic_tiles import harmonic_sums
 from dkl.kernels.landmark_tiles import nystrom_sums, similarity_sums
 from dkl.kernels.pair_sums import pair_sums
 from dkl.kernels.products import Product
+from dkl.kernels.refusals import refuse_later
 from dkl.kernels.step_tiles import step_sums
 from dkl.kernels.tiles import RowTiles, checked_dtype, checked_rows, checked_weights, spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
+from dkl.solvers.losses import namespace_of
 
 __all__ = ["encode_targets", "feature_squares", "feature_sums"]
 
 
-def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
+def feature_sums(
+    X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, stay: bool = False
+) -> np.ndarray:
     """sum_i S[i, k] phi_j(x_i): the one primitive of every method here.
 
     Parameters
@@ -30,11 +34,13 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
     X : ndarray, csr_array or CuPy array of shape (n, d), any real dtype
         Raw rows; the map's scaler is applied a tile at a time.
     S : array of shape (n, K) or (n,)
-        Weight columns.
+        Weight columns; of rows on a GPU they may be there too.
     feature_map : FeatureMap
         m frequencies; amplitudes are included.
     dtype : {"float32", "float64"}
         Of the arithmetic inside a tile. Tiles are added in float64, in their order.
+    stay : bool
+        Leave the sums of rows on a GPU there, for the host to wait for them and for others at once.
 
     Returns
     -------
@@ -65,7 +71,7 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
     """
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
-        return device.feature_sums(X, S, feature_map, dtype)
+        return device.feature_sums(X, S, feature_map, dtype, stay=stay)  # type: ignore[no-any-return]
     S = checked_weights(S, checked_rows(X, feature_map).shape[0])
     if feature_map.activation == "cos-sin":
         sums = pair_sums(X, S, feature_map, dtype)
@@ -88,12 +94,14 @@ def feature_sums(X: Rows, S: np.ndarray, feature_map: FeatureMap, dtype: DTypeLi
     return sums * feature_map.amplitudes[:, None]
 
 
-def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32") -> np.ndarray:
+def feature_squares(
+    X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTypeLike = "float32", *, stay: bool = False
+) -> np.ndarray:
     """sum_i s_i phi_j(x_i)^2: the diagonal that a potential includes and an unbiased alignment leaves out.
 
     Parameters
     ----------
-    X, feature_map, dtype
+    X, feature_map, dtype, stay
         As of `feature_sums`.
     s : array of shape (n,)
 
@@ -107,7 +115,8 @@ def feature_squares(X: Rows, s: np.ndarray, feature_map: FeatureMap, dtype: DTyp
     """
     dtype = checked_dtype(dtype)
     if device.is_on_gpu(X):
-        return device.feature_squares(X, s, feature_map, dtype)
+        squares = device.feature_squares(X, s, feature_map, dtype)
+        return squares if stay else device.on_host(squares)
     S = checked_weights(s, checked_rows(X, feature_map).shape[0])
     if feature_map.is_fourier:
         # cos^2 z = (1 + cos 2z) / 2 and sin^2 z = (1 - cos 2z) / 2: a sum at twice the angle has both.
@@ -182,29 +191,41 @@ def encode_targets(block: Block, n_classes: int | None, class_weight: np.ndarray
 
     Returns
     -------
-    ndarray of shape (n_b, K) or (n_b, t + 1), float64
+    ndarray of shape (n_b, K) or (n_b, t + 1), float64, where the targets are
         Classes: column k holds the weights of the rows of class k. Regression: the weight times each of the t targets,
         and last the weight itself.
 
     Raises
     ------
     ValueError
-        If the block has no targets, or a code is not among 0 .. K-1.
+        If the block has no targets, or a code is not among 0 .. K-1; of targets on a GPU when the host waits for sums.
     """
     if block.y is None:
         raise ValueError("these rows have no target (y); supervised sums need one")
+    xp = namespace_of(block.y)
     if n_classes is None:
-        targets = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1)
+        targets = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1))
         # Sums of y phi and of phi make those of (y - mean) phi, whatever the mean turns out to be.
-        return np.hstack([targets, np.ones((block.n_rows, 1))]) * block.weights[:, None]
-    codes = block.y
-    if block.n_rows and not (codes.min() >= 0 and codes.max() < n_classes):
-        row = int(np.flatnonzero((codes < 0) | (codes >= n_classes))[0])
-        raise ValueError(
-            f"y[{row}] of block {block.index} is the class code {codes[row]}; codes run from 0 to {n_classes - 1}"
+        return xp.concat([targets, xp.ones((block.n_rows, 1))], axis=1) * block.weights[:, None]
+    codes, K = block.y, n_classes
+
+    def unknown() -> ValueError:
+        on_host = np.asarray(device.on_host(codes))
+        row = int(np.flatnonzero((on_host < 0) | (on_host >= K))[0])
+        return ValueError(
+            f"y[{row}] of block {block.index} is the class code {on_host[row]}; codes run from 0 to {K - 1}"
         )
+
+    if xp is not np:
+        refuse_later(((codes < 0) | (codes >= K)).any(), unknown)
+        weights = block.weights
+        if class_weight is not None:
+            weights = weights * xp.take(xp.asarray(class_weight), xp.clip(codes, 0, K - 1))
+        return xp.where(codes[:, None] == xp.arange(K), weights[:, None], 0.0)
+    if block.n_rows and not (codes.min() >= 0 and codes.max() < K):
+        raise unknown()
     weights = block.weights if class_weight is None else block.weights * class_weight[codes]
-    encoded = np.zeros((block.n_rows, n_classes))
+    encoded = np.zeros((block.n_rows, K))
     # One column a class, so that one product has the sums of all classes.
     encoded[np.arange(block.n_rows), codes] = weights
     return encoded

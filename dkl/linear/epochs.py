@@ -12,7 +12,7 @@ from uuid import uuid4
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import rows_on
+from dkl.kernels.device import on_host, rows_on
 from dkl.kernels.maps import mapping_flops
 from dkl.linear.judge import last_gain
 from dkl.linear.minibatches import HeldOut, Minibatch, RowTargets, minibatch_rows
@@ -179,8 +179,8 @@ def estimator_step(state: EstimatorState, minibatch: Minibatch, operands: Mappin
     # A fold hands the state on from process to process, and a task that is tried again has to find it as it was.
     estimator: Any = copy.deepcopy(state.estimator)
     minibatch = minibatch.ordered
-    weight = {} if minibatch.weight is None else {"sample_weight": minibatch.weight}
-    y = None if minibatch.y.shape[1:] == (0,) else minibatch.y
+    weight = {} if minibatch.weight is None else {"sample_weight": on_host(minibatch.weight)}
+    y = None if minibatch.y.shape[1:] == (0,) else on_host(minibatch.y)
     estimator.partial_fit(rows_on(minibatch.phi, "cpu"), y, **weight, **operands["fit_options"])
     return EstimatorState(estimator)
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import is_on_gpu, rows_on, why_no_gpu
+from dkl.kernels.device import array_module, is_on_gpu, on_host, rows_on, why_no_gpu
 from dkl.kernels.maps import row_tile
 from dkl.kernels.newton.gram import rows_at
 from dkl.protocols.block import Block
 from dkl.protocols.held_together import places
+from dkl.solvers.losses import namespace_of
 
 # A minibatch stays well below the 64 MiB that a tile may have: several are alive at once, made ahead of the steps, and
 # an estimator that takes a whole minibatch as one step moves more finely with small ones.
@@ -30,9 +31,9 @@ class Minibatch:
     phi : ndarray or CuPy array of shape (n, m)
         Mapped rows (the rows themselves where there is no feature map), less the centre; on the device that mapped
         them. Another process gets them on its own device, and on the host where it has no GPU.
-    y : ndarray of shape (n,) or (n, t)
-        Labels or targets; of shape (n, 0) where the rows have none.
-    weight : ndarray of shape (n,) or None
+    y : array of shape (n,) or (n, t)
+        Labels or targets, where the rows are if they are numbers; of shape (n, 0) where the rows have none.
+    weight : array of shape (n,) or None
     order : ndarray of shape (n,), int64, or None
         In which order the rows are stepped through; None is as they stand.
     """
@@ -43,15 +44,20 @@ class Minibatch:
     order: np.ndarray | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
-        return _arrived, (is_on_gpu(self.phi), rows_on(self.phi, "cpu"), self.y, self.weight, self.order)
+        parts = (None if part is None else rows_on(part, "cpu") for part in (self.phi, self.y, self.weight))
+        return _arrived, (is_on_gpu(self.phi), is_on_gpu(self.y), *parts, self.order)
 
     @property
     def ordered(self) -> Minibatch:
         """The same, its rows standing in their order."""
         if self.order is None:
             return self
-        weight = None if self.weight is None else self.weight[self.order]
-        return Minibatch(rows_at(self.phi, self.order), self.y[self.order], weight)
+        order, sent = self.order, array_module(self.phi).asarray(self.order)
+
+        def reordered(part: Any) -> Any:
+            return None if part is None else rows_at(part, sent if is_on_gpu(part) else order)
+
+        return Minibatch(reordered(self.phi), reordered(self.y), reordered(self.weight))
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,8 @@ class RowTargets:
     def weights(self, block: Block) -> np.ndarray | None:
         """Weights of mean 1, or None where all of them are 1."""
         if self.class_weight is not None:
-            return block.weights * self.class_weight[block.y] * self.weight_scale
+            xp = namespace_of(block.y)
+            return block.weights * xp.take(xp.asarray(self.class_weight), block.y) * self.weight_scale
         return None if block.weight is None else block.weight * self.weight_scale
 
     def targets(self, block: Block) -> np.ndarray:
@@ -115,23 +122,27 @@ class RowTargets:
         if block.y is None:
             return np.empty((block.n_rows, 0))
         if self.classes is not None:
-            return self.classes[block.y]
-        targets = (block.y - self.center) / self.scale
+            if is_on_gpu(block.y) and self.classes.dtype.kind in "iufb":
+                return array_module(block.y).take(array_module(block.y).asarray(self.classes), block.y)
+            return self.classes[on_host(block.y)]
+        xp = namespace_of(block.y)
+        targets = (block.y - xp.asarray(self.center)) / xp.asarray(self.scale)
         if self.n_quantiles == 1:
             return targets
-        return np.repeat(np.reshape(targets, (block.n_rows, -1)), self.n_quantiles, axis=1)
+        return xp.repeat(xp.reshape(targets, (block.n_rows, -1)), self.n_quantiles, axis=1)
 
     def signed(self, block: Block) -> np.ndarray:
         """The targets of each linear model, (n, K): `signs` of classes, else standardised targets."""
         if self.classes is not None:
-            return signs(np.asarray(block.y), len(self.classes))
-        return np.asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
+            return signs(namespace_of(block.y).asarray(block.y), len(self.classes))
+        return namespace_of(block.y).asarray(self.targets(block), dtype=np.float64).reshape(block.n_rows, -1)
 
 
 def signs(codes: np.ndarray, n_classes: int) -> np.ndarray:
-    """-1 and +1 of class codes (n,): (n, K) one class against the rest, or (n, 1) of two classes."""
-    models = np.ones(1) if n_classes == 2 else np.arange(n_classes)
-    return np.where(codes[:, None] == models, 1.0, -1.0)
+    """-1 and +1 of class codes (n,), where these are: (n, K) one class against the rest, or (n, 1) of two classes."""
+    xp = namespace_of(codes)
+    models = xp.ones(1) if n_classes == 2 else xp.arange(n_classes)
+    return xp.where(xp.asarray(codes)[:, None] == models, 1.0, -1.0)
 
 
 def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 0) -> int:
@@ -150,8 +161,10 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     return min(_TILE_ROWS, row_tile(feature_map, dtype))
 
 
-def _arrived(
-    from_gpu: bool, phi: np.ndarray, y: np.ndarray, weight: np.ndarray | None, order: np.ndarray | None
-) -> Minibatch:
+def _arrived(from_gpu: bool, targets_too: bool, phi: Any, y: Any, weight: Any, order: np.ndarray | None) -> Minibatch:
     """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
-    return Minibatch(rows_on(phi, "gpu") if from_gpu and why_no_gpu() is None else phi, y, weight, order)
+    if from_gpu and why_no_gpu() is None:
+        phi = rows_on(phi, "gpu")
+        if targets_too:
+            y, weight = (None if part is None else rows_on(part, "gpu") for part in (y, weight))
+    return Minibatch(phi, y, weight, order)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import SparseProjection
+from dkl.kernels.device import array_module, together_on_host
 from dkl.linear.epochs import EpochState, fields_of, held_out_record
 from dkl.linear.minibatches import HeldOut, RowTargets
 from dkl.linear.refinement_sums import (
@@ -23,6 +24,7 @@ from dkl.linear.refinement_sums import (
     refinement_minibatch,
 )
 from dkl.protocols.records import SINCOS_FLOPS, BlockSum, Cost, Fold, Record
+from dkl.solvers.losses import namespace_of
 
 # Polynomial-decay averaging (Shamir & Zhang 2013, section 4): the weight of the t-th iterate grows as t^8.
 _AVERAGING = 8.0
@@ -177,9 +179,11 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
 
     Operands: "feature_map", "rates" (P,), "shape" (K, n_features), "loss", "alpha", "batch_rows".
     """
-    feature_map, rates = operands["feature_map"], operands["rates"]
+    xp, feature_map = array_module(minibatch.rows.X), operands["feature_map"]
+    rates = xp.asarray(operands["rates"])
+    # copies, where the rows are, which the numbers of this state are written over
     values, first, second, average = (
-        array.copy() for array in (state.values, state.first, state.second, state.average)
+        xp.array(array) for array in (state.values, state.first, state.second, state.average)
     )
     steps = state.steps
     # Each batch of rows is one step of Adam on all numbers at once.
@@ -202,12 +206,15 @@ def adam_step(state: AdamState, minibatch: ScaledMinibatch, operands: Mapping[st
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
-    return AdamState(values, first, second, average, steps)
+    # numbers on a GPU stay there from batch to batch: the host waits once
+    here = together_on_host({"values": values, "first": first, "second": second, "average": average})
+    return AdamState(**{name: part.astype(state.values.dtype, copy=False) for name, part in here.items()}, steps=steps)
 
 
 def _values(expansion: Expansion) -> np.ndarray:
     """All numbers of a model in one vector, for Adam: frequencies, coefficients, intercepts."""
-    return np.concatenate([expansion.entries.ravel(), expansion.coef.ravel(), expansion.intercept])
+    parts = [expansion.entries.ravel(), expansion.coef.ravel(), expansion.intercept]
+    return namespace_of(expansion.coef).concat(parts)  # type: ignore[no-any-return]
 
 
 def _split(values: np.ndarray, shape: tuple[int, int], feature_map: FeatureMap) -> Expansion:

@@ -12,7 +12,8 @@ from scipy import sparse
 
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
-from dkl.kernels.device import rows_on
+from dkl.kernels import generic
+from dkl.kernels.device import array_module, is_on_gpu, place, rows_on, why_no_gpu, with_targets
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
@@ -40,7 +41,7 @@ class ScaledRows:
 
     Parameters
     ----------
-    X : ndarray or csr_array of shape (n, d)
+    X : ndarray or csr_array of shape (n, d), or CuPy array
         Scaled, in turns: divided by 2 pi.
     constant : ndarray of shape (d,) or None
         Still to be subtracted from every row: the centre of sparse rows.
@@ -102,8 +103,14 @@ class Expansion:
 
 
 def scaled_rows(X: np.ndarray | sparse.csr_array, feature_map: FeatureMap, dtype: str = "float32") -> ScaledRows:
-    """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form."""
-    X = rows_on(X, "cpu")
+    """Raw rows as `expansion_gradient` takes them; sparse rows stay sparse where their scaling has a sparse form.
+
+    Those on a GPU stay there, written out.
+    """
+    if is_on_gpu(X):
+        written_out = X.toarray() if hasattr(X, "toarray") else X
+        scaled = generic.scaled(array_module(X), written_out, feature_map.scaler, np.float64)
+        return ScaledRows((scaled * TURN).astype(dtype))
     tiles = RowTiles(X, feature_map, checked_dtype(dtype), factor=TURN)
     parts = [tile for _, tile in tiles]
     X = sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)
@@ -129,8 +136,8 @@ def expansion_gradient(
     Parameters
     ----------
     rows : ScaledRows
-        n of them, n at least 1.
-    targets : ndarray of shape (n, K)
+        n of them, n at least 1; where they are, targets, weights and the expansion are, too, and so is the gradient.
+    targets : array of shape (n, K)
         -1 and +1 for "squared_hinge" and "log_loss", any numbers for "squared_error".
     weight : ndarray of shape (n,) or None
         s; None is 1 each.
@@ -143,25 +150,25 @@ def expansion_gradient(
 
     Returns
     -------
-    loss : float
+    loss : float, or on a GPU an array of no axes
     gradient : Expansion
     """
     # cos z and sin z of all angles z = W x + b: features, or their derivatives
-    waves = _waves_of(rows, feature_map, expansion.entries)
-    amplitudes = np.tile(feature_map.amplitudes.astype(waves.dtype), feature_map.columns_a_frequency)
+    waves, xp = _waves_of(rows, feature_map, expansion.entries), array_module(rows.X)
+    amplitudes = xp.asarray(np.tile(feature_map.amplitudes, feature_map.columns_a_frequency)).astype(waves.dtype)
     features = waves[:, : len(amplitudes)] * amplitudes
     scores = features @ expansion.coef.T + expansion.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
-    share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    share = xp.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     # g_i: the slope of the loss in f(x_i), times the row's share s_i / n of the mean
     slope = (slope * share[:, None]).astype(waves.dtype)
-    penalty = 0.5 * alpha * float(np.sum(expansion.coef.astype(np.float64) ** 2))
+    penalty = 0.5 * alpha * (expansion.coef.astype(np.float64) ** 2).sum()
     gradient = Expansion(
         entries=_entry_gradient(rows, feature_map, waves, slope @ (expansion.coef * amplitudes)),
         coef=slope.T @ features + alpha * expansion.coef,
         intercept=slope.sum(axis=0),
     )
-    return float(share @ losses) + penalty, gradient
+    return share @ losses + penalty, gradient
 
 
 def adam_update(
@@ -171,18 +178,25 @@ def adam_update(
 
     Parameters
     ----------
-    values : ndarray of shape (P,)
-    moments : two ndarrays of shape (P,)
+    values : array of shape (P,)
+        On the host, or with all others on a GPU.
+    moments : two arrays of shape (P,)
         The running means of the gradients and of their squares, zero at first.
-    gradient, rates : ndarray of shape (P,)
+    gradient, rates : array of shape (P,)
     step : int
         The number of this step, from 1 on.
     """
-    dtype = values.dtype.type
+    dtype = np.dtype(values.dtype).type
     # Adam's correction of the bias towards the zeros that the moments start from
     mean, square = 1.0 - _FIRST_DECAY**step, 1.0 - _SECOND_DECAY**step
     shares = dtype(1.0 - _FIRST_DECAY), dtype(1.0 - _SECOND_DECAY)
     scales = dtype(1.0 / mean), dtype(1.0 / square)
+    if is_on_gpu(values):
+        first, second = moments
+        first += shares[0] * (gradient - first)
+        second += shares[1] * (gradient * gradient - second)
+        values -= rates * (first * scales[0]) / (np.sqrt(second * scales[1]) + dtype(_EPSILON))
+        return
     _adam(values, moments, gradient, rates, shares, scales, dtype(_EPSILON))
 
 
@@ -198,19 +212,30 @@ def _formed(projection: Projection, entries: np.ndarray, span: slice) -> np.ndar
     start, stop = projection.indptr[span.start], projection.indptr[span.stop]
     indptr = projection.indptr[span.start : span.stop + 1] - start
     shape = (span.stop - span.start, projection.width)
+    if is_on_gpu(entries):
+        xp = array_module(entries)
+        W = xp.zeros(shape, dtype=entries.dtype)
+        owner, columns = np.repeat(np.arange(shape[0]), np.diff(indptr)), projection.indices[start:stop]
+        W[xp.asarray(owner), xp.asarray(columns)] = entries[start:stop]
+        return W
     return sparse.csr_array((entries[start:stop], projection.indices[start:stop], indptr), shape=shape).toarray()
 
 
 def _waves_of(rows: ScaledRows, feature_map: FeatureMap, entries: np.ndarray) -> np.ndarray:
     """(n, 2 m): the cosines of all angles, then their sines, whichever of them are features."""
-    m = feature_map.n_frequencies
-    waves = np.empty((rows.n_rows, 2 * m), entries.dtype)
-    phases = np.zeros(m) if feature_map.phases is None else feature_map.phases * TURN
+    m, xp = feature_map.n_frequencies, array_module(entries)
+    waves = xp.empty((rows.n_rows, 2 * m), entries.dtype)
+    phases = xp.zeros(m) if feature_map.phases is None else xp.asarray(feature_map.phases) * TURN
     for span in spans(m, _FREQUENCIES):
         W = _formed(feature_map.projection, entries, span)
         # W (x - c) = W x - W c: sparse rows stay sparse
         shift = phases[span] if rows.constant is None else phases[span] - W @ rows.constant
-        z = np.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
+        z = xp.asarray(rows.X @ W.T) + shift.astype(entries.dtype)
+        if xp is not np:
+            # of angles in turns what is beyond whole ones counts
+            z = (z - xp.rint(z)) * z.dtype.type(1.0 / TURN)
+            waves[:, span], waves[:, m + span.start : m + span.stop] = xp.cos(z), xp.sin(z)
+            continue
         _write_waves(z, waves[:, span], waves[:, m + span.start : m + span.stop])
     return waves
 
@@ -225,20 +250,21 @@ def _entry_gradient(
     if feature_map.columns_a_frequency == 2:
         angle_gradient += waves[:, :m] * wave_gradient[:, m:]
     # rows are in turns, x / (2 pi), and the gradient is that of x
-    angle_gradient *= waves.dtype.type(1.0 / TURN)
-    parts = []
+    angle_gradient *= np.dtype(waves.dtype).type(1.0 / TURN)
+    parts, xp = [], array_module(waves)
     for span in spans(m, _FREQUENCIES):
         slopes = angle_gradient[:, span]
-        full = np.asarray(rows.X.T @ slopes).T
+        full = xp.asarray(rows.X.T @ slopes).T
         if rows.constant is not None:
             full = full - slopes.sum(axis=0)[:, None] * rows.constant
         if isinstance(projection, SparseProjection):
             # of the gradient in all columns, what belongs to stored entries
             counts = np.diff(projection.indptr[span.start : span.stop + 1])
             start, stop = projection.indptr[span.start], projection.indptr[span.stop]
-            full = full[np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]]
+            owner, columns = np.repeat(np.arange(len(counts)), counts), projection.indices[start:stop]
+            full = full[xp.asarray(owner), xp.asarray(columns)]
         parts.append(full)
-    return np.concatenate(parts)
+    return xp.concat(parts)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=ELEMENTWISE)
@@ -269,17 +295,32 @@ def _adam(
 
 @dataclass(frozen=True, eq=False)
 class ScaledMinibatch:
-    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights."""
+    """Rows of a block in an order drawn for the epoch, with their targets (n, K) and weights, where the rows are.
+
+    Another process gets them on its own device, and on the host where it has no GPU.
+    """
 
     rows: ScaledRows
-    targets: np.ndarray
-    weight: np.ndarray | None
+    targets: Any
+    weight: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.rows.X, self.targets, self.weight)
+        here = (None if part is None else rows_on(part, "cpu") for part in parts)
+        return _arrived, (is_on_gpu(self.rows.X), self.rows.constant, *here)
+
+
+def _arrived(from_gpu: bool, constant: np.ndarray | None, X: Any, targets: Any, weight: Any) -> ScaledMinibatch:
+    """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
+    if from_gpu and why_no_gpu() is None:
+        X, targets, weight = (None if part is None else rows_on(part, "gpu") for part in (X, targets, weight))
+    return ScaledMinibatch(ScaledRows(X, constant), targets, weight)
 
 
 def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> ScaledMinibatch | None:
     """Scaled rows, minibatch `number` of those of a block that are not held out, in the epoch's order.
 
-    Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype".
+    Operands: "feature_map", "targets", "held_out", "seed", "epoch", "dtype"; "device", from the pass.
     """
     kept = np.flatnonzero(~operands["held_out"].mask(block.held_with))
     order = np.random.default_rng([operands["seed"], operands["epoch"], block.index]).permutation(kept)
@@ -287,7 +328,7 @@ def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int)
     drawn = order[number * size : (number + 1) * size]
     if len(drawn) == 0:
         return None
-    part, targets = block.rows(drawn), operands["targets"]
+    part, targets = with_targets(place(block.rows(drawn), operands.get("device", "cpu"))), operands["targets"]
     rows = scaled_rows(part.X, operands["feature_map"], operands["dtype"])
     return ScaledMinibatch(rows, targets.signed(part).astype(operands["dtype"]), targets.weights(part))
 

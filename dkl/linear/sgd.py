@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dkl.kernels.device import on_host
+from dkl.kernels.device import array_module, on_host, together_on_host
+from dkl.kernels.refusals import refuse_later
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
-from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of
+from dkl.solvers.losses import LOG_LINK, SOFTMAX, loss_of, namespace_of
 
 CLASSIFICATION_LOSSES = ("hinge", "squared_hinge", "log_loss", "modified_huber", "softmax")
 REGRESSION_LOSSES = ("squared_error", "epsilon_insensitive", "huber", "pinball", *LOG_LINK)
@@ -130,11 +131,14 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
     rules = operands["rules"]
     # rows in memory are stepped through in their order as they stand
     minibatch = minibatch if isinstance(minibatch.phi, np.ndarray) else minibatch.ordered
+    xp = array_module(minibatch.phi)
     Y, S = rows_by_model(operands["classes"], minibatch.y, minibatch.weight)
     order = np.arange(len(Y)) if minibatch.order is None else minibatch.order
     # the means of the iterates are ours, and the rule's untouched
-    models = SGDModels(state.coef, state.intercept, state.coef, state.intercept, state.clock)
-    coef, intercept = state.average_coef.copy(), state.average_intercept.copy()
+    first = xp.asarray(state.coef), xp.asarray(state.intercept)
+    models = SGDModels(*first, *first, state.clock)
+    # copies, which the means of this state are written over
+    coef, intercept = xp.array(state.average_coef), xp.array(state.average_intercept)
     batches = state.batches
     for rows in spans(len(Y), operands["batch_rows"]):
         if isinstance(minibatch.phi, np.ndarray):
@@ -146,15 +150,16 @@ def sgd_step(state: SGDState, minibatch: Minibatch, operands: Mapping[str, Any])
         share = (1.0 + _AVERAGING) / (batches + _AVERAGING)
         coef += share * (models.coef - coef)
         intercept += share * (models.intercept - intercept)
-    refuse_overflow(models, len(Y))
-    return SGDState(
-        coef=models.coef,
-        intercept=np.asarray(models.intercept, dtype=state.intercept.dtype),
-        average_coef=coef,
-        average_intercept=intercept,
-        clock=state.clock + len(Y),
-        batches=batches,
+    # models on a GPU stay there from batch to batch: the host waits once
+    here: dict[str, Any] = together_on_host(
+        {"coef": models.coef, "intercept": models.intercept, "average_coef": coef, "average_intercept": intercept}
     )
+    if xp is not np:
+        # sums came together in double precision
+        here["coef"] = here["coef"].astype(models.coef.dtype)
+    refuse_overflow(SGDModels(**here), len(Y))
+    here["intercept"] = np.asarray(here["intercept"], dtype=state.intercept.dtype)
+    return SGDState(**here, clock=state.clock + len(Y), batches=batches)
 
 
 def steps_by_rule(
@@ -163,12 +168,12 @@ def steps_by_rule(
     """`sgd_rows` of models that have a rule each; the rule of all of them, where it is one, takes them together."""
     if all(rule == rules[0] for rule in rules):
         return sgd_rows(X, Y, S, models, rule=rules[0], order=order)
-    names, parts = ("coef", "intercept", "average_coef", "average_intercept"), []
+    names, parts = SGDModels.arrays(), []
     for k, rule in enumerate(rules):
         own = slice(k, k + 1)
         alone = replace(models, **{name: getattr(models, name)[own] for name in names})
         parts.append(sgd_rows(X, Y[:, own], S[:, own], alone, rule=rule, order=order))
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    joined = {name: array_module(parts[0].coef).concat([getattr(part, name) for part in parts]) for name in names}
     return SGDModels(**joined, clock=parts[0].clock)
 
 
@@ -180,25 +185,39 @@ def rows_by_model(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Targets and weights of each linear model, (n, K), for labels or (without classes) targets y (n,) or (n, K).
 
+    They are where y is.
+
     Raises
     ------
     ValueError
-        If a label is not among the classes.
+        If a label is not among the classes; of labels on a GPU when the host waits for what is made of them.
     """
+    xp = namespace_of(y)
     if classes is None:
-        Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        Y = xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
     else:
-        codes = np.clip(np.searchsorted(classes, y), 0, len(classes) - 1)
-        unknown = np.flatnonzero(classes[codes] != y)
-        if len(unknown):
-            raise ValueError(f"y[{unknown[0]}] is {y[unknown[0]]!r}, which is not among the classes {classes.tolist()}")
+        known = xp.asarray(classes)
+        codes = xp.clip(xp.searchsorted(known, y), 0, len(classes) - 1)
+
+        def unknown() -> ValueError:
+            labels, found = np.asarray(on_host(y)), classes[on_host(codes)]
+            row = int(np.flatnonzero(found != labels)[0])
+            return ValueError(f"y[{row}] is {labels[row]!r}, which is not among the classes {classes.tolist()}")
+
+        is_unknown = (known[codes] != y).any()
+        if xp is not np:
+            refuse_later(is_unknown, unknown)
+        elif is_unknown:
+            raise unknown()
         Y = signs(codes, len(classes))
-    S = np.ones_like(Y)
+    S = xp.ones_like(Y)
     if classes is not None and class_weight is not None:
         # One class against the rest leaves the rest at weight 1, as in scikit-learn.
         negative, positive = (class_weight[:1], class_weight[1:]) if len(classes) == 2 else (1.0, class_weight)
         S = np.where(Y > 0, positive, negative)
-    return Y, S if sample_weight is None else S * on_host(sample_weight)[:, None]
+    if sample_weight is None:
+        return Y, S
+    return Y, S * (on_host(sample_weight) if xp is np else xp.asarray(sample_weight))[:, None]
 
 
 def refuse_overflow(models: SGDModels, n_rows: int) -> None:

@@ -19,6 +19,7 @@ from dkl.kernels.device import (
     is_on_gpu,
     place,
     together_on_host,
+    with_targets,
 )
 from dkl.kernels.maps import map_rows, row_mapper
 from dkl.kernels.moments import column_sums
@@ -51,16 +52,17 @@ def target_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
     Operands: as the parameters of `target_record`.
     """
-    held_out, n_classes = operands["held_out"], operands["n_classes"]
+    block, held_out, n_classes = with_targets(block), operands["held_out"], operands["n_classes"]
     if held_out is not None and held_out.share > 0.0:
-        block = block.rows(np.flatnonzero(~held_out.mask(block.held_with)))
+        block = block.without_x(np.flatnonzero(~held_out.mask(block.held_with)))
+    xp = namespace_of(block.y)
     if n_classes is None:
-        values, weights = np.asarray(block.y, dtype=np.float64).reshape(block.n_rows, -1), block.weights
+        values, weights = xp.reshape(xp.asarray(block.y, dtype=np.float64), (block.n_rows, -1)), block.weights
     else:
         weighted = encode_targets(block, n_classes, operands["class_weight"])
-        values, weights = (np.asarray(block.y)[:, None] == np.arange(n_classes)) * 1.0, weighted.sum(axis=1)
+        values, weights = (xp.asarray(block.y)[:, None] == xp.arange(n_classes)) * 1.0, weighted.sum(axis=1)
     counts = {"rows": np.array(float(block.n_rows)), "blocks": np.array(float(block.n_rows > 0))}
-    return {**column_sums(values, weights), **counts}
+    return together_on_host({**column_sums(values, weights), **counts})
 
 
 def shuffled_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> Minibatch | None:
@@ -93,7 +95,7 @@ def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -
     if len(rows_at) == 0:
         return None
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
-    rows = place(block.rows(rows_at), operands.get("device", "cpu"))
+    rows = with_targets(place(block.rows(rows_at), operands.get("device", "cpu")))
     phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
@@ -173,8 +175,9 @@ class JudgedRows:
         some = np.flatnonzero(self.held_out.mask(block.held_with))
         rows = block.without_x(some)
         weight = self.targets.weights(rows)
-        signed = np.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
-        return some, rows.y, signed, np.ones(len(some)) if weight is None else weight
+        xp = namespace_of(block.y)
+        signed = xp.asarray(self.targets.signed(rows), dtype=np.float64) if self.signed else None
+        return some, rows.y, signed, xp.ones(len(some)) if weight is None else weight
 
 
 def _judged_scores(block: Block, operands: Mapping[str, Any], make: JudgedRows) -> tuple[Any, Any, Any, Any]:

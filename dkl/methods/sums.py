@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.device import array_module, together_on_host, with_targets
 from dkl.kernels.sums import encode_targets, feature_squares, feature_sums
 from dkl.protocols.block import Block
 
@@ -20,23 +21,23 @@ def potential_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     Operands: "problem" (a `PotentialProblem`).
     """
     problem = operands["problem"]
-    targets = encode_targets(block, problem.n_classes, problem.class_weight)
+    targets, xp = encode_targets(with_targets(block), problem.n_classes, problem.class_weight), array_module(block.X)
     if problem.pivot is not None:
-        targets[:, :-1] -= problem.pivot * targets[:, -1:]
-    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype)
-    sums = {"targets": np.asarray(targets.sum(axis=0)), **_cut("features", features)}
+        targets[:, :-1] -= xp.asarray(problem.pivot) * targets[:, -1:]
+    features = feature_sums(block.X, targets, problem.candidates, dtype=problem.dtype, stay=True)
+    sums = {"targets": targets.sum(axis=0), **_cut("features", features)}
     if problem.needs_squares:
         # Squared features are weighted with the class indicators, or with [y^2, y, 1] times the rows' weights; the
         # targets hold weight times y, whose square is divided by the weight once.
         weights = targets
         if problem.n_classes is None:
-            weights = np.concatenate([np.square(targets[:, :-1]) / targets[:, -1:], targets], axis=1)
+            weights = xp.concat([xp.square(targets[:, :-1]) / targets[:, -1:], targets], axis=1)
         columns = [
-            feature_squares(block.X, np.ascontiguousarray(column), problem.candidates, dtype=problem.dtype)
+            feature_squares(block.X, xp.ascontiguousarray(column), problem.candidates, dtype=problem.dtype, stay=True)
             for column in weights.T
         ]
-        sums |= _cut("squares", np.stack(columns, axis=2))
-    return sums
+        sums |= _cut("squares", xp.stack(columns, axis=2))
+    return together_on_host(sums)
 
 
 def target_panels(parts: int, size: int, width: int) -> list[slice]:
@@ -45,7 +46,7 @@ def target_panels(parts: int, size: int, width: int) -> list[slice]:
     return [slice(start, min(start + step, width)) for start in range(0, width, step)]
 
 
-def _cut(name: str, sums: np.ndarray) -> dict[str, np.ndarray]:
+def _cut(name: str, sums: Any) -> dict[str, Any]:
     """Sums of shape (parts, m, K) as the accumulators of the record."""
     return {f"{name}{panel.start}": sums[:, :, panel] for panel in target_panels(*sums.shape)}
 

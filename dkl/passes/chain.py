@@ -16,7 +16,7 @@ import numpy as np
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import Device
+from dkl.kernels.device import Device, refuse_now
 from dkl.passes.backends import current_client
 from dkl.passes.dispatch import Dispatcher, Job
 from dkl.passes.lost_workers import Task, TaskHeldUp, TaskLost, counted_loss, wait_done
@@ -343,6 +343,8 @@ def make_piece(work: Work, ticket: Ticket, number: int, stop: StopFlag) -> Made:
             reading = replace(reading, blocks=0, rows=0)
         with located(f"block {block.index} of {work.place}"):
             piece = fold.prepare(block, {**fold.operands, "device": work.device}, number)
+            # steps are taken by another thread, which would not hear of it
+            refuse_now()
             if fold.kept_as and piece is not None and work.device == "cpu":
                 key, room = (block.index, number), work.limits.piece_bytes
                 if PIECES.claim(fold.kept_as, fold.piece_bytes, room):

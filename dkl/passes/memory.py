@@ -125,7 +125,7 @@ def blocks_ahead(device: Device, *, is_inline: bool, cores: int, n_threads: int)
 
 def device_items(source: BlockSource, records: Sequence[Record], limits: Limits) -> dict[str, int]:
     """Bytes that a pass holds at its peak on the GPU of one process, item by item, each an upper bound."""
-    moved = [record for record in records if isinstance(record, BlockSum) and record.needs_x and not record.on_host]
+    moved = [record for record in records if isinstance(record, BlockSum) and not record.on_host]
     rows = int(source.block_rows.max(initial=0))
     tiles = gpu_bytes([record.operands for record in moved], rows, source.n_columns)
     items = {

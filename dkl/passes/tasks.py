@@ -18,7 +18,7 @@ from scipy import sparse
 from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
-from dkl.kernels.device import in_smaller_tiles, is_on_gpu, wait_for_rows
+from dkl.kernels.device import in_smaller_tiles, is_on_gpu, refuse_now, wait_for_rows
 from dkl.passes.reading import LOADER, Kept, blocks_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
@@ -174,6 +174,7 @@ def apply_to_block(work: Work, ticket: Ticket, stop: StopFlag) -> Any:
             there = LOADER.placed(work, block)
             with computing(there):
                 output = in_smaller_tiles(record.function)(there, record.operands)
+                refuse_now()
             return output, replace(reading, noted=LEDGER.taken())
 
 
@@ -210,8 +211,7 @@ class SumReduction:
 
     def __init__(self, record: BlockSum, kept_bytes: int = 0) -> None:
         self.record, self._kept_bytes = record, kept_bytes
-        # What reads no X has nothing to compute elsewhere.
-        self.on_host = record.on_host or not record.needs_x
+        self.on_host = record.on_host
 
     def of_block(self, block: Block, columns: RowColumns | None) -> Sums:
         if columns is not None:
@@ -221,6 +221,8 @@ class SumReduction:
         if self.record.kept_as and self._kept_bytes:
             operands = {**operands, "kept": Kept(self.record.kept_as, block.index, self._kept_bytes)}
         returned = in_smaller_tiles(self.record.function)(block, operands)
+        # what the function has found wrong of the rows, and has not waited for
+        refuse_now()
         absent = [name for name in (*self.record.writes, *self.record.accumulators) if name not in returned]
         if absent:
             raise ValueError(

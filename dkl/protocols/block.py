@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,9 +49,14 @@ class Block:
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the rows, written out: float64 of shape (n_b,)."""
+        """The weights of the rows, written out: float64 of shape (n_b,), where the targets are."""
         # For block functions that need one weight for each row; those that treat None apart read `weight`.
-        return np.ones(self.n_rows) if self.weight is None else self.weight
+        if self.weight is not None:
+            return self.weight
+        # targets on a GPU are there when CuPy is
+        xp: Any = sys.modules["cupy"] if type(self.y).__module__.partition(".")[0] == "cupy" else np
+        ones: np.ndarray = xp.ones(self.n_rows)
+        return ones
 
     @property
     def held_with(self) -> np.ndarray:

@@ -86,7 +86,7 @@ class Loss(ABC):
         return self.value(y, f), slope, self.curvature(y, f), self.conjugate(y, slope)
 
 
-def namespace_of(f: Numbers) -> ModuleType:
+def namespace_of(f: Any) -> ModuleType:
     """The module whose functions take the array (NumPy, CuPy or an array-API namespace); NumPy for numbers."""
     if hasattr(f, "__array_namespace__"):
         return f.__array_namespace__()

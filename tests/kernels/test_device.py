@@ -16,6 +16,7 @@ from dkl.kernels.cuda_source import (
     line_loss_source,
     map_source,
     packing_source,
+    picked_source,
     row_sum_source,
     scaling_source,
     score_source,
@@ -37,6 +38,7 @@ def test_the_kernels_of_features_compile(dtype: str, tmp_path: Path) -> None:
     assert "waves" in text
     assert "steps" in text
     assert "packed" in compiled(packing_source(), tmp_path)
+    assert "picked_products" in compiled(picked_source(np.dtype(dtype)), tmp_path)
     assert "line_losses" in compiled(line_loss_source(), tmp_path)
     assert "calibration" in compiled(calibration_source(), tmp_path)
     assert "histograms" in compiled(histogram_source(np.dtype(dtype)), tmp_path)
@@ -127,7 +129,7 @@ def test_a_gpu_gives_the_sums_of_the_cpu(family: str, storage: str, dtype: str) 
     calls = [
         lambda rows, dtype: feature_sums(rows, S, feature_map, dtype),
         lambda rows, dtype: feature_squares(rows, S[:, 0], feature_map, dtype),
-        lambda rows, dtype: device._host(map_rows(rows, feature_map, dtype)),
+        lambda rows, dtype: device.on_host(map_rows(rows, feature_map, dtype)),
     ]
     if family in FOURIER:
         calls.append(lambda rows, dtype: gradient_sums(rows, S[:, :2], feature_map, dtype))

@@ -113,12 +113,8 @@ def test_the_mean_of_truncated_iterates_is_refused() -> None:
         sgd_rows(*rows(rule), start(), rule=rule)
 
 
-# the steps of all classes together are taken on the host
-ON_A_GPU = [kind for kind in KINDS if KINDS[kind].loss != "softmax"]
-
-
 @played
-@pytest.mark.parametrize(("kind", "dtype"), list(zip(ON_A_GPU, cycle(["float32", "float64"]))))
+@pytest.mark.parametrize(("kind", "dtype"), list(zip(KINDS, cycle(["float32", "float64"]))))
 def test_the_kernel_takes_the_same_steps(
     kind: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +133,9 @@ def test_the_kernel_takes_the_same_steps(
     agree(before, start(dtype, clock=4.0), 0.0)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("log loss of sparse rows", "sgd_rows"), ("hinge", "sgd_shares")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("log loss of sparse rows", "sgd_rows"), ("hinge", "sgd_shares"), ("softmax", "sgd_jointly")]
+)
 def test_the_kernel_compiles(kind: str, name: str, tmp_path: Path) -> None:
     source = sgd_source.sgd_source(KINDS[kind], np.dtype("float32"))
     assert name in compiled(source, tmp_path)

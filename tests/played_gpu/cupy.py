@@ -354,7 +354,7 @@ def _to_device(function: Any) -> Any:
         if isinstance(values, np.ndarray):
             copied.append(values.nbytes)
             # never the memory of the host, as `numpy.asarray` would leave it
-            values = values.copy(order="K")
+            values = np.array(values, order="K")
         return played(values, *args, **options)
 
     return call

@@ -10,6 +10,7 @@ import numpy as np
 
 from dkl.kernels.blas import product
 from dkl.kernels.device import (
+    add_picked_products,
     array_module,
     is_on_gpu,
     packed_on_gpu,
@@ -136,6 +137,23 @@ class GramSum:
             # The column of the intercept: sums of the features, and last the sum of the weights.
             weight = xp.ones(len(phi)) if weight is None else weight.astype(np.float64)
             parts["border"] = xp.concat([weighted_rows_on_gpu(weight[None], phi)[0], weight.sum()[None]])
+        self._add_there(parts)
+
+    def add_picked(self, phi: Any, picked: tuple[Any, Any, Any], border: Any) -> None:
+        """Add the products of the rows on a GPU that were picked, as `add_picked_products` takes them.
+
+        `border` (m + 1,) has the sums of the features and of the weights.
+        """
+        xp, (start, stop), m = array_module(phi), self._columns, phi.shape[1]
+        last = min(stop, m)
+        if "products" not in self._there:
+            self._there["products"] = xp.zeros((max(last - start, 0), last))
+        add_picked_products(phi, picked, (start, last), self._there["products"])
+        if stop > m:
+            self._add_there({"border": border})
+
+    def _add_there(self, parts: dict[str, Any]) -> None:
+        """Add sums to those that are on the GPU."""
         for name, part in parts.items():
             if name in self._there:
                 self._there[name] += part
@@ -161,6 +179,23 @@ class GramSum:
         """Bring the rows that wait, and what is still on a GPU, into the sum."""
         self._multiply_waiting()
         self.take(together_on_host(self.on_gpu()))
+
+
+def add_few(grams: Sequence[GramSum], phi: Any, weights: Sequence[Any]) -> None:
+    """Add rows on a GPU to each sum by weights (n,) there of which few are not 0: the others cost next to nothing.
+
+    How many these are the host does not ask.
+    """
+    if not grams:
+        return
+    xp, of_sums = array_module(phi), array_module(phi).stack(list(weights))
+    is_picked = of_sums != 0.0
+    # those rows first, in their order
+    order = xp.argsort(~is_picked, axis=1, kind="stable").astype(np.int32)
+    counts = is_picked.sum(axis=1).astype(np.int32)
+    borders = xp.concat([weighted_rows_on_gpu(of_sums, phi), of_sums.sum(axis=1)[:, None]], axis=1)
+    for number, gram in enumerate(grams):
+        gram.add_picked(phi, (of_sums[number], order[number], counts[number : number + 1]), borders[number])
 
 
 def finished(sums: dict[str, Any], grams: Sequence[GramSum]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 A step depends on the one before by a score alone, and scores of a batch of rows follow from their products with the
 models at its start and with each other, which all multiprocessors of a GPU make at once. So `sgd_shares` goes through a
 batch by these numbers, and what the models become are sums of its rows. The l1 penalty stops each coefficient at 0 by
-itself, which no such sum knows: there `sgd_rows` goes through the coefficients with each row.
+itself, which no such sum knows: there `sgd_rows` goes through the coefficients with each row. Steps of the softmax loss
+depend on the scores of all models: `sgd_jointly` goes through the coefficients of all.
 """
 
 from __future__ import annotations
@@ -168,19 +169,92 @@ extern "C" __global__ void sgd_rows(
 }
 """
 
+_JOINT_SOURCE = r"""
+// The softmax loss, whose step in each model depends on the scores of all: one block of threads for all models, whose
+// coefficients belong to a thread each; the first thread alone knows the rule. `shares` has room for K numbers.
+extern "C" __global__ void sgd_jointly(
+    const REAL* __restrict__ X, const double* __restrict__ Y, const double* __restrict__ S,
+    const double* __restrict__ steps, REAL* coef, REAL* mean, REAL* owed, double* intercepts, double* shares,
+    const int n, const int m, const int K, const double l1, const double l2, const double intercept_rate,
+    const double first_clock, const double first_averaged)
+{
+    __shared__ double sums[GROUP * GROUP];
+    __shared__ double share;
+    const int thread = threadIdx.x;
+    double debt = 0;
+    for (int i = 0; i < n; ++i) {
+        const REAL* x = X + (size_t)i * m;
+        const double eta = steps[i], clock = first_clock + i;
+        for (int k = 0; k < K; ++k) {
+            double product = 0;
+            for (int j = thread; j < m; j += GROUP * GROUP) product += (double)(coef[(size_t)k * m + j] * x[j]);
+            sums[thread] = product;
+            __syncthreads();
+            if (thread < GROUP)
+                for (int other = thread + GROUP; other < GROUP * GROUP; other += GROUP) sums[thread] += sums[other];
+            __syncthreads();
+            if (thread == 0) {
+                double p = intercepts[k];
+                for (int other = 0; other < GROUP; ++other) p += sums[other];
+                shares[k] = p;
+            }
+            __syncthreads();
+        }
+        if (thread == 0) {
+            double top = shares[0], total = 0;
+            for (int k = 1; k < K; ++k) top = shares[k] > top ? shares[k] : top;
+            for (int k = 0; k < K; ++k) total += exp(shares[k] - top);
+            share = AVERAGED && first_averaged <= clock ? 1 / (clock - first_averaged + 1) : 0;
+            for (int k = 0; k < K; ++k) {
+                const double p = shares[k], own = Y[(size_t)i * K + k] > 0 ? 1 : 0;
+                double step = -eta * (exp(p - top) / total - own) * S[(size_t)i * K + k];
+                if (p != p) step = p;
+                shares[k] = step;
+                intercepts[k] += intercept_rate * step;
+                intercepts[K + k] += share * (intercepts[k] - intercepts[K + k]);
+            }
+        }
+        __syncthreads();
+        debt += l1 * eta;
+        const REAL shrink = (REAL)fmax(0.0, 1 - eta * l2);
+        for (size_t k = 0; k < K; ++k)
+            for (int j = thread; j < m; j += GROUP * GROUP) {
+                REAL v = shrink * coef[k * m + j] + (REAL)shares[k] * x[j];
+                if (AVERAGED && share > 0)
+                    mean[k * m + j] = (REAL)(1 - share) * mean[k * m + j] + (REAL)share * v;
+                if (l1 > 0 && (!SPARSE || x[j] != 0)) {
+                    const REAL before = v;
+                    if (v > 0) {
+                        v -= owed[k * m + j] + (REAL)debt;
+                        if (v < 0) v = 0;
+                    } else if (v < 0) {
+                        v += (REAL)debt - owed[k * m + j];
+                        if (v > 0) v = 0;
+                    }
+                    owed[k * m + j] += v - before;
+                }
+                coef[k * m + j] = v;
+            }
+        __syncthreads();
+    }
+}
+"""
+
 
 def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
     """The source for rules of one kind (their numbers are arguments), for NVRTC or nvcc; `group` squared threads.
 
-    Rules with an l1 penalty have the kernel ``sgd_rows``, all others ``sgd_shares``.
+    The softmax loss has the kernel ``sgd_jointly``, other rules with an l1 penalty ``sgd_rows``, all others
+    ``sgd_shares``.
     """
+    step = ""
     if rule.is_passive:
         # A passive-aggressive step is as long as brings the row's loss to zero, within the rule's bound.
         hinged = rule.loss == "hinge"
         loss, towards = ("1 - y * p", "y") if hinged else ("fabs(y - p) - epsilon", "(y < p ? -1 : 1)")
         length = _PASSIVE_STEPS[rule.learning_rate]
         step = f"const double loss = fmax(0.0, {loss}); step = {towards} * {length};"
-    else:
+    elif rule.loss != "softmax":
         step = f"const double slope = {_SLOPES[rule.loss]}; step = -eta * fmin(fmax(slope, -1e12), 1e12);"
     # What a rule never does is compiled out: averaging and sparse rows cost a branch a number otherwise.
     names = {
@@ -192,5 +266,6 @@ def sgd_source(rule: SGDRule, dtype: np.dtype, group: int = GROUP) -> str:
         "BOUNDED": int(rule.loss in LOG_LINK),
         "RULE": step,
     }
-    body = (_ROWS_SOURCE if rule.penalties[0] else _BATCH_SOURCE).replace("            STEP\n", _STEP.lstrip("\n"))
+    source = _JOINT_SOURCE if rule.loss == "softmax" else _ROWS_SOURCE if rule.penalties[0] else _BATCH_SOURCE
+    body = source.replace("            STEP\n", _STEP.lstrip("\n"))
     return "\n".join([*(f"#define {name} {value}" for name, value in names.items()), body])

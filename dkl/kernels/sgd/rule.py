@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,14 +66,14 @@ class SGDRule:
         """Whether steps are passive-aggressive: no longer than what brings the row's loss to zero."""
         return self.learning_rate in ("pa1", "pa2")
 
-    def step_lengths(self, clock: float, n_rows: int) -> np.ndarray:
-        """eta of each row, from the step number `clock` on: (n,) float64."""
+    def step_lengths(self, clock: float, n_rows: int, xp: Any = np) -> Any:
+        """eta of each row, from the step number `clock` on: (n,) float64, an array of the namespace."""
         # Step numbers begin at 1, as in scikit-learn.
-        steps = clock + np.arange(n_rows)
+        steps = clock + xp.arange(n_rows)
         if self.learning_rate == "optimal":
             # Bottou: the first step of typical coefficients, of length alpha^-1/4
             return 1.0 / (self.alpha * (self.alpha**-0.75 + steps - 1.0))
-        return self.eta0 / steps**self.power_t if self.learning_rate == "invscaling" else np.full(n_rows, self.eta0)
+        return self.eta0 / steps**self.power_t if self.learning_rate == "invscaling" else xp.full(n_rows, self.eta0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,3 +95,8 @@ class SGDModels:
     average_coef: Array
     average_intercept: Array
     clock: float = 1.0
+
+    @staticmethod
+    def arrays() -> tuple[str, ...]:
+        """The names of all but the clock."""
+        return "coef", "intercept", "average_coef", "average_intercept"

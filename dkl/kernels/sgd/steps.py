@@ -46,7 +46,7 @@ def sgd_rows(
     shrinking out of the mean of the iterates, so that this pair is refused. Of the losses that scikit-learn has no
     steps of, "pinball" is of the quantile `epsilon`. A step of "poisson" and "gamma" moves the score of its own row by
     at most 1, since their slopes grow as fast as exp(f). Those of "softmax" move the models of all classes by the
-    probabilities of the row; they are taken on the host.
+    probabilities of the row, in one thread block on a GPU.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def sgd_rows(
     S : ndarray of shape (n, K)
         Weights of the rows, those of the classes included.
     models : SGDModels
-        On the host; so is what is returned.
+        On the host, or with the rows on a GPU; so is what is returned.
     rule : SGDRule
     order : ndarray of shape (n,), int64, or None
         Of NumPy's rows: the row of X that each step is on, so that no row is copied; None takes all as they stand.
@@ -82,10 +82,8 @@ def sgd_rows(
             f"average={rule.average!r} with penalty={rule.penalty!r}: the mean of truncated iterates is not offered; "
             "set average=False or penalty='l2'"
         )
-    if device.is_on_gpu(X) and rule.loss != "softmax":
+    if device.is_on_gpu(X):
         return device.sgd_rows(X, Y, S, models, rule)
-    # a thread block of the GPU's kernel knows one model, and these steps depend on the scores of all
-    X = device.rows_on(X, "cpu") if device.is_on_gpu(X) else X
     if not isinstance(X, np.ndarray):
         coef, b, mean, mean_b = map(np.asarray, _in_order(X.__array_namespace__(), X, (Y, S), models, rule))
         return SGDModels(coef, b, mean, mean_b, models.clock + X.shape[0])

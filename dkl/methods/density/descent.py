@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dkl.kernels.blas import product
-from dkl.kernels.device import on_host
+from dkl.kernels.device import array_module, together_on_host
 from dkl.kernels.tiles import spans
 from dkl.linear.minibatches import Minibatch, signs
 from dkl.linear.refinement_sums import adam_update
 from dkl.methods.density.loss_table import TunedLoss
-from dkl.methods.density.penalty import DensityPenalty
-from dkl.solvers.losses import loss_of
+from dkl.methods.density.penalty import DensityPenalty, MetaSpectrum
+from dkl.solvers.losses import loss_of, namespace_of
 
 # The weights of polynomial-decay averaging (Shamir & Zhang 2013, section 4): later steps count more.
 _AVERAGING = 8.0
@@ -50,20 +51,21 @@ class TunedModel:
     def of(cls, values: np.ndarray, shape: tuple[int, int, int]) -> TunedModel:
         """The model that `values` wrote out, as views; `shape` is (K, G, D)."""
         K, G, D = shape
-        coef, intercept, density = np.split(values, [2 * K * D, 2 * K * D + K])
+        coef, intercept, density = values[: 2 * K * D], values[2 * K * D : 2 * K * D + K], values[2 * K * D + K :]
         return cls(coef.reshape(K, 2 * D), intercept, density.reshape(G, D))
 
     @property
     def values(self) -> np.ndarray:
         """All numbers one after the other."""
-        return np.concatenate([self.coef.ravel(), self.intercept, self.density.ravel()])
+        parts = [self.coef.ravel(), self.intercept, self.density.ravel()]
+        return namespace_of(self.coef).concat(parts)  # type: ignore[no-any-return]
 
     def clip(self, lam: float, penalty: DensityPenalty) -> None:
         """Raise the density to its floor, in place; where it has a closed form for these weights, that is its value."""
         if penalty.separable:
             self.density[...] = penalty.eliminate(self.squares, lam).density
         else:
-            np.maximum(self.density, penalty.floor, out=self.density)
+            self.density[...] = np.maximum(self.density, penalty.floor)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,7 +77,7 @@ class TunedModel:
         """|w_j|^2, summed over the models that share a density: (G, D)."""
         K, G, D = self.shape
         # the weights of a cosine and of its sine belong to one frequency
-        lengths = np.sum(self.coef.reshape(K, 2, D) ** 2, axis=1)
+        lengths = (self.coef.reshape(K, 2, D) ** 2).sum(axis=1)
         return lengths.sum(axis=0, keepdims=True) if G == 1 else lengths
 
 
@@ -144,8 +146,9 @@ def tuned_gradient(
 
     Parameters
     ----------
-    phi : ndarray of shape (n, 2 D)
-    targets : ndarray of shape (n, K)
+    phi : array of shape (n, 2 D)
+        On the host, or with targets, weights, model and the spectrum of the penalty on a GPU.
+    targets : array of shape (n, K)
         -1 and +1, or any numbers for "squared_error".
     weight : ndarray of shape (n,) or None
         s, of mean 1.
@@ -157,25 +160,27 @@ def tuned_gradient(
     # products are in the precision of the features, what is small (scores, penalties) in float64
     scores = phi @ model.coef.T.astype(phi.dtype) + model.intercept
     losses, slope = loss_of(loss).value(targets, scores).sum(axis=1), loss_of(loss).slope(targets, scores)
-    share = np.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
+    xp = namespace_of(phi)
+    share = xp.full(len(scores), 1.0 / len(scores)) if weight is None else weight / len(scores)
     slope = slope * share[:, None]
-    by_losses = product(slope.T.astype(phi.dtype), phi).astype(np.float64)
+    multiplied = product if xp is np else xp.matmul
+    by_losses = multiplied(slope.T.astype(phi.dtype), phi).astype(np.float64)
     u, squares = model.density, model.squares
     if penalty.separable:
         # u is the best one for w: the derivative of the whole by |w_j|^2 is lam / (2 u_j), infinite at w = 0, where
         # the gradient by w is 0
         best = penalty.eliminate(squares, lam)
-        by_square = np.where(squares > 0.0, best.slope, 0.0)
-        by_penalties = 2.0 * np.tile(by_square, 2) * model.coef
-        value, by_density = best.value, np.zeros_like(u)
+        by_square = xp.where(squares > 0.0, best.slope, 0.0)
+        by_penalties = 2.0 * xp.tile(by_square, 2) * model.coef
+        value, by_density = best.value, xp.zeros_like(u)
     else:
         by_u, ridge = penalty.gradient(u), 0.5 * lam * squares / u
         # the penalty is quadratic in u - c: its value is half the product with its gradient
-        value = float(ridge.sum()) + 0.5 * float(np.sum((u - penalty.center) * by_u))
-        by_penalties = lam * model.coef / np.tile(u, 2)
-        by_density = np.zeros_like(u) if penalty.fixed else by_u - ridge / u
+        value = ridge.sum() + 0.5 * ((u - penalty.center) * by_u).sum()
+        by_penalties = lam * model.coef / xp.tile(u, 2)
+        by_density = xp.zeros_like(u) if penalty.fixed else by_u - ridge / u
     gradient = TunedModel(by_losses + by_penalties, slope.sum(axis=0), by_density)
-    return float(share @ losses) + value, gradient
+    return share @ losses + value, gradient
 
 
 def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str, Any]) -> TunedDescent:
@@ -184,18 +189,21 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
     Operands: "loss", "lam", "penalty", "n_classes" (or None), "rate", "batch_rows", and what `shuffled_minibatch`
     had, "epoch" among it. A step is one of Adam (Kingma & Ba 2015), then u is clipped (Shilton et al. 2022, section 5).
     """
-    penalty, n_classes, minibatch = operands["penalty"], operands["n_classes"], minibatch.ordered
+    n_classes, minibatch = operands["n_classes"], minibatch.ordered
+    xp = array_module(minibatch.phi)
+    penalty = operands["penalty"] if xp is np else _placed(operands["penalty"], xp)
+    # copies, where the rows are, which the numbers of this state are written over
     values, first, second, average = (
-        numbers.copy() for numbers in (state.values, state.first, state.second, state.average)
+        xp.array(numbers) for numbers in (state.values, state.first, state.second, state.average)
     )
     # the trace has a line for this epoch from its first piece on
     missing = np.zeros((max(0, operands["epoch"] + 1 - len(state.trace)), 2))
     trace, steps = np.concatenate([state.trace, missing]), state.steps
     model = TunedModel.of(values, state.shape)  # type: ignore[arg-type]
-    targets = np.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
-    mapped = on_host(minibatch.phi)
-    for batch in spans(len(mapped), operands["batch_rows"]):
-        phi = mapped[batch]
+    targets = xp.reshape(minibatch.y, (len(minibatch.y), -1)) if n_classes is None else signs(minibatch.y, n_classes)
+    objective = trace[-1, 0]
+    for batch in spans(len(minibatch.phi), operands["batch_rows"]):
+        phi = minibatch.phi[batch]
         value, gradient = tuned_gradient(
             phi,
             targets[batch],
@@ -206,14 +214,30 @@ def tuned_step(state: TunedDescent, minibatch: Minibatch, operands: Mapping[str,
             penalty=penalty,
         )
         # the objective before the step: an estimate of the epoch's, at no further pass
-        trace[-1] += len(phi) * value, len(phi)
+        objective = objective + len(phi) * value
         steps += 1
         # Without a falling rate clipped steps keep on moving about the optimum.
         rate = operands["rate"] / np.sqrt(1.0 + steps / _DECAY)
-        adam_update(values, (first, second), gradient.values, np.full(len(values), rate), step=steps)
+        adam_update(values, (first, second), gradient.values, xp.full(len(values), rate), step=steps)
         model.clip(operands["lam"], penalty)
         # the average over the steps, step t counting like t^_AVERAGING
         share = (1.0 + _AVERAGING) / (steps + _AVERAGING)
         average *= 1.0 - share
         average += share * values
-    return TunedDescent(values, first, second, average, state.shape, steps, trace)
+    # numbers on a GPU stay there from batch to batch: the host waits once
+    here = together_on_host({"values": values, "first": first, "second": second, "average": average, "sum": objective})
+    trace[-1] = here.pop("sum"), trace[-1, 1] + len(minibatch.phi)
+    return TunedDescent(**here, shape=state.shape, steps=steps, trace=trace)
+
+
+# The penalties of folds at work, with their spectrum on the GPU of this process.
+_on_gpu: WeakKeyDictionary[DensityPenalty, DensityPenalty] = WeakKeyDictionary()
+
+
+def _placed(penalty: DensityPenalty, xp: Any) -> DensityPenalty:
+    """The penalty of densities on a GPU: its spectrum is sent once."""
+    if penalty not in _on_gpu:
+        values, vectors = penalty.spectrum.values, penalty.spectrum.vectors
+        there = MetaSpectrum(xp.asarray(values), None if vectors is None else xp.asarray(vectors))
+        _on_gpu[penalty] = replace(penalty, spectrum=there)
+    return _on_gpu[penalty]

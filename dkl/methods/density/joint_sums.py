@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.device import array_module, beside_rows, feature_sums_on_gpu, in_float64, is_on_gpu, together_on_host
+from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host
 from dkl.kernels.normal_equations import TrialSteps, mapped_tiles, model_scores
 from dkl.kernels.sums import feature_sums
 from dkl.methods.density.loss_table import TUNED_LOSSES
@@ -52,8 +52,7 @@ def pricing_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
             sums["loss"] += losses
             sums["mass"] += abs(sides).sum(axis=1)
     # the one expensive product: the features of all candidates with two columns for each output
-    summed = feature_sums_on_gpu if is_on_gpu(block.X) else feature_sums
-    features = summed(block.X, columns.reshape(block.n_rows, 2 * K), pool, np.dtype(operands["dtype"]))
+    features = feature_sums(block.X, columns.reshape(block.n_rows, 2 * K), pool, operands["dtype"], stay=True)
     return together_on_host({**sums, **{f"pool{k}": features[:, :, 2 * k : 2 * k + 2] for k in range(K)}})
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
@@ -17,6 +17,7 @@ from dkl.methods.density.meta_kernels import DeltaMetaKernel, MetaKernel, as_met
 from dkl.solvers.block_pivoting import bounded_minimum
 from dkl.solvers.density_term import LEAST_DENSITY, Conjugate
 from dkl.solvers.interior_point import minimise_quadratic
+from dkl.solvers.losses import namespace_of
 
 # D x D float64 matrices in memory at once: eigenvectors and the work of eigh, or eigenvectors, H and its factor.
 _MATRICES = 3
@@ -149,7 +150,7 @@ class DensityPenalty:
 
     def times(self, e: np.ndarray) -> np.ndarray:
         """H e of each row, (D,) or (K, D)."""
-        return self.spectrum.scaled(self.curvatures, np.asarray(e, dtype=np.float64))
+        return self.spectrum.scaled(self.curvatures, namespace_of(e).asarray(e, dtype=np.float64))
 
     def start(self) -> np.ndarray:
         """The natural first density, (D,): the centre, raised to the floor."""
@@ -186,17 +187,22 @@ class DensityPenalty:
 
     def value(self, u: np.ndarray) -> float:
         """The penalty of a density, (D,) or (K, D)."""
-        e = np.asarray(u, dtype=np.float64) - self.center
         if self.fixed:
-            return math.inf if e.any() else 0.0
+            return math.inf if (np.asarray(u, dtype=np.float64) - self.center).any() else 0.0
+        return float(self._quadratic(np.asarray(u, dtype=np.float64)))
+
+    def _quadratic(self, u: np.ndarray) -> Any:
+        """`value` of a density that is not fixed, as an array of no axes, where the density is."""
+        e = u - self.center
         # (u - c)'H(u - c) = sum_i h_i (v_i'(u - c))^2 in the eigenvectors v_i: no matrix of H is formed
         along = e if self.spectrum.vectors is None else e @ self.spectrum.vectors
-        return float(0.5 * self.Lam * np.sum(self.curvatures * np.square(along)))
+        return 0.5 * self.Lam * (self.curvatures * np.square(along)).sum()
 
     def gradient(self, u: np.ndarray) -> np.ndarray:
         """Lam H (u - c), of the shape of `u`; zero where the density is fixed."""
-        e = np.asarray(u, dtype=np.float64) - self.center
-        return np.zeros_like(e) if self.fixed else self.Lam * self.times(e)
+        xp = namespace_of(u)
+        e = xp.asarray(u, dtype=np.float64) - self.center
+        return xp.zeros_like(e) if self.fixed else self.Lam * self.times(e)
 
     def conjugate(self, p: np.ndarray) -> Conjugate:
         """min over u >= floor of Lam/2 (u - c)'H(u - c) - u.p, from below: the last term of the dual objective.
@@ -258,13 +264,15 @@ class DensityPenalty:
                 "eliminate: the meta-kernel couples frequencies, so the best density has no closed form; "
                 "it has one for meta_kernel='delta'"
             )
-        half = 0.5 * lam * np.asarray(squares, dtype=np.float64)
-        u = self.start() + 0.0 * half if self.fixed else np.maximum(self.floor, self._free_density(half))
+        xp = namespace_of(squares)
+        half = 0.5 * lam * xp.asarray(squares, dtype=np.float64)
+        # a fixed density is its centre, which is no lower than the floor, and costs nothing
+        u = self.center + 0.0 * half if self.fixed else np.maximum(self.floor, self._free_density(half))
         # a frequency without weight costs no ridge, whatever its density
         with np.errstate(divide="ignore", invalid="ignore"):
-            ridge = np.where(half > 0.0, half / u, 0.0)
+            ridge = xp.where(half > 0.0, half / u, 0.0)
             slope = 0.5 * lam / u
-        return Elimination(u, float(ridge.sum()) + self.value(u), slope)
+        return Elimination(u, ridge.sum() + (0.0 if self.fixed else self._quadratic(u)), slope)
 
     def _free_density(self, half: np.ndarray) -> np.ndarray:
         """The root of u^2 (u - c) = lam |w|^2 / (2 Lam h) at or above the centre."""
@@ -274,7 +282,7 @@ class DensityPenalty:
         for _ in range(_CUBIC_STEPS):
             slope = u * (3.0 * u - 2.0 * self.center)
             with np.errstate(divide="ignore", invalid="ignore"):
-                step = np.where(slope > 0.0, (u * u * (u - self.center) - target) / slope, 0.0)
+                step = namespace_of(u).where(slope > 0.0, (u * u * (u - self.center) - target) / slope, 0.0)
             u = np.maximum(u - step, self.center)
         return u
 

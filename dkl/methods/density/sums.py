@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host
+from dkl.kernels.device import array_module, beside_rows, in_float64, is_on_gpu, together_on_host, with_targets
 from dkl.kernels.newton.gram import GramSum, finished, packed_size, rows_at
 from dkl.kernels.normal_equations import (
     NewtonTargets,
@@ -20,7 +20,7 @@ from dkl.kernels.normal_equations import (
 )
 from dkl.methods.density.loss_table import TUNED_LOSSES, TunedLoss
 from dkl.protocols.block import Block
-from dkl.solvers.losses import loss_of
+from dkl.solvers.losses import loss_of, namespace_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +100,19 @@ def squared_sums(
     """
     xp = array_module(phi)
     for fold, gram in enumerate(grams):
-        rows = np.flatnonzero((folds == fold) & (weight > 0.0))
+        # of rows on a GPU the weights are there: rows without one are multiplied, too
+        rows = np.flatnonzero(folds == fold if is_on_gpu(weight) else (folds == fold) & (weight > 0.0))
         if len(rows) == 0:
             continue
         # a copy of the rows costs as much as mapping them: only where some are left out
         part = phi if len(rows) == len(phi) else rows_at(phi, rows)
-        gram.add(part, weight[rows])
+        y, s = (targets, weight) if len(rows) == len(phi) else (rows_at(targets, rows), rows_at(weight, rows))
+        gram.add(part, s)
         # one panel of columns brings the sums of the targets, the others would only repeat them
         if "cross" in out:
-            weighted = (targets[rows] * weight[rows, None]).T
-            out["squares"][fold] += np.sum(weighted * targets[rows].T, axis=1)
+            weighted = (y * s[:, None]).T
+            out["squares"] = xp.asarray(out["squares"])
+            out["squares"][fold] += xp.sum(weighted * y.T, axis=1)
             out["cross"] = xp.asarray(out["cross"])
             out["cross"][fold] += weighted_sums(xp.asarray(weighted), part.astype(np.float64))
 
@@ -121,15 +124,16 @@ def squared_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     "columns", "first" (whether this panel brings the sums of the targets), "dtype".
     """
     feature_map, columns = operands["feature_map"], operands["columns"]
-    values, weight = operands["targets"](block)
+    targets = [array_module(block.X).asarray(part) for part in operands["targets"](with_targets(block))]
     folds = np.zeros(block.n_rows, np.int64) if operands["folds"] is None else operands["folds"](block.held_with)
-    F, K = operands["n_folds"], values.shape[1]
+    F, K = operands["n_folds"], targets[0].shape[1]
     out: dict[str, Any] = {"gram": np.zeros((F, packed_size(*columns)))}
     if operands["first"]:
         out |= {"cross": np.zeros((F, K, feature_map.n_features + 1)), "squares": np.zeros((F, K))}
     grams = [GramSum(columns, of_fold) for of_fold in out["gram"]]
     for rows, phi in mapped_tiles(block.X, feature_map, operands["dtype"]):
-        squared_sums(phi, values[rows], weight[rows], folds[rows], grams, out)
+        y, s = in_float64(targets, rows)
+        squared_sums(phi, y, s, folds[rows], grams, out)
     return finished(out, grams)
 
 
@@ -290,7 +294,7 @@ class SampledTargets:
         if some is not None:
             block = block.without_x(some)
         values, weight = self.targets(block)
-        return some, values, weight, np.array([weight.sum()])
+        return some, values, weight, namespace_of(weight).reshape(weight.sum(), (1,))
 
 
 def margin_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -9,13 +9,21 @@ from typing import Any, Literal
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows, together_on_host
+from dkl.kernels.device import (
+    array_module,
+    beside_rows,
+    histograms_on_gpu,
+    in_float64,
+    is_on_gpu,
+    tile_rows,
+    together_on_host,
+)
 from dkl.kernels.maps import map_rows
 from dkl.kernels.sums import feature_sums
 from dkl.kernels.tiles import spans
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import HINGES
+from dkl.solvers.losses import HINGES, namespace_of
 
 __all__ = ["breakpoint_sums", "feasible", "primal_losses", "row_scores"]
 
@@ -27,7 +35,7 @@ _TILE_ROWS = 2048
 
 @dataclass(frozen=True, eq=False)
 class GameTargets:
-    """Signs and weights of the rows of a block: one column a dual block.
+    """Signs and weights of the rows of a block, where its targets are: one column a dual block.
 
     Parameters
     ----------
@@ -49,13 +57,17 @@ class GameTargets:
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Signs (n, K), and the weights (n,) of the rows that play and of those held out."""
-        codes = np.asarray(block.y)
-        classes = np.arange(self.n_classes) if self.n_classes > 2 else np.array([1])
-        signs = np.where(codes[:, None] == classes, 1.0, -1.0)
-        weight = block.weights if self.class_weight is None else block.weights * self.class_weight[codes]
+        xp = namespace_of(block.y)
+        codes = xp.asarray(block.y)
+        classes = xp.arange(self.n_classes) if self.n_classes > 2 else xp.ones(1)
+        # a GPU keeps signs as single bytes
+        one = 1.0 if xp is np else xp.ones(1, np.int8)
+        signs, weight = xp.where(codes[:, None] == classes, one, -one), block.weights
+        if self.class_weight is not None:
+            weight = weight * xp.take(xp.asarray(self.class_weight), codes)
         # rows held out stay in the row columns, with weight 0 in every sum of the game
-        is_out = np.zeros(len(codes), bool) if self.held_out is None else self.held_out(block.held_with)
-        return signs, np.where(is_out, 0.0, weight), np.where(is_out, weight, 0.0)
+        is_out = xp.zeros(len(codes), bool) if self.held_out is None else xp.asarray(self.held_out(block.held_with))
+        return signs, xp.where(is_out, 0.0, weight), xp.where(is_out, weight, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +98,8 @@ def feasible(
 
     Parameters
     ----------
-    values : ndarray of shape (n, K)
-        What is projected.
+    values : array of shape (n, K)
+        What is projected; it may be on a GPU, as the signs are then.
     signs : ndarray of shape (n, K)
         y, -1 or +1.
     upper : float
@@ -100,10 +112,12 @@ def feasible(
     -------
     ndarray of shape (n, K), float64
     """
+    xp = namespace_of(values)
+    shifts = xp.asarray(shifts)
     if exact:
-        return np.clip(values - shifts[0] * signs, 0.0, upper)
+        return xp.clip(values - shifts[0] * signs, 0.0, upper)
     for shift in shifts:
-        values = np.clip(values, 0.0, upper) - shift * signs
+        values = xp.clip(values, 0.0, upper) - shift * signs
     return values
 
 
@@ -118,8 +132,9 @@ def breakpoint_sums(
 
     Parameters
     ----------
-    values, signs : ndarray of shape (n, K)
-    weight : ndarray of shape (n,)
+    values, signs : array of shape (n, K)
+    weight : array of shape (n,)
+        On the host or on a GPU, where the sums are then, too.
     upper : float
     edges : ndarray of shape (K, M), ascending
 
@@ -130,6 +145,8 @@ def breakpoint_sums(
         the bin that p is in: bin j holds edges[j - 1] < p <= edges[j]. "breaks" (K, M + 1): their number where c > 0.
         "positive" (K,): c_+. "ends" (2, K): the largest of -l_i and of l_i + upper.
     """
+    if is_on_gpu(values):
+        return _breakpoint_sums_on_gpu(values, signs, weight, upper, edges)
     K = values.shape[1]
     # where a row leaves one end of the box and where it comes to the other, as mu grows
     low = np.where(signs > 0.0, values - upper, -values)
@@ -152,8 +169,31 @@ def breakpoint_sums(
     return sums
 
 
-def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """sum_j phi_j(x_i) coefficients[j, k] for each row: float64 of shape (n, K), a tile of mapped rows at a time.
+def _breakpoint_sums_on_gpu(values: Any, signs: Any, weight: Any, upper: float, edges: np.ndarray) -> dict[str, Any]:
+    """`breakpoint_sums` of rows on a GPU, by histograms of the points of all rows: one a column."""
+    xp, (n, K) = array_module(values), values.shape
+    low = xp.where(signs > 0.0, values - upper, -values)
+    points, twice = xp.concat([low, low + upper]), xp.concat([weight, weight])[:, None]
+    change = xp.concat([weight, -weight])[:, None]
+    # the first of these sums says which rows count: those of a weight above 0
+    counted = xp.concat([twice, change, xp.ones((2 * n, 1)), change * points], axis=1)
+    # another edge beyond the last one: the bin of what lies above all of them
+    tables = np.pad(edges, ((0, 0), (0, 1)), constant_values=np.inf), np.full(K, edges.shape[1])
+    sums = histograms_on_gpu(points, tables, (xp.ones((2 * n, 1)), np.zeros(1, np.int64)), counted)[0]
+    own = xp.arange(K)
+    played = weight[:, None] > 0.0
+    highest = (xp.where(played, part, -np.inf).max(axis=0) for part in (-low, low + upper))
+    return {
+        "slopes": sums[:, :, 1],
+        "breaks": sums[:, :, 2],
+        "moments": sums[own, :, 3 + own],
+        "positive": weight @ (signs > 0.0).astype(np.float64),
+        "ends": xp.stack(list(highest)),
+    }
+
+
+def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype: str = "float32") -> Any:
+    """sum_j phi_j(x_i) coefficients[j, k] for each row, where the rows are: float64 (n, K), a tile of them at a time.
 
     Parameters
     ----------
@@ -163,17 +203,13 @@ def row_scores(X: Rows, feature_map: FeatureMap, coefficients: np.ndarray, dtype
     dtype : {"float32", "float64"}
         Of the mapped rows.
     """
-    scores = np.empty((X.shape[0], coefficients.shape[1]))
+    xp = array_module(X)
+    scores = xp.empty((X.shape[0], coefficients.shape[1]))
     # a product in the features' own precision with float64 coefficients would copy every tile
-    models = coefficients.astype(dtype)
-    if is_on_gpu(X) and len(scores):
-        # features stay there, and the scores of all tiles come together
-        xp, sent = array_module(X), array_module(X).asarray(models)
-        tiles = spans(len(scores), tile_rows(feature_map.n_features, models.itemsize))
-        scores[:] = on_host(xp.concat([xp.matmul(map_rows(X[rows], feature_map, dtype), sent) for rows in tiles]))
-        return scores
-    for rows in spans(len(scores), _TILE_ROWS):
-        scores[rows] = on_host(map_rows(X[rows], feature_map, dtype)) @ models
+    models = xp.asarray(coefficients.astype(dtype))
+    step = tile_rows(feature_map.n_features, models.itemsize) if is_on_gpu(X) else _TILE_ROWS
+    for rows in spans(len(scores), step):
+        scores[rows] = map_rows(X[rows], feature_map, dtype) @ models
     return scores
 
 
@@ -184,8 +220,9 @@ def primal_losses(
 
     Parameters
     ----------
-    scores, signs : ndarray of shape (n, K)
-    weight : ndarray of shape (n,)
+    scores, signs : array of shape (n, K)
+        On the host or on a GPU, where the sums are then, too.
+    weight : array of shape (n,)
     trials : Trials
     loss : {"hinge", "squared_hinge"}
 
@@ -194,6 +231,8 @@ def primal_losses(
     ndarray of shape (K, S, B), float64
     """
     S, (K, B) = len(trials.scales), trials.intercepts.shape
+    if is_on_gpu(scores):
+        return _primal_losses_on_gpu(scores, signs, weight, trials, loss=loss)
     losses = np.zeros((K, S, B))
     for k in range(K):
         for s, scale in enumerate(trials.scales):
@@ -202,6 +241,20 @@ def primal_losses(
                 # 1 - y (scale f + b): the loss of a margin is a function of its slack
                 slack = 1.0 - margin - signs[:, k] * trials.intercepts[k, b]
                 losses[k, s, b] = weight @ HINGES[loss].of_slack(slack)
+    return losses
+
+
+def _primal_losses_on_gpu(scores: Any, signs: Any, weight: Any, trials: Trials, *, loss: GameLoss) -> Any:
+    """`primal_losses` of rows on a GPU: all machines are tried at once, on as many rows as its memory allows."""
+    xp, S, (K, B) = array_module(scores), len(trials.scales), trials.intercepts.shape
+    scales, intercepts = xp.asarray(trials.scales), xp.asarray(trials.intercepts)
+    losses = xp.zeros((K, S, B))
+    for rows in spans(len(scores), tile_rows(K * S * B, losses.itemsize)):
+        # margins (n, K, S), and slacks (n, K, S, B)
+        margin = (signs[rows] * scores[rows])[:, :, None] * scales
+        slack = 1.0 - margin[..., None] - (signs[rows][:, :, None] * intercepts)[:, :, None, :]
+        each = HINGES[loss].of_slack(slack)
+        losses += xp.reshape(weight[rows] @ xp.reshape(each, (len(each), K * S * B)), (K, S, B))
     return losses
 
 
@@ -256,23 +309,30 @@ def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
     Operands: "targets" (GameTargets), "upper", "start", "edges".
     """
-    signs, weight, _ = operands["targets"](block)
-    values = np.full(signs.shape, operands["start"])
+    (signs, weight, _), xp = _there(block, operands), array_module(block.X)
+    values = xp.full(signs.shape, operands["start"])
     sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
-    return {"dual": values, "weight": np.array(weight.sum()), **sums}
+    return together_on_host({"dual": values, "weight": xp.asarray(weight.sum()), **sums})
 
 
 def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Breakpoints between finer edges. Operands: "targets", "upper", "edges"."""
-    signs, weight, _ = operands["targets"](block)
-    return breakpoint_sums(block.columns["dual"], signs, weight, operands["upper"], operands["edges"])
+    signs, weight, _, dual = _there(block, operands, "dual")
+    return together_on_host(breakpoint_sums(dual, signs, weight, operands["upper"], operands["edges"]))
 
 
 def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i c_i y_i clip(alpha_i, 0, upper), which the next alternation subtracts. Operands: "targets", "feasible"."""
-    signs, weight, _ = operands["targets"](block)
-    alpha = np.clip(operands["feasible"](block.columns["dual"], signs), 0.0, operands["feasible"].upper)
-    return {"balance": weight @ (signs * alpha)}
+    signs, weight, _, dual = _there(block, operands, "dual")
+    alpha = array_module(block.X).clip(operands["feasible"](dual, signs), 0.0, operands["feasible"].upper)
+    return together_on_host({"balance": weight @ (signs * alpha)})
+
+
+def _there(block: Block, operands: Mapping[str, Any], *names: str) -> list[Any]:
+    """Signs, the weights of rows that play and of those held out, and row columns, where the rows of a block are."""
+    xp = array_module(block.X)
+    targets = in_float64(beside_rows(block, "game", operands["targets"]))
+    return [*targets, *(xp.asarray(block.columns[name]) for name in names)]
 
 
 def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -281,18 +341,27 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; "checks_mean": the same under the means of the
     dual weights too, in K more columns.
     """
-    signs, weight, _ = operands["targets"](block)
-    alpha = operands["feasible"](block.columns["dual"], signs)
-    # how many rows are at either end of the box: no support vectors, and bounded ones
-    bounds = np.stack([weight @ (alpha <= 0.0), weight @ (alpha >= operands["feasible"].upper)])
+    signs, weight, _, dual, mean = _there(block, operands, "dual", "mean")
+    alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
+    bounds = _at_bounds(alpha, weight, operands["feasible"].upper)
     if operands["checks_mean"]:
-        alpha, signs = np.hstack([alpha, block.columns["mean"]]), np.hstack([signs, signs])
-    return {
-        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
-        "alpha": weight @ alpha,
-        "squares": weight @ (alpha * alpha),
-        "bounds": bounds.sum(axis=1),
-    }
+        alpha, signs = xp.concat([alpha, mean], axis=1), xp.concat([signs, signs], axis=1)
+    duals = weight[:, None] * signs * alpha
+    return together_on_host(
+        {
+            "features": feature_sums(block.X, duals, operands["candidates"], operands["dtype"], stay=True),
+            "alpha": weight @ alpha,
+            "squares": weight @ (alpha * alpha),
+            "bounds": bounds,
+        }
+    )
+
+
+def _at_bounds(alpha: Any, weight: Any, upper: float) -> Any:
+    """How many rows are at either end of the box, (2,): no support vectors, and bounded ones."""
+    xp = namespace_of(alpha)
+    ends = [weight @ (alpha <= 0.0).astype(np.float64), weight @ (alpha >= upper).astype(np.float64)]
+    return xp.stack(ends).sum(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +382,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feature_map", "dtype".
     """
-    signs, weight, _ = operands["targets"](block)
+    signs, weight, _ = _there(block, operands)
     feature_map = operands["feature_map"]
     # in float64: the largest eigenvalue of this matrix is divided by, and may not be too small
     xp = array_module(block.X)
@@ -321,9 +390,9 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
     step = tile_rows(feature_map.n_features, gram.itemsize) if is_on_gpu(block.X) else _TILE_ROWS
     for rows in spans(block.n_rows, step):
         phi = map_rows(block.X[rows], feature_map, operands["dtype"]).astype(np.float64)
-        gram += (phi * xp.asarray(weight[rows])[:, None]).T @ phi
-    classes = np.stack([weight @ (signs < 0.0), weight @ (signs > 0.0)])
-    return {**together_on_host({"gram": gram}), "classes": classes}
+        gram += (phi * weight[rows][:, None]).T @ phi
+    classes = xp.stack([weight @ is_side.astype(np.float64) for is_side in (signs < 0.0, signs > 0.0)])
+    return together_on_host({"gram": gram, "classes": classes})
 
 
 def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -332,18 +401,20 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
     "loss", "dtype".
     """
-    signs, weight, _ = operands["targets"](block)
+    signs, weight, _, hat = _there(block, operands, "hat")
     scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
     smoothed: Smoothed = operands["smoothed"]
     trials: Trials = operands["trials"]
     # the gradient of 1'alpha - <alpha, A w> in alpha is 1 - y f
-    values = smoothed.keep * block.columns["hat"] + smoothed.size * (1.0 - signs * scores)
-    return {
-        "dual": values,
-        "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
-        "errors": np.array(weight @ _wrong(scores + trials.intercepts[:, 0], signs)),
-        **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
-    }
+    values, xp = smoothed.keep * hat + smoothed.size * (1.0 - signs * scores), array_module(block.X)
+    return together_on_host(
+        {
+            "dual": values,
+            "losses": primal_losses(scores, signs, weight, trials, loss=operands["loss"]),
+            "errors": xp.asarray(weight @ _wrong(scores + xp.asarray(trials.intercepts[:, 0]), signs)),
+            **breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"]),
+        }
+    )
 
 
 def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -351,19 +422,20 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
-    signs, weight, _ = operands["targets"](block)
+    signs, weight, _, dual, before = _there(block, operands, "dual", "mean")
     # rows of weight 0 have no part in any sum, and get no dual weight that a user would see
-    alpha = operands["feasible"](block.columns["dual"], signs) * (weight > 0.0)[:, None]
+    alpha = operands["feasible"](dual, signs) * (weight > 0.0)[:, None]
     # (1 - tau) alpha_pair + tau alpha: the point between, or the new pair
-    mixed = (1.0 - operands["share"]) * block.columns["mean"] + operands["share"] * alpha
-    bounds = np.stack([weight @ (mixed <= 0.0), weight @ (mixed >= operands["feasible"].upper)])
-    return {
-        "features": feature_sums(block.X, weight[:, None] * signs * alpha, operands["candidates"], operands["dtype"]),
-        "alpha": weight @ mixed,
-        "squares": weight @ (mixed * mixed),
-        "bounds": bounds.sum(axis=1),
-        operands["target"]: mixed,
-    }
+    mixed, duals = (1.0 - operands["share"]) * before + operands["share"] * alpha, weight[:, None] * signs * alpha
+    return together_on_host(
+        {
+            "features": feature_sums(block.X, duals, operands["candidates"], operands["dtype"], stay=True),
+            "alpha": weight @ mixed,
+            "squares": weight @ (mixed * mixed),
+            "bounds": _at_bounds(mixed, weight, operands["feasible"].upper),
+            operands["target"]: mixed,
+        }
+    )
 
 
 def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -371,27 +443,30 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """
-    signs, weight, held_out = operands["targets"](block)
+    signs, weight, held_out, dual, mean, score = _there(block, operands, "dual", "mean", "score")
     step: DualStep = operands["step"]
-    alpha = operands["feasible"](block.columns["dual"], signs)
+    alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
     values, scores = step(block.X, alpha, signs)
     # Means over the rounds, weighted by t eta: their regret bounds the gap. The mean of the scores is the score of the
     # mean machine, so that no pass has to map rows to all features of the game again.
     played = alpha * (weight > 0.0)[:, None]
-    mean = (1.0 - step.share) * block.columns["mean"] + step.share * played
-    total = (1.0 - step.share) * block.columns["score"] + step.share * scores
+    mean = (1.0 - step.share) * mean + step.share * played
+    total = (1.0 - step.share) * score + step.share * scores
     trials: Trials = operands["trials"]
-    first = trials.scales[0] * total + trials.intercepts[:, 0]
-    return {
-        "dual": values,
-        "mean": mean,
-        "score": total,
-        "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
-        "errors": np.array([weight @ _wrong(first, signs), held_out @ _wrong(first, signs), held_out.sum()]),
-        "held": np.array(held_out @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
-        "gradient": weight @ np.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
-        **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
-    }
+    first = trials.scales[0] * total + xp.asarray(trials.intercepts[:, 0])
+    errors = [weight @ _wrong(first, signs), held_out @ _wrong(first, signs), held_out.sum()]
+    return together_on_host(
+        {
+            "dual": values,
+            "mean": mean,
+            "score": total,
+            "losses": primal_losses(total, signs, weight, trials, loss=operands["loss"]),
+            "errors": xp.stack([xp.asarray(error) for error in errors]),
+            "held": xp.asarray(held_out @ HINGES[operands["loss"]].value(signs, first).sum(axis=1)),
+            "gradient": weight @ xp.square(1.0 - signs * scores - step.ridge * alpha).sum(axis=1, keepdims=True),
+            **breakpoint_sums(values, signs, weight, operands["feasible"].upper, operands["edges"]),
+        }
+    )
 
 
 def _wrong(scores: np.ndarray, signs: np.ndarray) -> np.ndarray:

@@ -11,6 +11,8 @@ import numpy as np
 from scipy import sparse
 
 from dkl.features.scaling import Scaler
+from dkl.kernels import generic
+from dkl.kernels.device import array_module, is_on_gpu, tile_rows, together_on_host, with_targets
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets
 from dkl.kernels.tiles import cache_tile, spans
@@ -109,6 +111,8 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
         their weight by class; "inertia" (): the weighted sum of their squared distances.
     """
     centers: Centers = operands["centers"]
+    if is_on_gpu(block.X):
+        return _cluster_sums_on_gpu(with_targets(block), centers)
     # frequency weight times the factor of the row's class
     weights = encode_targets(block, centers.n_classes, centers.class_weight).sum(axis=1)
     codes = np.asarray(block.y)
@@ -135,6 +139,34 @@ def cluster_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     }
 
 
+def _cluster_sums_on_gpu(block: Block, centers: Centers) -> dict[str, np.ndarray]:
+    """`cluster_sums` of rows on a GPU, with their targets: a product with marks of their centres adds rows up."""
+    xp, (L, width), K = array_module(block.X), centers.points.shape, centers.n_classes
+    weights, codes = encode_targets(block, K, centers.class_weight).sum(axis=1), xp.asarray(block.y)
+    points, X = xp.asarray(centers.points), block.X
+    lengths, of_class = (points * points).sum(axis=1), None if centers.codes is None else xp.asarray(centers.codes)
+    sums, mass, inertia = xp.zeros((L, width)), xp.zeros((L, K)), xp.zeros(())
+    # distances, marks, and rows with their squares: no more bytes than a plan counts for a block without a feature map,
+    # six arrays of its rows
+    step = max(_TILE_ROWS, min(tile_rows(3 * (L + width), 8), 2 * width * X.shape[0] // (L + width)))
+    for rows in spans(X.shape[0], step):
+        part = X[rows]
+        tile = generic.scaled(xp, part.toarray() if hasattr(part, "toarray") else part, centers.scaler, np.float64)
+        distances = (tile * tile).sum(axis=1)[:, None] - 2.0 * xp.matmul(tile, points.T) + lengths
+        distances = xp.clip(distances, 0.0, None)
+        if of_class is not None:
+            distances = xp.where(codes[rows][:, None] == of_class, distances, np.inf)
+        nearest, least = distances.argmin(axis=1), distances.min(axis=1)
+        # a row whose class has no centre goes nowhere
+        weight = xp.where(xp.isfinite(least), weights[rows], 0.0)
+        marks = (nearest[:, None] == xp.arange(L)) * weight[:, None]
+        sums += xp.matmul(marks.T, tile)
+        mass += xp.matmul(marks.T, (codes[rows][:, None] == xp.arange(K)).astype(np.float64))
+        inertia = inertia + weight @ xp.where(xp.isfinite(least), least, 0.0)
+    parts = {f"points{panel.start}": sums[panel] for panel in centers.panels}
+    return together_on_host({**parts, "mass": mass, "inertia": inertia})
+
+
 def cluster_record(centers: Centers) -> BlockSum:
     """The record of a round: the sums of the rows by the centre that is nearest to them."""
     L, width = centers.points.shape
@@ -145,7 +177,6 @@ def cluster_record(centers: Centers) -> BlockSum:
         accumulators={**panels, "mass": Accumulator((L, centers.n_classes)), "inertia": Accumulator(())},
         operands={"centers": centers},
         cost=partial(cluster_cost, centers=centers),
-        on_host=True,
     )
 
 

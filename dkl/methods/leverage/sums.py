@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows
+from dkl.kernels.device import array_module, is_on_gpu, on_host, tile_rows, with_targets
 from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import GramSum, packed_size
 from dkl.kernels.normal_equations import newton_tile
@@ -26,7 +26,8 @@ def gram_sums(
     Parameters
     ----------
     X : array of shape (n, d)
-    weight : ndarray of shape (n,)
+    weight : array of shape (n,)
+        Of rows on a GPU it may be there too.
     feature_map : FeatureMap
         m columns; amplitudes are included.
     columns : (int, int)
@@ -80,17 +81,21 @@ def cross_gram_sums(
 
 def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`gram_sums` of a block; operands "feature_map", "columns", "dtype"."""
-    sums = gram_sums(block.X, block.weights, operands["feature_map"], operands["columns"], operands["dtype"])
+    sums = gram_sums(
+        block.X, with_targets(block).weights, operands["feature_map"], operands["columns"], operands["dtype"]
+    )
     return {"gram": sums}
 
 
 def cross_gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`cross_gram_sums` of a block; operands "first", "second", "dtype"."""
-    sums = cross_gram_sums(block.X, block.weights, operands["first"], operands["second"], operands["dtype"])
+    sums = cross_gram_sums(
+        block.X, with_targets(block).weights, operands["first"], operands["second"], operands["dtype"]
+    )
     return {"cross": sums}
 
 
 def squares_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Weighted squares of all candidates' features over a block; operands "feature_map", "dtype"."""
-    squares = feature_squares(block.X, block.weights, operands["feature_map"], operands["dtype"])
+    squares = feature_squares(block.X, with_targets(block).weights, operands["feature_map"], operands["dtype"])
     return {"squares": squares}

@@ -212,7 +212,8 @@ def cell_record(problem: GridProblem, state: GridState) -> BlockSum:
         return Cost(flops, 16 * K * (3 * size + rows) + 8 * rows * (4 * d + 2 * K))
 
     name = "frequency grid" if first else "frequency cells"
-    return BlockSum(name, cell_sums, accumulators, operands, cost)
+    # a fast transform of scattered points, which there is on the host alone
+    return BlockSum(name, cell_sums, accumulators, operands, cost, on_host=True)
 
 
 def _bounded(problem: GridProblem, state: GridState, sums: Mapping[str, np.ndarray]) -> tuple[GridState, np.ndarray]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dkl.kernels.device import together_on_host, with_targets
 from dkl.kernels.nufft import grid_sums, scattered_sums, variation_sums
 from dkl.kernels.scale import scale_rows
 from dkl.kernels.sums import encode_targets, feature_sums
 from dkl.protocols.block import Block
+from dkl.solvers.losses import namespace_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +43,14 @@ class PeakTargets:
         return 1 if self.n_classes == 2 else len(self.center)
 
     def __call__(self, block: Block) -> np.ndarray:
-        """S of a block's rows, (n_b, K), their weights included."""
-        encoded = encode_targets(block, self.n_classes, self.class_weight)
+        """S of a block's rows, (n_b, K), their weights included, where its targets are."""
+        encoded, xp = encode_targets(block, self.n_classes, self.class_weight), namespace_of(block.y)
+        center = xp.asarray(self.center)
         if self.n_classes is None:
-            centred = encoded[:, :-1] - self.center * encoded[:, -1:]
-            return centred if self.scale is None else centred / self.scale
+            centred = encoded[:, :-1] - center * encoded[:, -1:]
+            return centred if self.scale is None else centred / xp.asarray(self.scale)
         # 1{y_i = k} less the share of class k: the potential at frequency 0, which says nothing, is 0
-        centred = encoded - self.center * encoded.sum(axis=1, keepdims=True)
+        centred = encoded - center * encoded.sum(axis=1, keepdims=True)
         return centred[:, : self.n_columns]
 
 
@@ -57,10 +60,11 @@ def peak_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
     A row of weight w is w rows, each of which meets itself: its square is S^2 / w.
     """
     targets: PeakTargets = operands["targets"]
-    S = targets(block)
-    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"])
-    squares = np.sum(S**2 / block.weights[:, None], axis=0)
-    return {"features": features, "absolutes": np.abs(S).sum(axis=0), "squares": squares}
+    there = with_targets(block)
+    S = targets(there)
+    features = feature_sums(block.X, S, operands["feature_map"], dtype=operands["dtype"], stay=True)
+    squares = (S**2 / there.weights[:, None]).sum(axis=0)
+    return together_on_host({"features": features, "absolutes": abs(S).sum(axis=0), "squares": squares})
 
 
 def cell_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:

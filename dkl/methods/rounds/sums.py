@@ -29,7 +29,7 @@ from dkl.kernels.tiles import RowTiles
 from dkl.methods.steps.binning import ColumnBins
 from dkl.protocols.arrays import Rows
 from dkl.protocols.block import Block
-from dkl.solvers.losses import Loss
+from dkl.solvers.losses import Loss, namespace_of
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class HeldTargets:
 
     def __call__(self, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(n, K) targets, (n,) weights of rows that are learned from, (n,) weights of those held out."""
-        targets, weight = self.targets(block)
+        (targets, weight), xp = self.targets(block), namespace_of(block.y)
         if self.held is None:
-            return targets, weight, np.zeros_like(weight)
-        mask = np.asarray(self.held(block.held_with), dtype=bool)
+            return targets, weight, xp.zeros_like(weight)
+        mask = xp.asarray(self.held(block.held_with), dtype=bool)
         if self.left_out is None:
             return targets, weight * ~mask, weight * mask
-        return targets, weight * ~(mask | np.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
+        return targets, weight * ~(mask | xp.asarray(self.left_out(block.held_with), dtype=bool)), weight * mask
 
 
 @dataclass(frozen=True, eq=False)
