@@ -63,7 +63,7 @@ from dkl.kernels.maps import map_rows
 from dkl.kernels.newton.gram import packed_size
 from dkl.kernels.normal_equations import NewtonOptions, NewtonTargets, TrialSteps, newton_block, newton_sums
 from dkl.kernels.sums import feature_sums
-from dkl.passes import engine, reading, reductions, tasks
+from dkl.passes import engine, reading, tasks
 from dkl.passes.engine import run_pass
 from dkl.passes.reading import LOADER
 from dkl.protocols.records import Accumulator, BlockSum
@@ -604,7 +604,7 @@ class Acts:
         self._watch(reading.LOADER, "fetch", "waits for a block")
         self._watch(tasks.ON_GPU, "_changed.wait_for", "waits for a turn")
         self._watch(gpu, "on_host", "waits for the device")
-        self._watch(reductions.SumReduction, "of_block", "functions")
+        self._watch(tasks.SumReduction, "of_block", "functions")
         self._watch(engine, "sum_blocks", "tasks")
         return self
 
