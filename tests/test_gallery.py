@@ -19,7 +19,7 @@ GALLERY = (EXAMPLES / "gallery.md").read_text(encoding="utf-8")
 SLOW_PICTURES = {"comparison", "decision", "trials"}
 # what scripts import from each other, and the suite of tables whose entry is suite.py
 PARTS = {"cells", "sets", "splits", "hinge", "squared_hinge", "baselines", "conf", "displays"}
-PARTS |= {"alignment_figures", "alignment_race", "alignment_sets", "figure_4_machines"}
+PARTS |= {"alignment_figures", "alignment_race", "alignment_sets", "figure_4_machines", "few_rows"}
 PARTS |= {"table_arms", "table_fits", "table_page", "table_sets"}
 
 

@@ -309,7 +309,7 @@ def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
     Operands: "targets" (GameTargets), "upper", "start", "edges".
     """
-    (signs, weight, _), xp = _there(block, operands), array_module(block.X)
+    (signs, weight, _), xp = _arrays(operands["targets"], block), array_module(block.X)
     values = xp.full(signs.shape, operands["start"])
     sums = breakpoint_sums(values, signs, weight, operands["upper"], operands["edges"])
     return together_on_host({"dual": values, "weight": xp.asarray(weight.sum()), **sums})
@@ -317,22 +317,22 @@ def start_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
 
 def multiplier_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Breakpoints between finer edges. Operands: "targets", "upper", "edges"."""
-    signs, weight, _, dual = _there(block, operands, "dual")
+    signs, weight, _, dual = _arrays(operands["targets"], block, "dual")
     return together_on_host(breakpoint_sums(dual, signs, weight, operands["upper"], operands["edges"]))
 
 
 def balance_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """sum_i c_i y_i clip(alpha_i, 0, upper), which the next alternation subtracts. Operands: "targets", "feasible"."""
-    signs, weight, _, dual = _there(block, operands, "dual")
+    signs, weight, _, dual = _arrays(operands["targets"], block, "dual")
     alpha = array_module(block.X).clip(operands["feasible"](dual, signs), 0.0, operands["feasible"].upper)
     return together_on_host({"balance": weight @ (signs * alpha)})
 
 
-def _there(block: Block, operands: Mapping[str, Any], *names: str) -> list[Any]:
+def _arrays(targets: Any, block: Block, *names: str) -> list[Any]:
     """Signs, the weights of rows that play and of those held out, and row columns, where the rows of a block are."""
     xp = array_module(block.X)
-    targets = in_float64(beside_rows(block, "game", operands["targets"]))
-    return [*targets, *(xp.asarray(block.columns[name]) for name in names)]
+    given = in_float64(beside_rows(block, "game", targets))
+    return [*given, *(xp.asarray(block.columns[name]) for name in names)]
 
 
 def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -341,7 +341,7 @@ def verify_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndar
     Operands: "targets", "feasible", "candidates" (FeatureMap), "dtype"; "checks_mean": the same under the means of the
     dual weights too, in K more columns.
     """
-    signs, weight, _, dual, mean = _there(block, operands, "dual", "mean")
+    signs, weight, _, dual, mean = _arrays(operands["targets"], block, "dual", "mean")
     alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
     bounds = _at_bounds(alpha, weight, operands["feasible"].upper)
     if operands["checks_mean"]:
@@ -382,7 +382,7 @@ def gram_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feature_map", "dtype".
     """
-    signs, weight, _ = _there(block, operands)
+    signs, weight, _ = _arrays(operands["targets"], block)
     feature_map = operands["feature_map"]
     # in float64: the largest eigenvalue of this matrix is divided by, and may not be too small
     xp = array_module(block.X)
@@ -401,7 +401,7 @@ def score_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarr
     Operands: "targets", "upper", "feature_map", "coefficients", "smoothed" (Smoothed), "edges", "trials" (Trials),
     "loss", "dtype".
     """
-    signs, weight, _, hat = _there(block, operands, "hat")
+    signs, weight, _, hat = _arrays(operands["targets"], block, "hat")
     scores = row_scores(block.X, operands["feature_map"], operands["coefficients"], operands["dtype"])
     smoothed: Smoothed = operands["smoothed"]
     trials: Trials = operands["trials"]
@@ -422,7 +422,7 @@ def sum_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
 
     Operands: "targets", "feasible", "candidates", "dtype", "share", "target".
     """
-    signs, weight, _, dual, before = _there(block, operands, "dual", "mean")
+    signs, weight, _, dual, before = _arrays(operands["targets"], block, "dual", "mean")
     # rows of weight 0 have no part in any sum, and get no dual weight that a user would see
     alpha = operands["feasible"](dual, signs) * (weight > 0.0)[:, None]
     # (1 - tau) alpha_pair + tau alpha: the point between, or the new pair
@@ -443,7 +443,7 @@ def step_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarra
 
     Operands: "targets", "feasible", "step" (DualStep), "edges", "trials" (Trials), "loss".
     """
-    signs, weight, held_out, dual, mean, score = _there(block, operands, "dual", "mean", "score")
+    signs, weight, held_out, dual, mean, score = _arrays(operands["targets"], block, "dual", "mean", "score")
     step: DualStep = operands["step"]
     alpha, xp = operands["feasible"](dual, signs), array_module(block.X)
     values, scores = step(block.X, alpha, signs)
