@@ -99,6 +99,8 @@ class FeatureLearner(
     _context: FitContext = FitContext()
     # Records the passes in a plan; None in a fit.
     _plan: PlannedRun | None = None
+    # Of the fit under way, by which its checkpoints are known; "" where states are not saved.
+    _fingerprint: str = ""
 
     family: Any
     n_features: int | None
