@@ -209,10 +209,6 @@ def variants(
     bags = given.get("bags", 1)
     # landmarks are rows; other features than twice the rows say nothing new
     most = min(effort.most_features // bags, n_rows if is_kernel(contender) else max(2 * n_rows, effort.n_features))
-    if is_best and knobs.sigma == "auto" and is_kernel(contender) and "up to" not in contender.name:
-        # few landmarks tell bandwidths apart for a third of the work
-        factor = given["sigma_factor"]
-        found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
     if knobs.n_features == "auto" and size is not None and size < most:
         larger = min(int(GROWTH * size), most)
         found.append(contender.changed(f"up to {larger:,}", n_features=larger))
@@ -229,6 +225,9 @@ def variants(
     if is_best and may_scale and not has_bandwidth and (is_first or not is_kernel(contender)):
         other = _other_scaling(given["scaling"])
         found.append(contender.changed(f"scaling {other}", scaling=other))
+    if is_best and knobs.sigma == "auto" and is_kernel(contender):
+        factor = given["sigma_factor"]
+        found += [contender.changed(f"bandwidth x {by * factor:.3g}", sigma_factor=by * factor) for by in _WIDER]
     return found
 
 

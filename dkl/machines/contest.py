@@ -46,7 +46,7 @@ RIVALS = 3
 # Shares of the budget: up to which a trial is cheap; that trials on further folds leave spent at most; and that is kept
 # for the last fit once a kernel has gained with more landmarks.
 _CHEAP, MOST_SPENT, _KEPT = 0.1, 0.8, 0.55
-# Landmarks up to which larger kernels are tried before all other variants.
+# Landmarks up to which larger kernels, and bandwidths there, are tried before all other variants.
 LARGE_KERNEL = 1_000
 # Factor by which the landmarks of the last fit grow while the budget affords it, and share that is expected to last of
 # the gain with each multiple of the landmarks.
@@ -390,11 +390,11 @@ class Race:
         found: list[tuple[Contender, tuple[int, ...]]] = [
             (contender, (number,))
             for number in (best, *near)
-            for contender in self.vary(self.contenders[number], number == best or self._is_first_kernel(number))
+            for contender in self.vary(self.contenders[number], number == best)
         ]
         # a search that ended with fewer features than it was allowed finds no more
         found = [one for one in found if one[1][0] not in self._found or not self._grows_from(*one)]
-        # bandwidths are cheap, and up to a thousand landmarks gain most often: all others come after the joined one
+        # up to a thousand landmarks gain most often: they come first, then the joined candidate, then the rest
         first = [self._comes_first(*one) for one in found]
         found = [*compress(found, first), *compress(found, [not one for one in first])]
         # another kind errs on other rows than the best does
@@ -415,10 +415,6 @@ class Race:
                 continue
             if done and _loss_of(done) >= _loss_of(self.choices[best][: len(done)]):
                 # behind on the folds so far
-                continue
-            parents = self._parents[number]
-            if not done and self._is_larger_kernel(number) and not self._is_first_kernel(parents[0]):
-                # another kernel of as many landmarks is ahead by now
                 continue
             # a candidate that cannot do all folds of the others cannot win, and is not begun
             if self.affords(number, self.rounds - len(done)):
@@ -461,25 +457,8 @@ class Race:
             return False
         if not all(gains(_loss_of(done), _loss_of(self.choices[parent][: len(done)]), _EQUAL) for parent in parents):
             return False
-        if not is_kernel(self.contenders[number]):
-            return _loss_of(done) <= (1.0 + _NEAR) * _loss_of(self.choices[best][: len(done)])
-        # the order of kernels hardly changes with their landmarks
-        return self._is_first_kernel(number) and _loss_of(done) <= (1.0 + _NEAR_KERNEL) * _loss_of(
-            self.choices[best][: len(done)]
-        )
-
-    def _is_first_kernel(self, number: int) -> bool:
-        """Whether a candidate is a kernel, and none of as many landmarks has done better on the folds of both."""
-        contender, done = self.contenders[number], self.choices[number]
-        if not is_kernel(contender) or not done:
-            return False
-        size = landmarks_of(contender)
-        losses = [
-            _loss_of(choices[: len(done)])
-            for other, choices in zip(self.contenders, self.choices, strict=True)
-            if len(choices) >= len(done) and is_kernel(other) and landmarks_of(other) == size
-        ]
-        return _loss_of(done) <= (1.0 + _EQUAL) * min(losses)
+        near = _NEAR_KERNEL if is_kernel(self.contenders[number]) else _NEAR
+        return _loss_of(done) <= (1.0 + near) * _loss_of(self.choices[best][: len(done)])
 
     def _is_needless(self, contender: Contender) -> bool:
         """Whether the losses of other kinds say that this one will not win.
@@ -506,18 +485,11 @@ class Race:
         return given is not None and before is not None and given > before
 
     def _comes_first(self, contender: Contender, parents: tuple[int, ...]) -> bool:
-        """Whether it is a kernel with more landmarks than its parent, up to a thousand, or another bandwidth before."""
+        """Whether it is a kernel with more landmarks than its parent, up to a thousand, or another bandwidth there."""
         if not is_kernel(contender) or len(parents) != 1:
             return False
-        if self._grows_from(contender, parents):
-            return landmarks_of(contender) <= LARGE_KERNEL
-        ours, before = (one.learner.get_params(deep=False) for one in (contender, self.contenders[parents[0]]))
-        return ours["sigma_factor"] != before["sigma_factor"] and self._grew(parents[0]) is None
-
-    def _is_larger_kernel(self, number: int) -> bool:
-        """Whether it is a kernel with more landmarks than its parent."""
-        parents, contender = self._parents.get(number, ()), self.contenders[number]
-        return len(parents) == 1 and is_kernel(contender) and self._grows_from(contender, parents)
+        size = int(contender.learner.get_params(deep=False)["n_features"])
+        return size == LARGE_KERNEL or (size < LARGE_KERNEL and self._grows_from(contender, parents))
 
     def _comes_later(self, number: int) -> bool:
         """The key by which variants are tried, before their numbers."""
@@ -528,9 +500,10 @@ class Race:
         line = [number]
         while line:
             first = line.pop(0)
-            if self._is_larger_kernel(first):
+            parents, contender = self._parents.get(first, ()), self.contenders[first]
+            if parents and is_kernel(contender) and self._grows_from(contender, parents):
                 return first
-            line += self._parents.get(first, ())
+            line += parents
         return None
 
     def affords(self, number: int, n_trials: int = 1) -> bool:

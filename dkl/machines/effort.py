@@ -112,7 +112,7 @@ EFFORTS = {
         9e8, 2e2, judged_rows=2_000, advised_rows=300, folds=2, n_features=200, most_features=400, most_bags=1
     ),
     "balanced": Effort(
-        4.25e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
+        5e9, 3e3, judged_rows=5_000, advised_rows=600, folds=5, n_features=400, most_features=4_000, most_bags=1
     ),
     "best": Effort(
         2e11, 2e4, judged_rows=20_000, advised_rows=1_000, folds=5, n_features=500, most_features=8_000, most_bags=16
