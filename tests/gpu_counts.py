@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import dask
 import numpy as np
+import pandas as pd
 from sklearn.base import clone
 
 from dkl.data.create import create_dataset
@@ -45,6 +46,7 @@ from dkl.methods.peaks.learner import PeakFeatures
 from dkl.methods.posterior.learner import PosteriorFeatures
 from dkl.methods.random_features import RandomFeatures
 from dkl.methods.steps.learner import StepFeatures
+from dkl.model_selection.tuning import tune
 from dkl.passes import chain
 from dkl.passes.reading import LOADER
 from dkl.passes.row_columns import RowColumns
@@ -143,14 +145,22 @@ def _explained(name: str) -> Any:
     return explain
 
 
+def _tuned_trials(data: Any) -> None:
+    """Trials that need the sums of one pass alone."""
+    model = TunedRegressor(**_TUNED)
+    tune(model, data, space={"lam": [1e-2, 1e-1]}, n_trials=2, n_initial=2, folds=2, random_state=0, refit=False)
+
+
 FITS |= {
+    "trials of tune": ("numbers", _tuned_trials),
+    "texts and codes": ("table", _newton("log_loss")),
     "explained": ("classes", _explained("waves")),
     "explained, ramps": ("classes", _explained("slopes of ramps")),
 }
 # Passes that compute on the host, whatever else a fit does on a GPU: the page says why, and what they cost.
 ON_HOST = frozenset(
     {
-        *("words of texts", "sums of categories", "counts of column bins"),
+        *("sums of categories", "counts of column bins"),
         *("frequency grid", "frequency cells"),
     }
 )
@@ -339,16 +349,27 @@ def rows(n: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (X[:, 0] * X[:, 1] > 0).astype(int) + (X[:, 2] > 1)
 
 
+def table_rows(X: np.ndarray) -> pd.DataFrame:
+    """Rows of a table: numbers, free text, and a column of 60 categories, which are stored as codes."""
+    rng = np.random.default_rng(2)
+    texts = [" ".join(f"word{word}" for word in rng.choice(30, 8)) for _ in range(len(X))]
+    return pd.DataFrame(
+        {"x": X[:, 0], "comment": texts, "shop": [f"s{shop}" for shop in rng.integers(60, size=len(X))]}
+    )
+
+
 def counted(name: str, folder: Path, check: Callable[..., None] | None = None) -> dict[str, Asked]:
     """What the passes of a fit ask for a block, by their names; rows have weights, and lie in a store of two blocks."""
     kind, fit = FITS[name]
     X, classes = rows(2 * N_ROWS)
     several = np.column_stack([X[:, 0] * X[:, 1], X[:, 2]])
     targets = {"classes": classes, "two": classes > 0, "numbers": several[:, 0], "two numbers": several}
+    targets["table"] = classes
     y = targets[kind] if kind in targets else np.exp(0.3 * several[:, 0])
     weight = np.random.default_rng(1).integers(1, 4, len(X)).astype(np.float64)
     columns = 2 if name == "peaks on a grid" else 4
-    data = create_dataset(folder / "rows.zarr", X[:, :columns], y, sample_weight=weight, rows_a_block=N_ROWS)
+    given = table_rows(X) if kind == "table" else X[:, :columns]
+    data = create_dataset(folder / "rows.zarr", given, y, sample_weight=weight, rows_a_block=N_ROWS)
     counter = Counter(check)
     LOADER.clear()
     with dask.config.set(scheduler="synchronous"), counter.watching():

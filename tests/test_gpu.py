@@ -29,6 +29,8 @@ from scipy import sparse
 from sklearn.base import clone
 
 from dkl.data.create import create_dataset
+from dkl.encodings.sums import text_sums
+from dkl.encodings.target_means import CategoryFolds
 from dkl.explain.contributions import background_of
 from dkl.explain.dependence import partial_dependence
 from dkl.explain.importance import importance
@@ -52,6 +54,7 @@ from dkl.kernels.sgd.steps import sgd_rows
 from dkl.kernels.slopes import squared_slopes
 from dkl.kernels.sums import feature_squares, feature_sums
 from dkl.linear import head, sgd
+from dkl.linear.minibatches import HeldOut
 from dkl.machines.kernel_machines import KernelClassifier, KernelRegressor
 from dkl.methods.aligned.learner import AlignedFeatures
 from dkl.methods.density.joint_learner import JointFeatures
@@ -1237,6 +1240,30 @@ def test_rows_that_are_summed_on_the_host_do_not_move(gpu: str, monkeypatch: pyt
     X, y = rows()
     run_pass(dataset(X, y, rows_a_block=100).source, (counts_record(np.zeros((4, 2)), np.full(4, 2)),), device="gpu")
     assert moved == []
+
+
+@pytest.mark.parametrize("kind", ["numbers", "two numbers", "classes"])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_products_of_directions_of_texts_are_those_of_the_cpu(kind: str, is_sparse: bool, gpu: str) -> None:
+    """Of two texts, by fold, in tiles of few rows; the rows of one fold are missing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 9)).astype(np.float32)
+    y = {"numbers": X[:, 0], "two numbers": X[:, :2].astype(np.float64), "classes": rng.integers(3, size=900)}[kind]
+    folds = CategoryFolds(HeldOut(0.2, 3))
+    ids = np.arange(1_100)[folds(np.arange(1_100)) != 4][: len(X)]
+    n_classes = 3 if kind == "classes" else None
+    operands = {"places": ((1, 5), (7, 2)), "folds": folds, "n_classes": n_classes}
+    for weight in (None, rng.exponential(size=len(X))):
+        block = Block(0, sparse.csr_array(X) if is_sparse else X, y, weight, ids)
+        expected = text_sums(block, operands)
+        for nbytes in (1 << 28, 1 << 14):
+            with patch.object(device, "_tile_bytes", ContextVar("tile bytes", default=nbytes)):
+                found = text_sums(device.place(block, "gpu"), operands)
+            assert set(found) == set(expected)
+            for name, value in expected.items():
+                assert isinstance(found[name], np.ndarray)
+                np.testing.assert_allclose(found[name], value, rtol=1e-11, atol=1e-11, err_msg=name)
+    assert not expected["gram 1"][4].any()
 
 
 @pytest.mark.parametrize("codes", [None, [0, 1, 1]])

@@ -283,6 +283,7 @@ class CategoryFit:
                 accumulators={each.name: Accumulator((self.folds.count, each.width)) for each in part},
                 operands={"sums": tuple(part), "folds": self.folds, "n_classes": self.dataset.schema.n_classes},
                 cost=_SumCost(len(part), len({each.key for each in part})),
+                on_host=True,
             )
             for part in parts
             if part

@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 
 from dkl.encodings.keys import CategoryKey, dense_columns
+from dkl.kernels.device import (
+    array_module,
+    is_on_gpu,
+    tile_rows,
+    together_on_host,
+    weighted_rows_on_gpu,
+    with_targets,
+)
 from dkl.kernels.tiles import spans
 from dkl.protocols.block import Block
 
@@ -84,13 +92,17 @@ def category_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nda
     return sums
 
 
-def target_columns(y: np.ndarray | None, n_classes: int | None) -> np.ndarray:
-    """The numbers whose means are learned, (n, T) float64: indicators of the classes but the first, or the targets."""
+def target_columns(y: Any, n_classes: int | None) -> Any:
+    """The numbers whose means are learned, (n, T) float64: indicators of the classes but the first, or the targets.
+
+    They are where the targets are, on the host or on a GPU.
+    """
     if y is None:
         return np.empty((0, 0))
+    xp = array_module(y)
     if n_classes is not None:
-        return (y[:, None] == np.arange(1, n_classes)).astype(np.float64)
-    return np.asarray(y, np.float64).reshape(len(y), -1)
+        return (y[:, None] == xp.arange(1, n_classes)).astype(np.float64)
+    return xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
 
 
 def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -110,6 +122,8 @@ def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
         "answers k" (F, K + 1, T), sum w z t'. Of C classes target t is 1 for class t + 1, else 0.
     """
     fold, count = operands["folds"](block.held_with), operands["folds"].count
+    if is_on_gpu(block.X):
+        return together_on_host(_text_sums_on_gpu(with_targets(block), fold, operands))
     targets = target_columns(block.y, operands["n_classes"])
     weighted = block.weights[:, None] * targets
     sums = {
@@ -131,3 +145,40 @@ def text_sums(block: Block, operands: Mapping[str, Any]) -> dict[str, np.ndarray
                 answers[f] += weighted_z.T @ targets[rows]
         sums |= {f"gram {k}": gram, f"answers {k}": answers}
     return sums
+
+
+def _text_sums_on_gpu(block: Block, fold: np.ndarray, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """`text_sums` of a block whose rows, targets and weights are on a GPU, in float64; the sums stay there.
+
+    The fold of each row comes from the host, which computes it from whole numbers: 1 byte a row, and 4 bytes for its
+    place among the rows of a tile by fold.
+    """
+    X: Any = block.X
+    xp, count = array_module(X), operands["folds"].count
+    all_weights, all_targets = block.weights, target_columns(block.y, operands["n_classes"])
+    T = all_targets.shape[1]
+    totals, sums = xp.zeros((count, 1 + 2 * T)), {}
+    for k, (_, size) in enumerate(operands["places"]):
+        sums[f"gram {k}"] = xp.zeros((count, size + 1, size + 1))
+        sums[f"answers {k}"] = xp.zeros((count, size + 1, T))
+    for rows in spans(block.n_rows, tile_rows(X.shape[1] + 1, 8)):
+        part, of_rows = X[rows], fold[rows]
+        tile = part.toarray() if hasattr(part, "toarray") else part
+        weights, targets = xp.asarray(all_weights[rows], dtype=np.float64)[:, None], all_targets[rows]
+        is_in_fold = xp.asarray(of_rows.astype(np.int8)) == xp.arange(count)[:, None]
+        moments = xp.concat([weights, weights * targets, weights * targets * targets], axis=1)
+        totals += weighted_rows_on_gpu(is_in_fold.astype(np.float64), moments)
+        # the rows of a fold follow each other, so that each of its sums is a product
+        order = xp.asarray(np.argsort(of_rows, kind="stable").astype(np.int32))
+        ends = np.cumsum(np.bincount(of_rows, minlength=count)).tolist()
+        weights, targets = weights[order], targets[order]
+        for k, (start, size) in enumerate(operands["places"]):
+            z = xp.ones((len(of_rows), size + 1))
+            z[:, 1:] = tile[:, start : start + size][order]
+            weighted_z = z * weights
+            for f, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+                if first < end:
+                    of_fold = weighted_z[first:end].T
+                    sums[f"gram {k}"][f] += xp.matmul(of_fold, z[first:end])
+                    sums[f"answers {k}"][f] += xp.matmul(of_fold, targets[first:end])
+    return {"weight": totals[:, 0], "targets": totals[:, 1 : T + 1].T, "squares": totals[:, T + 1 :].T, **sums}

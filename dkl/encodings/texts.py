@@ -210,7 +210,7 @@ def _record(dataset: Dataset, folds: CategoryFolds) -> BlockSum:
         return Cost(flops=2.0 * rows * products, scratch_bytes=8 * (of_rows + products) + dense)
 
     operands = {"places": tuple(places), "folds": folds, "n_classes": dataset.schema.n_classes}
-    return BlockSum("words of texts", text_sums, accumulators, operands, cost, on_host=True)
+    return BlockSum("words of texts", text_sums, accumulators, operands, cost)
 
 
 def _mixed(

@@ -24,6 +24,7 @@ from dkl.model_selection.evaluation import Outcome, with_parameters
 from dkl.model_selection.running import Outcomes, TrialFit
 from dkl.passes.devices import computing_device
 from dkl.passes.engine import run_pass
+from dkl.passes.loop import Run
 from dkl.solvers.squared_sums import Squared
 
 # The parameters that change neither the frequencies nor the rows, so that trials need only the sums of one pass.
@@ -101,15 +102,16 @@ class OnSums:
         scaler = learner._prepare(dataset)
         reference = learner._reference(learner.family_, dataset.n_columns, seed=learner.seed_)
         n_targets = dataset.schema.n_targets or 1
-        scale = target_scale(dataset.source, n_targets)
+        run = Run(memory_limit=model.memory_limit, device=computing_device(model.device))
+        scale = target_scale(dataset.source, n_targets, run)
         # With standardised targets lam does not depend on their unit; `_scores` returns to the original unit.
         targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
         wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
         pass_over_rows = run_pass(
             dataset.source,
             wanted.records(),
-            memory_limit=model.memory_limit,
-            device=computing_device(model.device),
+            memory_limit=run.memory_limit,
+            device=run.device,
         )
         sums = wanted.collect(pass_over_rows.results)
         variances = np.array([of_fold.variances for of_fold in sums])

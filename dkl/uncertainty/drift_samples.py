@@ -353,6 +353,7 @@ def names_record(dataset: Dataset) -> BlockSum | None:
             {each.name: Accumulator((folds.count, each.width)) for each in sums},
             {"sums": sums, "folds": folds, "n_classes": dataset.schema.n_classes},
             cost=lambda rows, columns: Cost(20.0 * rows * len(sums), 64 * rows * len(sums)),
+            on_host=True,
         )
     )
 
