@@ -30,7 +30,7 @@ _WAVE, _KERNEL, _KERNEL_A_COLUMN, _TRIAL = 3.0, 5.0, 0.2, 5e7
 # Bytes of similarities up to which all passes of a fit map the rows once.
 _KEPT_BYTES = 1 << 29
 # A learned metric: its usual rounds, its landmarks, the penalties of a round, and nanoseconds of a slope at a landmark.
-_METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 5.0, 10.0
+_METRIC_ROUNDS, _METRIC_LANDMARKS, _METRIC_PENALTIES, _SLOPE = 5.0, 600, 13.0, 10.0
 # Penalties that one comparison fits, by their loss, for other losses, and of many features.
 _PENALTIES, _OTHER_PENALTIES, _FEW_PENALTIES = {"squared_error": 13, "squared_hinge": 5}, 8, 3
 # Features too many for a Gram matrix, by conjugate gradients: nanoseconds for each sparse row and model, and maps of
@@ -182,8 +182,8 @@ class Shape:
     def _metric(self) -> float:
         """Work of the rounds of a learned metric: a Gram matrix, its systems, and gradients at each landmark."""
         landmarks = min(_METRIC_LANDMARKS, self.n_rows)
-        # products of rows with landmarks for the distances, half of those of all similarities, and of slopes
-        products = (4.0 * self.n_columns + landmarks + 2.0 * self.n_models * self.n_columns) * _EXACT_PRODUCTS
+        # products of rows with landmarks for the distances, of all similarities, and of slopes with landmarks
+        products = 2.0 * (2.0 * self.n_columns + landmarks + self.n_models * self.n_columns) * _EXACT_PRODUCTS
         similarities = 2.0 * _KERNEL + _SLOPE * self.n_models + products
         systems = _METRIC_PENALTIES * landmarks**3 / 3.0 * _SYSTEMS
         return _METRIC_ROUNDS * (self.n_rows * landmarks * similarities + systems)
