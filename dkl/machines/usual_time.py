@@ -26,8 +26,8 @@ _AT_MOST = 3.0
 # The block that is looked at: rows at most and at least, outputs and columns at most, the gain in R^2 above which more
 # than straight lines is expected, and the share of it that thresholds of single columns reach where they are the law.
 _LOOKED_AT, _TOO_FEW, _MOST_OUTPUTS, _MOST_COLUMNS, _GAIN, _OF_STEPS = 20_000, 1_000, 20, 200, 3e-3, 0.7
-# Columns above which the look takes three quarters of the rows and regresses on a part of the bins alone, and how many: of 150
-# columns such a regression, with its leave-one-out errors at three penalties, takes .2 s.
+# Columns above which the look takes three quarters of the rows and regresses on a part of the bins alone, and how
+# many: of 150 columns such a look takes a second.
 _WIDE, _MOST_BINS = 60, 160
 
 
