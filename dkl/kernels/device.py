@@ -46,7 +46,7 @@ from dkl.kernels.cuda_source import (
     score_source,
     wave_sum_source,
 )
-from dkl.kernels.refusals import pending
+from dkl.kernels.refusals import take_refusals
 from dkl.kernels.sgd.cuda_source import GROUP, sgd_source
 from dkl.kernels.sgd.rule import SGDModels, SGDRule
 from dkl.kernels.sincos import TURN
@@ -368,6 +368,16 @@ def rows_on(X: Rows, device: Device) -> Any:
         # cupyx knows no sparse matrices of integers
         return csr_matrix(X if X.dtype.kind == "f" else X.astype(np.float64))
     return cupy.asarray(X)
+
+
+def sent(part: Any) -> tuple[Any, bool]:
+    """An array, or None, on the host for another process, and whether it was on a GPU: what `arrived` takes there."""
+    return rows_on(part, "cpu"), is_on_gpu(part)
+
+
+def arrived(part: Any, was_on_gpu: bool) -> Any:
+    """An array that another process has sent: back on a GPU where it was on one and this process has one."""
+    return rows_on(part, "gpu") if was_on_gpu and why_no_gpu() is None else part
 
 
 class Arrival:
@@ -1115,8 +1125,7 @@ def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
     there = {name: value for name, value in sums.items() if is_on_gpu(value)}
     if not there:
         return sums
-    xp, refused = array_module(next(iter(there.values()))), list(pending())
-    pending().clear()
+    xp, refused = array_module(next(iter(there.values()))), take_refusals()
     parts = [*(flag for flag, _ in refused), *there.values()]
     flat, found, start = on_host(xp.concat([part.ravel() for part in parts])), dict(sums), len(refused)
     for flag, (_, explain) in zip(flat, refused, strict=False):
@@ -1130,9 +1139,7 @@ def together_on_host(sums: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def refuse_now() -> None:
     """Wait for all that was found wrong of rows and that nobody has looked at, and raise it."""
-    refused = list(pending())
-    pending().clear()
-    for flag, explain in refused:
+    for flag, explain in take_refusals():
         if bool(flag):
             raise explain()
 

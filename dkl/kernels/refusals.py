@@ -18,12 +18,11 @@ def refuse_later(flag: Any, explain: Callable[[], Exception]) -> None:
     explain : callable
         Makes the exception; it may wait for what it tells of.
     """
-    pending().append((flag, explain))
+    _found.flags = [*getattr(_found, "flags", []), (flag, explain)]
 
 
-def pending() -> list[tuple[Any, Callable[[], Exception]]]:
-    """The flags of this thread that nobody has looked at yet; whoever looks at them empties the list."""
-    if not hasattr(_found, "flags"):
-        _found.flags = []
-    flags: list[tuple[Any, Callable[[], Exception]]] = _found.flags
+def take_refusals() -> list[tuple[Any, Callable[[], Exception]]]:
+    """The flags that this thread was given since the last call, each with what makes its exception."""
+    flags: list[tuple[Any, Callable[[], Exception]]] = getattr(_found, "flags", [])
+    _found.flags = []
     return flags

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dkl.features.feature_map import FeatureMap
-from dkl.kernels.device import array_module, is_on_gpu, on_host, rows_on, why_no_gpu
+from dkl.kernels.device import array_module, arrived, is_on_gpu, on_host, sent
 from dkl.kernels.maps import row_tile
 from dkl.kernels.newton.gram import rows_at
 from dkl.protocols.block import Block
@@ -44,18 +44,17 @@ class Minibatch:
     order: np.ndarray | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Minibatch], tuple[Any, ...]]:
-        parts = (None if part is None else rows_on(part, "cpu") for part in (self.phi, self.y, self.weight))
-        return _arrived, (is_on_gpu(self.phi), is_on_gpu(self.y), *parts, self.order)
+        return _arrived, (*map(sent, (self.phi, self.y, self.weight)), self.order)
 
     @property
     def ordered(self) -> Minibatch:
         """The same, its rows standing in their order."""
         if self.order is None:
             return self
-        order, sent = self.order, array_module(self.phi).asarray(self.order)
+        order, order_there = self.order, array_module(self.phi).asarray(self.order)
 
         def reordered(part: Any) -> Any:
-            return None if part is None else rows_at(part, sent if is_on_gpu(part) else order)
+            return None if part is None else rows_at(part, order_there if is_on_gpu(part) else order)
 
         return Minibatch(reordered(self.phi), reordered(self.y), reordered(self.weight))
 
@@ -161,10 +160,8 @@ def minibatch_rows(feature_map: FeatureMap | None, dtype: str, row_bytes: int = 
     return min(_TILE_ROWS, row_tile(feature_map, dtype))
 
 
-def _arrived(from_gpu: bool, targets_too: bool, phi: Any, y: Any, weight: Any, order: np.ndarray | None) -> Minibatch:
-    """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
-    if from_gpu and why_no_gpu() is None:
-        phi = rows_on(phi, "gpu")
-        if targets_too:
-            y, weight = (None if part is None else rows_on(part, "gpu") for part in (y, weight))
-    return Minibatch(phi, y, weight, order)
+def _arrived(
+    phi: tuple[Any, bool], y: tuple[Any, bool], weight: tuple[Any, bool], order: np.ndarray | None
+) -> Minibatch:
+    """The minibatch in the process that it was sent to."""
+    return Minibatch(arrived(*phi), arrived(*y), arrived(*weight), order)

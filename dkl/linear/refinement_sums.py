@@ -13,7 +13,7 @@ from scipy import sparse
 from dkl.features.feature_map import FeatureMap
 from dkl.features.projections import DenseProjection, Projection, SparseProjection
 from dkl.kernels import generic
-from dkl.kernels.device import array_module, is_on_gpu, place, rows_on, why_no_gpu, with_targets
+from dkl.kernels.device import array_module, arrived, is_on_gpu, place, sent, with_targets
 from dkl.kernels.gradients import check_fourier
 from dkl.kernels.sincos import ELEMENTWISE, TURN, cos_sin_rows
 from dkl.kernels.tiles import RowTiles, checked_dtype, spans
@@ -305,16 +305,14 @@ class ScaledMinibatch:
     weight: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.rows.X, self.targets, self.weight)
-        here = (None if part is None else rows_on(part, "cpu") for part in parts)
-        return _arrived, (is_on_gpu(self.rows.X), self.rows.constant, *here)
+        return _arrived, (self.rows.constant, *map(sent, (self.rows.X, self.targets, self.weight)))
 
 
-def _arrived(from_gpu: bool, constant: np.ndarray | None, X: Any, targets: Any, weight: Any) -> ScaledMinibatch:
-    """The minibatch in the process that it was sent to: back on a GPU where it came from one and there is one."""
-    if from_gpu and why_no_gpu() is None:
-        X, targets, weight = (None if part is None else rows_on(part, "gpu") for part in (X, targets, weight))
-    return ScaledMinibatch(ScaledRows(X, constant), targets, weight)
+def _arrived(
+    constant: np.ndarray | None, X: tuple[Any, bool], targets: tuple[Any, bool], weight: tuple[Any, bool]
+) -> ScaledMinibatch:
+    """The minibatch in the process that it was sent to."""
+    return ScaledMinibatch(ScaledRows(arrived(*X), constant), arrived(*targets), arrived(*weight))
 
 
 def refinement_minibatch(block: Block, operands: Mapping[str, Any], number: int) -> ScaledMinibatch | None:

@@ -19,6 +19,7 @@ from dkl.data.store.ledger import LEDGER
 from dkl.errors import located
 from dkl.kernels.blas import one_blas_thread
 from dkl.kernels.device import in_smaller_tiles, is_on_gpu, refuse_now, wait_for_rows
+from dkl.kernels.refusals import take_refusals
 from dkl.passes.reading import LOADER, Kept, blocks_of
 from dkl.passes.row_columns import RowColumns
 from dkl.passes.transport import aligned
@@ -108,7 +109,11 @@ def working(work: Work) -> Iterator[None]:
     # BLAS with several threads sums in another order, so that one thread is a matter of bits; tasks fill the cores.
     keep_freed_memory()
     with GATE.entered(work.limits.tasks), one_blas_thread():
-        yield
+        try:
+            yield
+        finally:
+            # of blocks that ended with another error: the next task of this thread has other rows
+            take_refusals()
 
 
 def sum_blocks(

@@ -152,7 +152,7 @@ def test_a_minibatch_is_stepped_through_as_by_partial_fit(loss: str, n_classes: 
 def test_a_minibatch_travels_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's rows reach a process without one as NumPy's."""
     minibatch = Minibatch(np.ones((2, 3)), np.arange(2), None)
-    monkeypatch.setattr("dkl.linear.minibatches.is_on_gpu", lambda x: True)
-    monkeypatch.setattr("dkl.linear.minibatches.why_no_gpu", lambda: "there is none")
+    monkeypatch.setattr("dkl.kernels.device.is_on_gpu", lambda x: x is not None)
+    monkeypatch.setattr("dkl.kernels.device.why_no_gpu", lambda: "there is none")
     arrived = pickle.loads(pickle.dumps(minibatch))
     np.testing.assert_array_equal(arrived.phi, minibatch.phi)

@@ -18,6 +18,7 @@ import pytest
 
 from dkl.errors import ClusterError
 from dkl.kernels.blas import threads_at_work
+from dkl.kernels.refusals import refuse_later
 from dkl.passes.backends import ClusterBackend
 from dkl.passes.engine import map_blocks, run_pass
 from dkl.passes.reading import LOADER
@@ -327,3 +328,21 @@ def test_a_scheduler_that_is_killed_is_an_error_within_seconds(tmp_path):
         for process in (scheduler, worker):
             process.kill()
             process.wait()
+
+
+def test_what_is_wrong_with_the_rows_of_a_broken_pass_is_no_matter_of_the_next_one() -> None:
+    """A block function may leave what it found wrong for the next wait, and end with another error before it."""
+
+    def broken(block, operands):
+        refuse_later(np.bool_(True), lambda: ValueError("rows of a pass that is over"))
+        raise ZeroDivisionError("before anybody waited")
+
+    def counted(block, operands):
+        return {"n": np.array([block.n_rows])}
+
+    source = Source(ragged(5))
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(ZeroDivisionError):
+            run_pass(source, [BlockSum("broken", broken, {"n": Accumulator((1,))})])
+        found = run_pass(source, [BlockSum("counted", counted, {"n": Accumulator((1,))})]).results[0]
+    assert found["n"][0] == source.block_rows.sum()
