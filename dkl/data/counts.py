@@ -19,7 +19,8 @@ _TOLERATED, _NOISE = 0.1, 4.0
 class RowCounts:
     """Figures of each block; rows of weight 0 are not counted.
 
-    Of a set of splits the arrays have one more axis behind that of the blocks, (n_blocks, n_splits).
+    For a set of splits each array has a second axis: ``rows`` and ``weights`` are (n_blocks, n_splits), and
+    ``class_weights`` (n_blocks, n_splits, K).
 
     Parameters
     ----------
@@ -50,12 +51,12 @@ class RowCounts:
 
     @classmethod
     def of_table(cls, table: np.ndarray, n_classes: int | None) -> RowCounts:
-        """Those of a table whose last axis holds rows, total weight and the weight of each class: 2 + K."""
+        """From a table whose last axis, of length 2 + K, holds rows, total weight and the weight of each class."""
         return cls(table[..., 0].astype(np.int64), table[..., 1], table[..., 2:] if n_classes else None)
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> RowCounts:
-        """Those that `arrays` gave."""
+        """The inverse of `arrays`; further names are ignored."""
         return cls(arrays["rows"], arrays["weights"], arrays.get("class_weights"))
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -67,20 +68,20 @@ class RowCounts:
         return int(self.rows.sum())
 
     def followed_by(self, other: RowCounts) -> RowCounts:
-        """The counts of these blocks and of further ones."""
+        """These counts with the blocks of `other` appended; an array that one of the two lacks is left out."""
         theirs = other.arrays()
         pairs = {name: (values, theirs[name]) for name, values in self.arrays().items() if name in theirs}
         return RowCounts(**{name: np.concatenate(both) for name, both in pairs.items()})
 
     def recounted(self, blocks: np.ndarray, other: RowCounts) -> RowCounts:
-        """The counts where those of the `blocks`, (b,), are now those of `other`."""
+        """A copy in which the counts of the blocks numbered `blocks`, (b,), are replaced by the b of `other`."""
         known, theirs = {name: values.copy() for name, values in self.arrays().items()}, other.arrays()
         for name, values in known.items():
             values[blocks] = theirs[name]
         return RowCounts(**known)
 
     def of_split(self, code: int) -> RowCounts:
-        """Those of one of several splits."""
+        """The counts of the split with this code, (n_blocks,); for the counts of a set of splits."""
         return RowCounts(**{name: values[:, code] for name, values in self.arrays().items()})
 
 

@@ -68,7 +68,10 @@ class RawParts:
         return [0, *np.cumsum(self.lengths).tolist()][: len(self.parts)]
 
     def learned(self, learn: Callable[[Iterator[Any]], T]) -> T:
-        """What `learn` makes of the rows that count, part by part; an error of it says how rows are counted.
+        """The result of `learn` on an iterator over the parts, without their rows of weight 0.
+
+        An error that `learn` raises gets a note with the number of rows left out, since the row numbers in its message
+        do not count them.
 
         Raises
         ------
@@ -97,7 +100,10 @@ class RawParts:
             raise
 
     def encoded(self, encoding: TableEncoding, dtype: np.dtype | None = None) -> da.Array:
-        """Lazy rows by known rules, a chunk a part; those of weight 0 are zeros."""
+        """The rows encoded by `encoding`, (n, columns), as a Dask array with one chunk for each part.
+
+        Rows of weight 0 become rows of zeros, so that the row numbers of the others stay.
+        """
         dtype = encoding.dtype if dtype is None else dtype
         empty = np.empty((0, encoding.n_columns), dtype)
         meta = sparse.csr_array(empty) if encoding.is_sparse else empty
@@ -119,6 +125,7 @@ def rows_that_count(rows: Any, weight: np.ndarray | None) -> Any:
 
 
 def _say_uncounted(error: Exception, left_out: int) -> None:
+    """Add a note to an error whose row numbers do not count `left_out` rows of weight 0."""
     if left_out:
         error.add_note(f"rows are counted without the {left_out:,} that have a weight of 0")
 
@@ -131,7 +138,10 @@ def _encoded_part(
     dtype: np.dtype,
     differences: Differences | None = None,
 ) -> np.ndarray | sparse.csr_array:
-    """Rows in memory by known rules; those of weight 0 are zeros, whatever they hold."""
+    """The rows of one part encoded by `encoding`, (n, columns) in `dtype`, dense or CSR as the encoding is.
+
+    Rows of weight 0 are not looked at, so that no value in them raises an error, and become rows of zeros.
+    """
     weight = checked_weight(weight, len(rows), first_row=first_row)
     there = rows_that_count(rows, weight)
     left_out = len(rows) - len(there)

@@ -23,7 +23,6 @@ from dkl.methods.parameters import check_parameters, drawn_seed
 from dkl.model_selection.evaluation import Outcome, with_parameters
 from dkl.model_selection.running import Outcomes, TrialFit
 from dkl.passes.devices import computing_device
-from dkl.passes.engine import run_pass
 from dkl.passes.loop import Run
 from dkl.solvers.squared_sums import Squared
 
@@ -107,13 +106,7 @@ class OnSums:
         # With standardised targets lam does not depend on their unit; `_scores` returns to the original unit.
         targets = NewtonTargets(np.arange(n_targets), None, center=scale.center, scale=scale.scale)
         wanted = FoldSums(replace(reference, scaler=scaler), targets, folds, n_folds=folds.count, n_rows=dataset.n_rows)
-        pass_over_rows = run_pass(
-            dataset.source,
-            wanted.records(),
-            memory_limit=run.memory_limit,
-            device=run.device,
-        )
-        sums = wanted.collect(pass_over_rows.results)
+        sums = run.read(dataset.source, wanted.records(), lambda passed: wanted.collect(passed.results), None)
         variances = np.array([of_fold.variances for of_fold in sums])
         return cls(learner, reference, sums, variances, scale.scale, scoring)
 
