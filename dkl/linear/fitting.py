@@ -161,8 +161,8 @@ class LinearFit:
     def __post_init__(self) -> None:
         refuse_non_finite(self.target_scale, "the standard deviation of target", TOO_LARGE)
         for name in ("coef_", "intercept_") if hasattr(self.model, "coef_") else ():
-            what = "coefficient of feature" if name == "coef_" else "intercept of output"
-            refuse_non_finite(getattr(self.model, name), f"the {what}", TOO_LARGE)
+            part = "coefficient of feature" if name == "coef_" else "intercept of output"
+            refuse_non_finite(getattr(self.model, name), f"the {part}", TOO_LARGE)
 
 
 def planned_fit(problem: LinearProblem) -> LinearFit:
@@ -326,11 +326,11 @@ def mixed_blocks(source: BlockSource, groups: int, seed: int) -> RearrangedSourc
     # to the mixed block i strides before it
     strides = np.arange(groups) * len(filled) // groups
     behind = filled[(np.arange(len(filled))[:, None] + strides) % len(filled)].tolist()
-    made_of = {
+    parts_of = {
         index: tuple(BlockPart(block, number, groups, seed) for number, block in enumerate(blocks))
         for index, blocks in enumerate(behind)
     }
-    return RearrangedSource(source, made_of, len(filled))
+    return RearrangedSource(source, parts_of, len(filled))
 
 
 def row_targets(problem: LinearProblem, summary: Summary) -> RowTargets:

@@ -63,13 +63,13 @@ class _BlockAnswer:
             return getattr(self.estimator, self.method)(mapped)
 
 
-def taken_by_partial_fit(estimator: Any) -> tuple[set[str], bool]:
+def partial_fit_parameters(estimator: Any) -> tuple[set[str], bool]:
     """The parameter names of an estimator's `partial_fit`, and whether it accepts any other name.
 
     Reading the signature raises errors in this process, instead of a TypeError in a task on some worker.
     """
-    taken = inspect.signature(estimator.partial_fit).parameters
-    return set(taken), any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    parameters = inspect.signature(estimator.partial_fit).parameters
+    return set(parameters), any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _estimator_has(method: str) -> Callable[[BlockIncremental], bool]:
@@ -419,20 +419,20 @@ class BlockIncremental(DocumentedMixin, Incremental):
         self, estimator: BaseEstimator, X: object, y: object, fit_options: dict[str, Any]
     ) -> tuple[Dataset, dict[str, Any]]:
         """The rows as a Dataset, and the keyword arguments of `partial_fit`, for classifiers with all classes."""
-        name, (taken, takes_all) = type(estimator).__name__, taken_by_partial_fit(estimator)
+        name, (accepted, takes_all) = type(estimator).__name__, partial_fit_parameters(estimator)
         options = dict(fit_options)
         weight, classes = options.pop("sample_weight", None), options.pop("classes", None)
         # further rows may lack some classes of an estimator that is partly fitted
-        known = getattr(estimator, "classes_", None)
+        first_classes = getattr(estimator, "classes_", None)
         # numbers are labels for a classifier and targets for a regressor
         task: TaskChoice = "auto"
         if is_classifier(estimator) or is_regressor(estimator):
             task = "classification" if is_classifier(estimator) else "regression"
-        classes = known if classes is None else classes
+        classes = first_classes if classes is None else classes
         dataset = as_dataset(X, y, weight, task=task, classes=classes)
         if task != "auto" and dataset.task is None:
             raise ValueError(f"{name} learns from targets, and y is None; pass y, or a Dataset that has a target")
-        if dataset.source.has_weight and not (takes_all or "sample_weight" in taken):
+        if dataset.source.has_weight and not (takes_all or "sample_weight" in accepted):
             raise ValueError(
                 f"these rows have weights, and {name}.partial_fit takes no sample_weight; leave the weights out"
             )
@@ -445,11 +445,11 @@ class BlockIncremental(DocumentedMixin, Incremental):
                     f"{dataset!r} has the label {strange[0].item()!r}, which is not among the classes "
                     f"{np.asarray(classes).tolist()}; name all labels by classes= in the first fit"
                 )
-        if is_classifier(estimator) and (takes_all or "classes" in taken):
+        if is_classifier(estimator) and (takes_all or "classes" in accepted):
             options["classes"] = dataset.classes if classes is None else np.asarray(classes)
-        unknown = [] if takes_all else sorted(set(options) - set(taken))
+        unknown = [] if takes_all else sorted(set(options) - set(accepted))
         if unknown:
-            raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(taken)}")
+            raise TypeError(f"{name}.partial_fit takes no {unknown[0]!r}; it takes {sorted(accepted)}")
         return dataset, options
 
     def _encoded(self, X: object) -> Any:

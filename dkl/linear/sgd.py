@@ -196,15 +196,15 @@ def rows_by_model(
     if classes is None:
         Y = xp.reshape(xp.asarray(y, dtype=np.float64), (len(y), -1))
     else:
-        known = xp.asarray(classes)
-        codes = xp.clip(xp.searchsorted(known, y), 0, len(classes) - 1)
+        all_classes = xp.asarray(classes)
+        codes = xp.clip(xp.searchsorted(all_classes, y), 0, len(classes) - 1)
 
         def unknown() -> ValueError:
-            labels, found = np.asarray(on_host(y)), classes[on_host(codes)]
-            row = int(np.flatnonzero(found != labels)[0])
+            labels, nearest = np.asarray(on_host(y)), classes[on_host(codes)]
+            row = int(np.flatnonzero(nearest != labels)[0])
             return ValueError(f"y[{row}] is {labels[row]!r}, which is not among the classes {classes.tolist()}")
 
-        is_unknown = (known[codes] != y).any()
+        is_unknown = (all_classes[codes] != y).any()
         if xp is not np:
             refuse_later(is_unknown, unknown)
         elif is_unknown:

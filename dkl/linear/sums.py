@@ -96,11 +96,11 @@ def _minibatch(block: Block, rows_at: np.ndarray, operands: Mapping[str, Any]) -
         return None
     feature_map, center, targets = operands["feature_map"], operands["center"], operands["targets"]
     rows = with_targets(place(block.rows(rows_at), operands.get("device", "cpu")))
-    phi = rows.X if feature_map is None else _mapped_less(rows.X, feature_map, operands["dtype"], center)
+    phi = rows.X if feature_map is None else _centred_features(rows.X, feature_map, operands["dtype"], center)
     return Minibatch(phi, targets.targets(rows), targets.weights(rows))
 
 
-def _mapped_less(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray | None) -> Any:
+def _centred_features(X: Any, feature_map: FeatureMap, dtype: str, center: np.ndarray | None) -> Any:
     """The mapped rows minus the centre; on the host in pieces that stay in the processor's cache."""
     if center is None or is_on_gpu(X):
         phi = map_rows(X, feature_map, dtype)
@@ -211,8 +211,8 @@ def held_out_block(block: Block, operands: Mapping[str, Any]) -> dict[str, np.nd
     multipliers = operands.get("multipliers", np.zeros(0))
     X, is_of_classes = block.X[judging], targets.n_classes is not None
     if is_on_gpu(X):
-        given = (folds, values, weight, own_weight, multipliers if is_of_classes else np.zeros(0))
-        return _held_out_on_gpu(X, *given, operands)
+        of_rows = (folds, values, weight, own_weight, multipliers if is_of_classes else np.zeros(0))
+        return _held_out_on_gpu(X, *of_rows, operands)
     judged = weight[:, None] * (folds[:, None] == operands["fold"])
     losses = np.zeros((models.shape[0], models.shape[2]))
     shape = *losses.shape, 3, len(multipliers)

@@ -68,9 +68,9 @@ def given_epochs(
     problem: LinearProblem, estimator: Any, n_blocks: int, *, epochs: int | None, scale: TargetScale, has_weight: bool
 ) -> EpochProblem:
     """The epochs of the user's estimator: blocks in stored order for `Incremental`, shuffled for any other."""
-    from dkl.linear.incremental import taken_by_partial_fit
+    from dkl.linear.incremental import partial_fit_parameters
 
-    accepted, takes_all = taken_by_partial_fit(wrapped(estimator))
+    accepted, takes_all = partial_fit_parameters(wrapped(estimator))
     options = (
         {"classes": problem.classes} if problem.classes is not None and (takes_all or "classes" in accepted) else {}
     )
