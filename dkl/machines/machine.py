@@ -250,14 +250,14 @@ class KernelMachine(
         self._check_features()
         self._check_solver()
         check_device(self.device)
-        beside = BesideFeatures(X, groups, times, self.by_group, self.by_time)
-        exposed = Exposure(beside, exposure)
+        row_columns = BesideFeatures(X, groups, times, self.by_group, self.by_time)
+        exposed = Exposure(row_columns, exposure)
         if exposed.name and isinstance(X, Dataset):
             record_rows(X)  # as they are stored, with the column that is no feature
         y = one_dimensional(y)
         own_dates = self._chooses and (self.by_group, self.by_time) == (None, None)
         dataset = rows_to_fit(
-            self, beside, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
+            self, row_columns, y, sample_weight, supervised=self._supervised, task=self._task, own_dates=own_dates
         )
         # The learner inside would warn again that a store with splits is used whole.
         dataset = without_splits(dataset)

@@ -253,8 +253,8 @@ class AlignedFeatures(Certified, SelectingLearner):
         if self.similarity is not None:
             similarity_of_classes(self.similarity, dataset.classes)
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
-        driver, problem = super()._asked(dataset)
+    def _summing(self, dataset: Dataset) -> tuple[Driver[PotentialProblem, PotentialState], PotentialProblem]:
+        driver, problem = super()._summing(dataset)
         if problem.similarity is not None:
             self.similarity_ = problem.similarity
         return driver, problem

@@ -263,7 +263,7 @@ class TunedLearner(Updated, Certified, FeatureLearner):
         else:
             self._target_units(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[Driver[TunedProblem, TunedState], TunedProblem]:
         reference, penalty = self._reference_and_penalty()
         return driver_of(self.loss), self._tuned_problem(dataset, reference, penalty, self._target_units(dataset))
 

@@ -246,14 +246,14 @@ class LandmarkFeatures(Certified, Updated, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[LandmarkDriver, LandmarkProblem]:
         # classes are sorted: the index of a landmark's label among them is its code
         codes = np.searchsorted(np.asarray(self.classes_), self.landmark_classes_)
         return LandmarkDriver(), self._losses(self.pool_, dataset, self.landmarks_, codes, self._class_weights(dataset))
 
     def _weigh(self, dataset: Dataset) -> None:
         """Compute the losses around the placed landmarks, and the weights from them."""
-        state = self._sum(*self._asked(dataset), dataset, "losses")
+        state = self._sum(*self._summing(dataset), dataset, "losses")
         self.losses_, self.angles_, self.total_weight_ = state.losses, state.angles, state.total
         self._choose()
 

@@ -206,11 +206,11 @@ class LeverageFeatures(Updated, Certified, PoolLearner):
         if self._context.weighs:
             self._weigh(dataset)
 
-    def _asked(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
+    def _summing(self, dataset: Dataset) -> tuple[ScoreDriver[Any], LeverageProblem]:
         return self._scoring(self.pool_, self.family_, dataset, seed=self.seed_)
 
     def _weigh(self, dataset: Dataset) -> None:
-        driver, problem = self._asked(dataset)
+        driver, problem = self._summing(dataset)
         # the driver of a kernel matrix takes its sample itself
         rows = dataset if isinstance(driver, RowsDriver) else dataset.thin(problem.n_rows, self.seed_)
         # what the passes found stays with the learner: `with_mu` needs no other
