@@ -269,7 +269,8 @@ def _check_coefficients(learner: PlannedLearner, rows: Dataset) -> None:
     if needed > max(room.nbytes, _DRAWN):
         raise MemoryLimitError(
             f"n_features={n_features:,} is more than memory holds: the coefficients of a linear model on so many "
-            f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer features"
+            f"features, their means and steps take {format_bytes(needed)} alone: {room.refusal(needed)}. Ask for fewer "
+            "features"
         )
 
 
