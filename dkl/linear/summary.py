@@ -99,11 +99,11 @@ def summarise(
     sums, sample = results
     targets = summarise_targets(sums, log_link=log_link)
     mean_weight = targets.total_weight / targets.n_rows
-    bends = np.ones(sample.n_rows)
+    curvatures = np.ones(sample.n_rows)
     if log_link:
         rates = np.reshape(sample.y, (sample.n_rows, -1)) / targets.target_center
-        bends = np.maximum(1.0, rates.max(axis=1, initial=0.0))
-    center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, bends), dtype)
+        curvatures = np.maximum(1.0, rates.max(axis=1, initial=0.0))
+    center, square_length, largest = _lengths(sample, feature_map, class_weight, (mean_weight, curvatures), dtype)
     return Summary(**vars(targets), center=center, square_length=square_length, largest=largest)
 
 
@@ -145,7 +145,7 @@ def _lengths(
 
     `scales` contains the mean weight, and a bound of the curvature of each row's loss.
     """
-    mean_weight, bends = scales
+    mean_weight, curvatures = scales
     phi = map_rows(sample.X, feature_map, dtype).astype(np.float64)
     factors = np.ones(sample.n_rows) if class_weight is None else class_weight[np.asarray(sample.y)]
     weights = sample.weights * factors / mean_weight
@@ -155,4 +155,8 @@ def _lengths(
     counted = counted / counted.sum() if counted.any() else np.full(sample.n_rows, 1.0 / sample.n_rows)
     center = counted @ phi
     square_lengths = np.sum((phi - center) ** 2, axis=1)
-    return center, float(counted @ (weights * square_lengths)), float(np.max(weights * bends * (square_lengths + 1.0)))
+    return (
+        center,
+        float(counted @ (weights * square_lengths)),
+        float(np.max(weights * curvatures * (square_lengths + 1.0))),
+    )
